@@ -58,14 +58,19 @@ class ClusterOfObjects:
         return item
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
+        return (line.encode() for line in self._text(path, self.expected.logs).splitlines())
+
+    def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        return self._text(path, self.expected.metrics).encode()[:limit]
+
+    def _text(self, path: str, texts: Mapping[str, str]) -> str:
         self.asked.append(path)
         found = _PATH.fullmatch(path)
         assert found is not None, path
         pod = (found["name"] or "").partition(":")[0]
-        texts = self.expected.metrics if (found["rest"] or "").endswith("/metrics") else self.expected.logs
         if pod not in texts:
             raise JobNotFound(f'pods "{pod}" not found')
-        return (line.encode() for line in texts[pod].splitlines())
+        return texts[pod]
 
     def _fits(self, item: Mapping[str, Any], path: re.Match[str], query: Mapping[str, str]) -> bool:
         plural = path["plural"]

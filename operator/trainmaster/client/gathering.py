@@ -17,16 +17,18 @@ from trainmaster.client.diagnosis.claims import claims_of
 from trainmaster.client.diagnosis.objects import Object, at, condition, containers, name_of, text
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
-from trainmaster.client.jobs import TrainingJob, worker_index
+from trainmaster.client.job import TrainingJob, has_index, worker_index
+from trainmaster.client.metrics import RankMetrics, parse_metrics
 from trainmaster.client.transport import Transport
-from trainmaster.wire.names import AGENT_PORT, JOB_NAME_LABEL, POD_INDEX_LABEL
+from trainmaster.wire.names import AGENT_PORT, JOB_NAME_LABEL
 from trainmaster.wire.values import mapping, mappings, whole
 
 REQUESTS_AT_ONCE = 8
 MAX_NODES, MAX_PODS, MAX_EVENTS = 500, 3_000, 100
 # Pods whose events and logs are read; the trouble of a job's pods is most often one and the same.
 MAX_TROUBLED_PODS = 4
-MAX_METRICS_PODS = 16
+# Agents are asked through a proxy, and are as slow as a busy node.
+MAX_METRICS_PODS, MAX_METRICS_BYTES, METRICS_SECONDS = 16, 65_536, 1.0
 LOG_LINES = 40
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _POD_GROUPS = {"volcano": "scheduling.volcano.sh/v1beta1", "coscheduling": "scheduling.x-k8s.io/v1alpha1"}
@@ -55,7 +57,7 @@ class _Gathering:
         asked_pods = self._ask(self._list, "pods", self._namespaced("/api/v1", "pods"), selector)
         asked_sets = self._ask(self._list, "StatefulSets", self._namespaced("/apis/apps/v1", "statefulsets"), selector)
         asked_evidence = self._ask(self._evidence)
-        pods = tuple(sorted(filter(_has_index, asked_pods.result() or ()), key=worker_index))
+        pods = tuple(sorted(filter(has_index, asked_pods.result() or ()), key=worker_index))
         sets = [name_of(one) for one in asked_sets.result() or ()]
         state = _State(self.job, pods)
         later: dict[str, Future[Any]] = {}
@@ -72,12 +74,14 @@ class _Gathering:
             later["pod_group"] = self._ask(self._get, "the PodGroup", f"{path}/{self.job.name}")
         if self.job.status.phase is None:
             later["operators"] = self._ask(self._operators)
-        if self.job.phase == "Running":
-            later["metrics"] = self._ask(self._metrics, [name_of(pod) for pod in pods[:MAX_METRICS_PODS]])
+        asked_metrics = [
+            self._ask(self._metrics, pod) for pod in pods[:MAX_METRICS_PODS] if self.job.phase == "Running"
+        ]
         evidence = asked_evidence.result()
         later["logs"] = self._ask(self._logs, state, evidence)
         events = self._events([*sets, *state.troubled, *state.claims]) if state.has_events else ()
         found = {name: future.result() for name, future in later.items()}
+        found["ranks"] = [rank for future in asked_metrics for rank in future.result()]
         queue = found.pop("queue", None) or {}
         values = {name: value for name, value in {**found, **queue}.items() if value is not None}
         changes: dict[str, Any] = {
@@ -194,17 +198,14 @@ class _Gathering:
                 found[failure.pod] = "\n".join(log.splitlines()[-LOG_LINES:])
         return found
 
-    def _metrics(self, pods: Sequence[str]) -> dict[str, str]:
-        """Returns what the agents serve; few users may ask through the API server's proxy, and it isn't missed."""
-        found = {}
-        for name in pods:
-            path = self._namespaced("/api/v1", f"pods/{name}:{AGENT_PORT}/proxy/metrics")
-            try:
-                lines = self.transport.lines(path, query={}, read_seconds=2.0)
-                found[name] = "\n".join(line.decode("utf-8", "replace") for line in lines)
-            except ClientError:
-                break
-        return found
+    def _metrics(self, pod: Object) -> list[RankMetrics]:
+        """Returns what a pod's agent serves; few users may ask through the API server's proxy, and it isn't missed."""
+        path = self._namespaced("/api/v1", f"pods/{name_of(pod)}:{AGENT_PORT}/proxy/metrics")
+        try:
+            page = self.transport.beginning(path, limit=MAX_METRICS_BYTES, seconds=METRICS_SECONDS)
+        except ClientError:
+            return []
+        return parse_metrics(worker_index(pod), page.decode("utf-8", "replace"))
 
 
 class _State:
@@ -239,11 +240,6 @@ def _ends_again(pod: Object) -> bool:
 def _is_pending(workload: Object) -> bool:
     ended = condition(workload, "Finished").get("status") == "True"
     return not ended and condition(workload, "QuotaReserved").get("status") != "True"
-
-
-def _has_index(pod: Object) -> bool:
-    index = text(pod, "metadata", "labels", POD_INDEX_LABEL)
-    return index.isascii() and index.isdigit()
 
 
 def _time_of_event(event: Object) -> str:

@@ -33,3 +33,7 @@ class ReadOnlyTransport:
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
         """Yields the lines of a streaming answer."""
         return self.transport.lines(path, query=query, read_seconds=read_seconds)
+
+    def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer."""
+        return self.transport.beginning(path, limit=limit, seconds=seconds)

@@ -30,6 +30,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "wait",
     ),
     "Find out why": (
+        "why",
         "stacks",
         "evidence",
     ),
@@ -50,7 +51,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "crd",
         "operator",
     ),
-    "This program": ("completion",),
+    "This program": ("completion", "mcp"),
 }
 # What kubectl itself does with jobs.
 KUBECTLS = frozenset({"annotate", "apply", "create", "delete", "describe", "edit", "get", "label", "patch"})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import typer
+
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.program import Part
-
 from trainmaster.cli.terminal import say
 
 app = Part()

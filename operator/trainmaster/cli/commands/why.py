@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.job_names import complete_job, find_job, plain_name
 from trainmaster.cli.output import ObjectOutput, print_value
 from trainmaster.cli.program import Part
-
 from trainmaster.cli.terminal import say
 
 app = Part()

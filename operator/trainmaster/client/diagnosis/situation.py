@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.client.diagnosis.objects import Object, name_of, text
-from trainmaster.client.jobs import TrainingJob
+from trainmaster.client.job import TrainingJob
+from trainmaster.client.metrics import RankMetrics
 
 # A job that has failed with one of these never had all its ranks up, so what kept it from starting is the cause.
 START_REASONS = frozenset(
@@ -46,8 +47,8 @@ class Situation:
     evidence: tuple[AttemptEvidence, ...] = ()
     logs: Mapping[str, str] = field(default_factory=dict)
     """Ends of the pods' logs, by the pod's name."""
-    metrics: Mapping[str, str] = field(default_factory=dict)
-    """What agents serve for Prometheus, by the pod's name."""
+    ranks: tuple[RankMetrics, ...] = ()
+    """What ranks say of themselves now, where the agents could be asked."""
     unread: tuple[str, ...] = ()
 
     @property

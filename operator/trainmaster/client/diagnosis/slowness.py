@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from statistics import median
 
 from trainmaster.client.diagnosis.finding import Finding, Step
-from trainmaster.client.diagnosis.objects import plural
+from trainmaster.client.diagnosis.objects import name_of, plural, text
 from trainmaster.client.diagnosis.situation import Situation
-from trainmaster.client.jobs import TrainingJob
+from trainmaster.client.job import TrainingJob, worker_index
+from trainmaster.client.metrics import RankMetrics
 from trainmaster.reconciling.status.time_spent import CATEGORIES
 
 # A share of the time that is worth a person's while, and seconds below which shares say nothing.
 LARGE_SHARE, FEW_SECONDS = 0.2, 20.0
 # A rank this much slower than the median holds up the others; ranks of one machine differ by a few percent.
 STRAGGLES = 1.3
-_STEP_SECONDS = re.compile(r'trainmaster_step_seconds\{[^}]*rank="(\d+)"[^}]*\} ([0-9.e+-]+)')
 # Category: cause, what the time goes into, and what shortens it.
 _LOSSES = {
     "data": ("DataWait", "waiting for data", "use more data loader workers, more CPU, or data on a faster volume"),
@@ -94,35 +93,30 @@ def _losses(situation: Situation) -> Iterator[Finding]:
 
 def _straggler(situation: Situation) -> Iterator[Finding]:
     """Yields the rank whose own time for a step is far above the others'."""
-    seconds: dict[int, tuple[float, str]] = {}
-    for pod, page in situation.metrics.items():
-        for rank, value in _STEP_SECONDS.findall(page):
-            seconds[int(rank)] = (float(value), pod)
+    seconds = {rank.rank: rank for rank in situation.ranks if rank.step_seconds is not None}
     if len(seconds) < 2:
         return
-    rank, (slowest, pod) = max(seconds.items(), key=lambda item: item[1][0])
-    typical = median(value for other, (value, _) in seconds.items() if other != rank)
-    if typical <= 0 or slowest < STRAGGLES * typical:
+    slowest = max(seconds.values(), key=_step_seconds)
+    typical = median(_step_seconds(rank) for rank in seconds.values() if rank is not slowest)
+    if typical <= 0 or _step_seconds(slowest) < STRAGGLES * typical:
         return
-    node = next(
-        (str((one.get("spec") or {}).get("nodeName")) for one in situation.pods if one["metadata"]["name"] == pod), ""
+    pod = next((one for one in situation.pods if worker_index(one) == slowest.worker), {})
+    node = text(pod, "spec", "nodeName")
+    where = f" on node {node}" if node else f" of worker {slowest.worker}"
+    times = f"{_step_seconds(slowest):.3g} s for its part of a step, the others {typical:.3g} s"
+    clause = f"rank {slowest.rank}{where} needs {times}, and all wait for it"
+    shown = sorted(seconds.values(), key=_step_seconds, reverse=True)[:8]
+    evidence = tuple(f"rank {rank.rank}, worker {rank.worker}: {_step_seconds(rank):.3g} s a step" for rank in shown)
+    look = Step("look at that node: clocks, temperature, other pods, a throttled CPU", f"kubectl describe node {node}")
+    move = Step(
+        "have the pod made anew elsewhere",
+        f"kubectl cordon {node} && kubectl delete pod {name_of(pod)} {situation.where}",
     )
-    where = f" on node {node}" if node else ""
-    times = f"{slowest:.3g} s for its part of a step, the others {typical:.3g} s"
-    clause = f"rank {rank}{where} needs {times}, and all wait for it"
-    evidence = tuple(
-        f"rank {each}: {value:.3g} s a step (pod {of})" for each, (value, of) in sorted(seconds.items())[:8]
-    )
-    steps = (
-        Step(
-            "look at that node: clocks, temperature, other pods, a throttled CPU",
-            f"kubectl describe node {node}" if node else "",
-        ),
-        Step(
-            "have the pod made anew elsewhere", f"kubectl cordon {node} && kubectl delete pod {pod} {situation.where}"
-        ),
-    )
-    yield Finding("Straggler", clause, evidence, steps if node else ())
+    yield Finding("Straggler", clause, evidence, (look, move) if node else _looks(situation))
+
+
+def _step_seconds(rank: RankMetrics) -> float:
+    return rank.step_seconds or 0.0
 
 
 def _well(situation: Situation) -> Finding:
