@@ -10,6 +10,7 @@
 | `listing`, `show`, `columns`, `watching` | jobs as a table, a view and objects; followed, in a terminal and a pipe |
 | `logs`, `top` | packages: all ranks' output as one stream; a job as it runs |
 | `events`, `events_shown`, `evidence`, `stacks` | what happened to jobs; what was kept of attempts; stacks |
+| `why`, `assistant` | the diagnosis as a person reads it; the MCP server, which an assistant asks |
 | `manifests`, `other_kinds`, `yaml_output` | `validate` and `render`: jobs in files, and what is none |
 | `documents` | YAML and JSON with the place of every field, read as kubectl does by the `yaml_…` modules |
 | `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |

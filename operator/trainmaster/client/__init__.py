@@ -6,6 +6,8 @@
 3. `functions` has `train`, which makes a job of a function, and `notebook` shows jobs.
 4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
    where to (with `tls`, `proxies` and `authorization`), and `answers` makes results and errors of what comes back.
+   `read_only` is a connection that can't write.
+4. `gathering` reads all around a job, and `diagnosis` says from that why the job is as it is.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import quote
 
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster.client.diagnosis.claims import claims_of
@@ -71,7 +72,7 @@ class _Gathering:
             later["queue"] = self._ask(self._queue)
         elif state.gang in _POD_GROUPS and not self.job.finished:
             path = self._namespaced(f"/apis/{_POD_GROUPS[state.gang]}", "podgroups")
-            later["pod_group"] = self._ask(self._get, "the PodGroup", f"{path}/{self.job.name}")
+            later["pod_group"] = self._ask(self._get, "the PodGroup", f"{path}/{_part(self.job.name)}")
         if self.job.status.phase is None:
             later["operators"] = self._ask(self._operators)
         asked_metrics = [
@@ -96,7 +97,7 @@ class _Gathering:
         return self.pool.submit(reader, *arguments)
 
     def _namespaced(self, api: str, plural: str) -> str:
-        return f"{api}/namespaces/{self.job.namespace}/{plural}"
+        return f"{api}/namespaces/{_part(self.job.namespace)}/{plural}"
 
     def _get(self, what: str, path: str, query: Mapping[str, str] | None = None) -> Object | None:
         """Returns an answer; None where the object or its type isn't there, or the user may not read it."""
@@ -121,7 +122,7 @@ class _Gathering:
         return list(mappings(answer.get("items")))
 
     def _nodes(self, names: Sequence[str]) -> list[Object]:
-        found = (self._get(f"node {name}", f"/api/v1/nodes/{name}") for name in names)
+        found = (self._get(f"node {name}", f"/api/v1/nodes/{_part(name)}") for name in names)
         return [node for node in found if node is not None]
 
     def _events(self, names: Sequence[str]) -> tuple[Object, ...]:
@@ -150,14 +151,16 @@ class _Gathering:
         if mine is not None:
             cluster_queue = text(mine, "spec", "clusterQueue")
             found["cluster_queue"] = self._get(
-                f"ClusterQueue {cluster_queue}", f"{KUEUE}/clusterqueues/{cluster_queue}"
+                f"ClusterQueue {cluster_queue}", f"{KUEUE}/clusterqueues/{_part(cluster_queue)}"
             )
             found["position"] = self._position(queue)
         return found
 
     def _position(self, queue: str) -> int | None:
         """Returns the place that Kueue's visibility API gives, where it is served and may be read."""
-        path = self._namespaced("/apis/visibility.kueue.x-k8s.io/v1beta1", f"localqueues/{queue}/pendingworkloads")
+        path = self._namespaced(
+            "/apis/visibility.kueue.x-k8s.io/v1beta1", f"localqueues/{_part(queue)}/pendingworkloads"
+        )
         try:
             answer = mapping(self.transport.request("GET", path))
         except ClientError:
@@ -170,7 +173,7 @@ class _Gathering:
         return self._list("the operator's Deployment", "/apis/apps/v1/deployments", query)
 
     def _evidence(self) -> list[AttemptEvidence]:
-        path = self._namespaced("/api/v1", f"configmaps/{evidence_name(self.job.name)}")
+        path = self._namespaced("/api/v1", f"configmaps/{_part(evidence_name(self.job.name))}")
         data = mapping((self._get("the evidence", path) or {}).get("data"))
         parsed = (AttemptEvidence.parse(value) for key, value in data.items() if attempt_of(key) is not None)
         return [one for one in parsed if one is not None]
@@ -179,7 +182,7 @@ class _Gathering:
         """Returns the logs of pods whose container ends again and again, and of a failed job what nothing else says."""
         found = {}
         for name in state.ended_pods:
-            path = self._namespaced("/api/v1", f"pods/{name}/log")
+            path = self._namespaced("/api/v1", f"pods/{_part(name)}/log")
             query = {"container": "worker", "tailLines": str(LOG_LINES), "previous": "true"}
             try:
                 lines = self.transport.lines(path, query=query, read_seconds=5.0)
@@ -189,9 +192,10 @@ class _Gathering:
         failure = next(iter(self.job.status.failures), None)
         if self.job.finished and failure is not None and failure.worker is not None and failure.pod:
             data = mapping(
-                (self._get("the kept logs", self._namespaced("/api/v1", f"configmaps/{self.job.name}-logs")) or {}).get(
-                    "data"
-                )
+                (
+                    self._get("the kept logs", self._namespaced("/api/v1", f"configmaps/{_part(self.job.name)}-logs"))
+                    or {}
+                ).get("data")
             )
             log = data.get(f"worker-{failure.worker}.log")
             if isinstance(log, str):
@@ -200,7 +204,7 @@ class _Gathering:
 
     def _metrics(self, pod: Object) -> list[RankMetrics]:
         """Returns what a pod's agent serves; few users may ask through the API server's proxy, and it isn't missed."""
-        path = self._namespaced("/api/v1", f"pods/{name_of(pod)}:{AGENT_PORT}/proxy/metrics")
+        path = self._namespaced("/api/v1", f"pods/{_part(name_of(pod))}:{AGENT_PORT}/proxy/metrics")
         try:
             page = self.transport.beginning(path, limit=MAX_METRICS_BYTES, seconds=METRICS_SECONDS)
         except ClientError:
@@ -228,6 +232,11 @@ class _State:
         self.troubled = [name_of(pod) for pod in (*unscheduled, *unready)][:MAX_TROUBLED_PODS]
         self.claims = list(dict.fromkeys(claim for pod in unscheduled for claim in claims_of(pod)))[:MAX_TROUBLED_PODS]
         self.ended_pods = [name_of(pod) for pod in pods if _ends_again(pod)][:2] if not job.finished else []
+
+
+def _part(name: str) -> str:
+    """Returns a name as one part of a path: those in a spec are whatever a user wrote."""
+    return quote(name, safe="")
 
 
 def _ends_again(pod: Object) -> bool:

@@ -2,6 +2,7 @@
 
 | module | test files |
 |---|---|
+| `assistant` | `test_mcp` |
 | `commands/completion` | `test_completion` |
 | `commands/crd` | `test_program` |
 | `commands/demo` | `e2e/test_demo` |
@@ -10,6 +11,7 @@
 | `commands/list` | `test_dtj_status`, `test_output` |
 | `commands/local` | `processes/local/test_local_cluster`, `e2e/test_readme` |
 | `commands/logs` | `test_dtj`, `test_following` |
+| `commands/mcp` | `test_mcp` |
 | `commands/operator` | `test_settings_options` |
 | `commands/render` | `test_manifests` |
 | `commands/resume` | `test_dtj_suspend` |
@@ -20,6 +22,7 @@
 | `commands/top` | `test_hostile_text` |
 | `commands/validate` | `test_manifests` |
 | `commands/wait` | `test_dtj_wait` |
+| `commands/why` | `test_why` |
 | `completion` | `test_completion` |
 | `columns` | `test_dtj_status` |
 | `connection` | `test_connection`, `test_program` |
@@ -58,6 +61,7 @@
 | `top/live` | `test_hostile_text` |
 | `top/view` | `top/test_figures` |
 | `watching` | `test_dtj_watching`, `test_hostile_text` |
+| `why` | `test_why`, `test_hostile_text` |
 | `wrong_values` | `test_dtj`, `test_dtj_wait`, `test_settings_options` |
 | `yaml_messages` | `test_documents` |
 | `yaml_output` | `test_manifests`, `test_output` |

@@ -155,6 +155,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("stacks", "reviews"),
     ("stacks", "reviews", "--rank", "1"),
     ("stacks", "reviews", "-o", "json"),
+    ("why",),
+    ("why", "reviews"),
+    ("why", "reviews", "-o", "json"),
     ("wait", "reviews"),
     ("suspend", "reviews"),
     ("resume", "reviews"),
@@ -247,9 +250,20 @@ def left_after_some_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "select", SimpleNamespace(select=wait))
 
 
+class _Cluster(dict[str, Any]):
+    """Answers for what only `why` reads: events of others' texts, and nothing else."""
+
+    def __missing__(self, key: str) -> Any:
+        about = {"kind": "Pod", "name": HOSTILE}
+        events = [{"involvedObject": about, "reason": "FailedMount", "message": HOSTILE}]
+        return {"items": events if key.endswith("/events") else []}
+
+
 def prepare(transport: FakeTransport, command: tuple[str, ...]) -> None:
     ends = command[0] == "wait" or "--watch" in command
-    transport.answers = answers("Failed" if command[0] == "wait" else "Running")
+    transport.answers = answers("Failed" if command[0] in ("wait", "why") else "Running")
+    if command[0] == "why":
+        transport.answers = _Cluster(transport.answers)
     log = [[LOG, b"\x1b[32mgreen\x1b[0m 10%\r20%\r", LOG]]
     transport.streams = {f"{PODS}/{HOSTILE}/log": log * 9}
     if "--follow" in command or command == ("events", "reviews", "--watch"):
@@ -448,7 +462,8 @@ def test_a_fault_s_traceback_is_harmless_too(transport: FakeTransport, monkeypat
 def test_every_command_is_among_those_above() -> None:
     tested = {command[0] for command in COMMANDS} | {"validate", "render", "demo"}
     # `operator run` logs (tests/unit/controller/observability/test_log_formats.py); nobody writes texts for the others.
-    harmless = {"crd", "completion", "operator", "local"}
+    # What `mcp` answers goes to a program (tests/processes/cli/test_mcp.py).
+    harmless = {"crd", "completion", "operator", "local", "mcp"}
     assert {name for names in SECTIONS.values() for name in names} == tested | harmless
 
 

@@ -7,6 +7,29 @@
 | `asynchronous` | `test_transport`, `test_server` |
 | `authorization` | `test_server`, `processes/kubeconfig/test_plugin` |
 | `blocking` | `test_async_jobs` |
+| `diagnosis/claims` | `diagnosis/test_situations` |
+| `diagnosis/containers` | `diagnosis/test_situations` |
+| `diagnosis/diagnose` | `diagnosis/test_situations` |
+| `diagnosis/endings` | `diagnosis/test_endings` |
+| `diagnosis/failures` | `diagnosis/test_situations` |
+| `diagnosis/finding` | `diagnosis/test_situations` |
+| `diagnosis/gangs` | `diagnosis/test_situations` |
+| `diagnosis/hangs` | `diagnosis/test_situations` |
+| `diagnosis/images` | `diagnosis/test_situations` |
+| `diagnosis/nodes` | `diagnosis/test_situations` |
+| `diagnosis/objects` | `diagnosis/test_situations` |
+| `diagnosis/queueing` | `diagnosis/test_situations` |
+| `diagnosis/quotas` | `diagnosis/test_situations` |
+| `diagnosis/refusals` | `diagnosis/test_situations` |
+| `diagnosis/refused_pods` | `diagnosis/test_situations` |
+| `diagnosis/room` | `diagnosis/test_room` |
+| `diagnosis/scheduling` | `diagnosis/test_situations` |
+| `diagnosis/situation` | `diagnosis/test_situations` |
+| `diagnosis/slowness` | `diagnosis/test_situations` |
+| `diagnosis/unserved` | `diagnosis/test_situations` |
+| `diagnosis/volumes` | `diagnosis/test_situations` |
+| `diagnosis/waiting_pods` | `diagnosis/test_situations` |
+| `diagnosis/words` | `diagnosis/test_words` |
 | `errors` | `test_jobs`, `test_transport` |
 | `events` | `unit/cli/test_events` |
 | `functions/bundle` | `functions/test_source` |
@@ -15,6 +38,7 @@
 | `functions/mounting` | `functions/test_training`, `cluster/test_sdk` |
 | `functions/source` | `functions/test_source` |
 | `functions/training` | `functions/test_training`, `cluster/test_sdk` |
+| `gathering` | `diagnosis/test_situations` |
 | `job` | `test_jobs` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
 | `metrics` | `test_metrics`, `test_transport` |
@@ -22,6 +46,7 @@
 | `notebook/widget` | `processes/client/test_widget` |
 | `output` | `test_jobs` |
 | `proxies` | `test_proxies` |
+| `read_only` | `processes/cli/test_mcp` |
 | `server` | `test_server` |
 | `tls` | `test_server` |
 | `transport` | `test_transport`, `test_server` |

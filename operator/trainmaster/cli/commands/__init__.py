@@ -1,7 +1,7 @@
 """Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
 
-`list`, `status`, `top`, `logs`, `events`, `wait`; `stacks`, `evidence`; `suspend`, `resume`, `scale`; `validate`,
-`render`; `local`, `demo`; `crd`, `operator`; `completion`. To add one:
+`list`, `status`, `top`, `logs`, `events`, `wait`; `why`, `stacks`, `evidence`; `suspend`, `resume`, `scale`;
+`validate`, `render`; `local`, `demo`; `crd`, `operator`; `completion`, `mcp`. To add one:
 
     app = Part()
 

@@ -5,8 +5,9 @@ Everything here is pure. In the order of reading:
 - `situation`: all that could be read of a job and of what it depends on, as raw objects, which `objects` reads;
 - `finding`: what a rule has found; `diagnose` asks the rules in one order, and the first finding is the cause;
 - the rules, one idea a module: `unserved` (nobody's job), `queueing` (Kueue), `gangs`, `quotas` and `refusals`
-  (pods that can't be made), `scheduling` (the scheduler's words, with `words` and `room`), `volumes`, `images`,
-  `containers`, `nodes`, `failures` (with the `endings` of programs, and `hangs`), `slowness`.
+  (pods that can't be made: `refused_pods`), `scheduling` (the scheduler's words, with `words`, `room` and `claims`),
+  `nodes`, `volumes`, `images` and `containers` (of `waiting_pods`), `failures` (with the `endings` of programs, and
+  `hangs`), `slowness`.
 
 `trainmaster.client.gathering` reads a situation from a cluster.
 """
