@@ -49,7 +49,7 @@ class Demo:
 
     def run(self) -> bool:
         """Runs the example, and returns whether it succeeded. Raises DemoError and the client's errors."""
-        if find_spec("trainloop") is None:
+        if not all(find_spec(name) for name in ("trainmaster_local", "trainloop")):
             raise DemoError("what the demo needs isn't installed: pip install 'trainmaster[demo]'")
         if not self.example.is_file():
             raise DemoError(f"{self.example} doesn't exist: run the demo in the project's folder, or name a file.")
