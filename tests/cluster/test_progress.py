@@ -81,7 +81,7 @@ SECONDS = 300.0
 def test_hugging_faces_trainer_is_shown_and_watched_without_being_told(scenario: Scenario) -> None:
     if scenario.cluster.shared.embedded is None:
         pytest.skip("the worker's image has no transformers")
-    env = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "LOCAL_RANK", "value": "0"}]
+    env = [{"name": "OMP_NUM_THREADS", "value": "1"}]
     scenario.apply(
         HUGGING_FACE,
         command=[sys.executable, "-c", HUGGING_FACE],

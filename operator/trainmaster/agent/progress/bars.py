@@ -76,10 +76,14 @@ class Bars:
             return {}
         if bar.total > self._total:
             self._total, self._before, self._last = bar.total, 0, None
-        last, self._last = self._last, bar
+        last = self._last
+        if last is not None and (bar.epoch or 0) < (last.epoch or 0):
+            # Of a rank that is behind and prints into the same stream.
+            return {}
+        self._last = bar
         if bar.epoch is not None and self._first_epoch is not None:
             self._before = max(bar.epoch - self._first_epoch, 0)
-        elif last is not None and (bar.n < last.n or bar.epoch != last.epoch):
+        elif last is not None and (bar.n * 2 < last.n or bar.epoch != last.epoch):
             self._before += 1
         fields: dict[str, float] = {"step": self._before * bar.total + bar.n}
         if bar.epochs:

@@ -84,7 +84,12 @@ class Sources:
         return observe_rank(self._settings, self.ranks.get(rank), self.silent_seconds(rank, now))
 
     def silent_seconds(self, rank: int, now: float) -> float:
-        """Returns for how long a rank has shown no progress, and no life where that counts."""
+        """Returns for how long a rank has shown no progress, and no life where that counts.
+
+        Of a rank that isn't watched it is known in a hang that the one that waits for it was silent for the limit.
+        """
+        if not self._is_watched(rank):
+            return min(now - self._started_at, self._settings.progress_timeout)
         if rank in self._heartbeats.ranks:
             return now - self._heartbeats.progressed_at.get(rank, self._started_at)
         printed = self._printed
@@ -139,8 +144,10 @@ class Sources:
         return rank == self._own[0] and self._trainer.progress is not None
 
     def _is_watched(self, rank: int) -> bool:
-        if rank in self._heartbeats.ranks or self._has_trainer(rank):
+        if rank in self._heartbeats.ranks:
             return True
+        if self._has_trainer(rank):
+            return not self._trainer.is_over
         return rank in self.ranks and self._printed is not None and self._printed.is_asked_for
 
     def _may_wait(self, rank: int, now: float, limit: float) -> bool:

@@ -26,6 +26,8 @@ class TrainerReports:
     def __init__(self) -> None:
         self.progress: Optional[RankProgress] = None
         """What the reports mean; None until one has come."""
+        self.is_over = False
+        """Whether the training has ended: of what follows, nobody knows how long it may take."""
         self._percent: Optional[float] = None
 
     def receive(self, body: object) -> bool:
@@ -35,7 +37,11 @@ class TrainerReports:
         if not isinstance(status, Mapping):
             return False
         before, percent = self.progress, number(status.get("progressPercentage"))
-        fields = {**({} if before is None else before.to_wire()), **_metrics(status)}
+        found = _metrics(status)
+        begins = percent == 0 and "step" not in found
+        fields = {**({} if before is None or begins else before.to_wire()), **found}
+        self.is_over = percent is not None and percent >= 100
+        fields["section"] = "finish" if self.is_over else "train"
         remaining = status.get("estimatedRemainingSeconds")
         if is_number(remaining):
             fields["etaSeconds"] = remaining

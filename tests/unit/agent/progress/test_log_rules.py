@@ -122,6 +122,15 @@ def test_a_bar_for_each_epoch_is_added_up() -> None:
     assert read(named, drawn(total=4, desc="Epoch 2/3")[2])["step"] == 5
 
 
+def test_ranks_that_draw_into_one_stream_are_not_taken_for_epochs() -> None:
+    rules = LogRules("", "tqdm")
+    bar = "Epoch {}: 50%|█| {}/100 [00:01<00:01, 2.00it/s]"
+    assert [read(rules, bar.format(1, n))["step"] for n in (98, 97, 100)] == [98, 97, 100]
+    assert read(rules, bar.format(2, 1))["step"] == 101
+    assert read(rules, bar.format(1, 99))["step"] == 101, "who is behind says nothing"
+    assert read(rules, bar.format(2, 2))["step"] == 102
+
+
 def test_of_several_bars_the_longest_is_the_trainings() -> None:
     rules = LogRules("", "tqdm")
     assert read(rules, drawn(total=6)[3])["step"] == 2

@@ -114,6 +114,18 @@ def test_a_trainer_that_says_nothing_any_more_hangs_unless_it_prints(ranks: Rank
     assert not ranks.is_over_after(9), "it may be at an evaluation, of which it reports nothing"
 
 
+def test_what_follows_a_training_is_not_watched(ranks: Ranks) -> None:
+    """A model that is uploaded, a last evaluation: the Trainer says nothing of them."""
+    ranks.report(60)
+    ranks.sources.receive({"trainerStatus": {"progressPercentage": 100}}, ranks.now)
+    assert ranks.step() == 60 and not ranks.is_over_after(1e6)
+
+
+def test_a_hang_of_a_rank_that_is_not_watched_has_lasted_for_the_limit(ranks: Ranks) -> None:
+    ranks.report(1)
+    assert ranks.sources.silent_seconds(1, ranks.now + 1000) == 10.0
+
+
 def test_what_was_not_asked_for_is_shown_and_never_watched(ranks: Ranks) -> None:
     ranks.print("steps: 30 loss: 2.3456 iter time (s): 0.250 samples/sec: 128.000")
     assert ranks.step() == 30

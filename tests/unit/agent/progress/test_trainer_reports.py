@@ -31,14 +31,27 @@ def wire(reports: TrainerReports) -> dict[str, Any]:
 def test_a_training_from_its_beginning_to_its_end() -> None:
     reports = TrainerReports()
     assert reports.receive(report(0, total_steps=60))
-    assert wire(reports) == {"totalSteps": 60}, "a training that goes on from a checkpoint says 0 % too: no step"
+    assert wire(reports) == {"totalSteps": 60, "section": "train"}, (
+        "so does one that resumes: no step"
+    )
     sent = {"loss": 1.25, "learning_rate": 1e-5, "current_step": 23, "total_steps": 60, "current_epoch": 0.05}
     assert reports.receive(report(38, 8, **sent))
-    assert wire(reports) == {"step": 23, "totalSteps": 60, "loss": 1.25, "epoch": 0.05, "etaSeconds": 8.0}
+    assert wire(reports) == {
+        "step": 23,
+        "totalSteps": 60,
+        "loss": 1.25,
+        "epoch": 0.05,
+        "etaSeconds": 8.0,
+        "section": "train",
+    }
     assert not reports.receive(report(38, 8, **sent)), "the same step is no progress"
     # It says 100 % also where it has stopped early, so that isn't a step.
     reports.receive(report(100, 0, loss=1.0, train_runtime=12.5))
     assert wire(reports)["step"] == 23 and wire(reports)["etaSeconds"] == 0.0
+    assert reports.is_over and wire(reports)["section"] == "finish"
+    # A second training in the same process begins at the beginning.
+    reports.receive(report(0, total_steps=10))
+    assert wire(reports) == {"totalSteps": 10, "section": "train"} and not reports.is_over
 
 
 def test_a_percentage_alone_is_progress_and_no_step() -> None:
@@ -46,7 +59,7 @@ def test_a_percentage_alone_is_progress_and_no_step() -> None:
     assert reports.receive(report(10, 90))
     assert reports.receive(report(11, 89))
     assert not reports.receive(report(11, 88))
-    assert wire(reports) == {"etaSeconds": 88.0}
+    assert wire(reports) == {"etaSeconds": 88.0, "section": "train"}
 
 
 @pytest.mark.parametrize("body", [None, 1, [], {}, {"trainerStatus": None}, {"trainerStatus": [1]}, "x"])
@@ -60,7 +73,7 @@ def test_metrics_that_are_none_are_passed_over() -> None:
     metrics: list[Any] = [1, {"name": 1}, {"name": "loss", "value": "nan"}, {"name": "loss", "value": "1e999"}]
     metrics += [{"name": "current_step", "value": text} for text in ("-1", "1.5", "9" * 70, "1e300", None, [])]
     assert reports.receive({"trainerStatus": {"metrics": metrics, "estimatedRemainingSeconds": "soon"}})
-    assert wire(reports) == {}
+    assert wire(reports) == {"section": "train"}
 
 
 @given(JSON)
