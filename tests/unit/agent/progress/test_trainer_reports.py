@@ -31,9 +31,7 @@ def wire(reports: TrainerReports) -> dict[str, Any]:
 def test_a_training_from_its_beginning_to_its_end() -> None:
     reports = TrainerReports()
     assert reports.receive(report(0, total_steps=60))
-    assert wire(reports) == {"totalSteps": 60, "section": "train"}, (
-        "so does one that resumes: no step"
-    )
+    assert wire(reports) == {"totalSteps": 60, "section": "train"}, "so does one that resumes: no step"
     sent = {"loss": 1.25, "learning_rate": 1e-5, "current_step": 23, "total_steps": 60, "current_epoch": 0.05}
     assert reports.receive(report(38, 8, **sent))
     assert wire(reports) == {
