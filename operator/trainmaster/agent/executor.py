@@ -82,6 +82,8 @@ class Executor:
         self._trainer: TrainerServer | None = None
         self._watch: RankWatch | None = None
         """It outlives its run, because what was seen last of the ranks is shown until the next one."""
+        self._mlflow_run: Mapping[str, str] | None = None
+        """What names the job's run in MLflow, once it was found."""
         self._complaint = ""
         os.makedirs(settings.state_dir, exist_ok=True)
         self._planned_at = _now()
@@ -214,7 +216,7 @@ class Executor:
             self._loop, settings, assignment, action.node_rank, self._printers, self._events.append, self._warm, port
         )
         try:
-            launched = run.start(self._command, action.environ)
+            launched = run.start(self._command, {**action.environ, **self._find_mlflow_run(action)})
         except LaunchError as error:
             return events.LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS))
         except OSError as error:
@@ -233,6 +235,21 @@ class Executor:
             answer = os.path.join(attempt_dir(settings, assignment.attempt), MODULES_FILE)
             self._learning = Learning(self._loop, run, answer, warm.learn)
         return launched
+
+    def _find_mlflow_run(self, action: actions.Launch) -> Mapping[str, str]:
+        """Returns what names the job's run in MLflow to the worker of rank 0, where the pods name an experiment."""
+        if self._mlflow_run is None and action.node_rank == 0 and "MLFLOW_TRACKING_URI" in action.environ:
+            # Here, because urllib would cost every agent's start 30 ms.
+            from trainmaster.agent.process import mlflow_run
+            from trainmaster.agent.process.run_ids import MLFLOW_FOUND
+
+            if mlflow_run.is_wanted(action.environ):
+                found, problem = mlflow_run.find_in_time(action.environ, self._settings.job, self._settings.job_uid)
+                if found:
+                    self._mlflow_run = {MLFLOW_FOUND: found}
+                else:
+                    self._complain(f"the job's run in MLflow isn't known, so this attempt makes its own: {problem}")
+        return (self._mlflow_run or {}) if action.node_rank == 0 else {}
 
     def _serve_trainer(self, attempt: int) -> int:
         """Listen for what Hugging Face's Trainer reports of this attempt; returns the port, 0 where nobody listens."""

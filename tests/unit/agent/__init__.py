@@ -61,6 +61,7 @@
 | `process/environment` | `process/test_environment` |
 | `process/error_files` | `test_hostile_lines`, `planner/test_classification` |
 | `process/launcher` | `process/test_launcher` |
+| `process/mlflow_run` | `processes/agent/test_mlflow_run` |
 | `process/output` | `test_one_worker` |
 | `process/run` | `test_one_worker`, `test_reaped_ranks` |
 | `process/run_ids` | `process/test_run_ids`, `processes/agent/test_run_ids` |

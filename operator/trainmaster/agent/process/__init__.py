@@ -3,7 +3,7 @@
 - `setup_line` runs the line of shell that comes before the first attempt, and keeps the environment that it leaves.
 - `launcher` says what to execute, and with which environment; pure.
 - `torchrun` says what torchrun adds to that environment, for ranks that start without it; pure.
-- `run_ids` says which run of an experiment tracker rank 0 goes on with; pure.
+- `run_ids` says which run of an experiment tracker rank 0 goes on with; pure. `mlflow_run` finds it in MLflow.
 - `run` is the processes of one attempt: it starts, watches and signals them; `saving` is how a rank asks for time to
   write its state.
 - `attempt_output` is what they print and leave behind, which says why a rank ended; it reads `error_files`.
