@@ -6,6 +6,7 @@
 | `chart` | `manifests/*.yaml` and the chart's copy of the CRD | by `generate` |
 | `api_reference` | `docs/reference.md`: every field of the custom resource | by `generate` |
 | `operator_options` | the table of options in `docs/operating.md` | by `generate` |
+| `commands_page` | `docs/commands.md`: every command with its options | by `generate` |
 | `reasons_page` | `docs/reasons.md`: every reason for which a worker or a job can end | by `generate` |
 | `training_reference` | `docs/training-reference.md`: every field of a training configuration | by `generate` |
 | `pod_types` | `operator/trainmaster/api/pod_schema/types.json`: every field that a pod can have | by `generate` |

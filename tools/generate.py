@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tools.api_reference import api_reference
 from tools.chart import chart_crd, manifests
+from tools.commands_page import commands_page
 from tools.operator_options import operating_page
 from tools.pod_types import pod_types
 from tools.reasons_page import reasons_page
@@ -35,6 +36,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "docs/reference.md": api_reference,
     "docs/operating.md": operating_page,
     "docs/reasons.md": reasons_page,
+    "docs/commands.md": commands_page,
     "docs/training-reference.md": training_reference,
     "operator/trainmaster/api/training_schema.json": training_schema,
 }

@@ -8,5 +8,5 @@ import typer
 
 Files = Annotated[
     list[str],
-    typer.Argument(metavar="FILE...", help="YAML or JSON files with one or more documents, or folders; - is stdin."),
+    typer.Argument(metavar="FILE", help="YAML or JSON files with one or more documents, or folders; - is stdin."),
 ]

@@ -57,7 +57,7 @@ JobName = Annotated[
 JobNames = Annotated[
     list[str],
     typer.Argument(
-        metavar="NAME...",
+        metavar="NAME",
         help="Names of the jobs.",
         autocompletion=complete_job,
         callback=plain_names,

@@ -38,7 +38,7 @@ def called() -> str:
 
 def first_sentence(help: str | None) -> str:
     """Returns the first sentence of a command's help, without its full stop."""
-    return re.split(r"\.(?:\s|$)", help or "", maxsplit=1)[0]
+    return " ".join(re.split(r"\.(?:\s|$)", help or "", maxsplit=1)[0].split())
 
 
 class _Defaults(dict[str, Any]):
@@ -74,6 +74,10 @@ class Command(TyperCommand):
     def get_short_help_str(self, limit: int = 0) -> str:
         """Returns the first sentence, which lists of commands show whole."""
         return first_sentence(self.help)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Returns the usage line's words: what is needed stands plain, what isn't in brackets."""
+        return [piece.translate({ord("{"): None, ord("}"): None}) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes the arguments, then the options by section."""

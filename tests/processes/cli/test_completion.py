@@ -15,7 +15,7 @@ BIN = Path(sys.executable).parent
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["st"], ["status"]),
+        (["sta"], ["status", "stacks"]),
         (["wait", "--for", "s"], ["suspended", "starting", "succeeded"]),
         (["logs", "--kubeconfig", "/nowhere", ""], []),
     ],

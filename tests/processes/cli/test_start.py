@@ -28,7 +28,7 @@ def test_wrong_usage_is_a_line_without_a_box_where_there_is_no_terminal() -> Non
     )
     assert result.returncode == 2
     assert result.stderr.splitlines() == [
-        "error: Invalid value for '[NAME]': '' is no name of a job: it has small letters, digits and '-', such as "
+        "error: Invalid value for 'NAME': '' is no name of a job: it has small letters, digits and '-', such as "
         "bert-mrpc",
         "See 'kubectl dtj status --help' for usage.",
     ]

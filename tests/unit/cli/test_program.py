@@ -42,7 +42,7 @@ def test_an_option_of_the_connection_stands_before_or_behind_the_command(
         (("--context", "c", "local", "up"), "'up' doesn't take --context of the connection; leave it out"),
         (("statu",), "No such command 'statu'. Did you mean 'status'?"),
         (("status", "--foo"), "No such option: --foo"),
-        (("wait",), "Missing argument 'NAME...'."),
+        (("wait",), "Missing argument 'NAME'."),
     ],
     ids=str,
 )

@@ -31,7 +31,7 @@ def events(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="Name of the job; all jobs without.",
             autocompletion=complete_job,
             callback=plain_name,

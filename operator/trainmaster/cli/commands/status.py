@@ -21,7 +21,7 @@ def status(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="Name of the job; all jobs without.",
             autocompletion=complete_job,
             callback=plain_name,

@@ -20,7 +20,7 @@ def top(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="Name of the job; all that go on without.",
             autocompletion=complete_job,
             callback=plain_name,
