@@ -52,6 +52,7 @@ from trainmaster.wire.values import last_lines
 
 if TYPE_CHECKING:
     from trainmaster.agent.hang.watch import Found, RankWatch
+    from trainmaster.agent.process.code import Code
     from trainmaster.agent.progress.trainer_server import TrainerServer
     from trainmaster.agent.warm.learning import Learning
     from trainmaster.agent.warm.warm_process import WarmProcess
@@ -75,6 +76,14 @@ class Executor:
         self._printers = Printers(Printer(self._loop, 1), Printer(self._loop, 2))
         self._file = AssignmentFile(settings.assignment_file)
         self._authority = Authority(settings)
+        os.makedirs(settings.state_dir, exist_ok=True)
+        environ = dict(environ)
+        self._code: Code | None = None
+        if settings.code_dir:
+            from trainmaster.agent.process.code import Code
+
+            self._code = Code(self._loop, settings, self._events.append)
+            self._code.enter(environ)
         self._setup = SetupLine(self._loop, settings.setup, environ, self._printers, self._events.append)
         self._warm: WarmProcess | None = None
         self._learning: Learning | None = None
@@ -85,7 +94,6 @@ class Executor:
         self._mlflow_run: Mapping[str, str] | None = None
         """What names the job's run in MLflow, once it was found."""
         self._complaint = ""
-        os.makedirs(settings.state_dir, exist_ok=True)
         self._planned_at = _now()
         """The moment for which there was nothing left to do."""
         self._state = initial(settings, environ, saved_report.read_report(settings.state_dir), self._planned_at)
@@ -188,6 +196,13 @@ class Executor:
             return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
         return None
 
+    def _fetch_code(self, action: actions.FetchCode) -> Optional[events.Event]:
+        if self._code is None:
+            error = "this pod mounts no code (TRAINMASTER_CODE_DIR is not set); delete it, so that it is made anew"
+            return events.CodeRefused(action.digest, error)
+        self._code.fetch(action.digest)
+        return None
+
     def _warm_up(self, action: actions.WarmUp) -> None:
         # Here, because a job that starts cold doesn't need it.
         from trainmaster.agent.process import torchrun
@@ -277,8 +292,10 @@ class Executor:
         """In a thread: code and packages may lie on a file server that has gone, and the agent answers all the same."""
         import threading
 
+        code = self._state.code.has
+
         def describe() -> None:
-            found = environment.describe(self._command, action.environ, self._settings.config_file)
+            found = environment.describe(self._command, action.environ, self._settings.config_file, code)
             described = Environment(action.attempt, found)
             self._loop.call_from_thread(lambda: self._events.append(described))
 
@@ -420,6 +437,9 @@ _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.ApplyAssignment: Executor._apply,
     actions.Begin: Executor._begin,
     actions.Hurry: lambda it, _: it._network.hurry(_now()),
+    actions.FetchCode: Executor._fetch_code,
+    actions.RefuseLaunch: lambda _, action: events.LaunchFailed(action.error),
+    actions.EndWarm: lambda it, _: None if it._warm is None else it._warm.kill(),
     actions.RunSetup: lambda it, _: it._setup.start(),
     actions.CancelSetup: lambda it, _: it._setup.cancel(),
     actions.WarmUp: Executor._warm_up,

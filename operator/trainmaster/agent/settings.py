@@ -61,6 +61,10 @@ class Settings(NamedTuple):
     """How long worker 0's name may be unknown before the attempt fails as MasterUnreachable."""
     cgroup_root: str
     """Where the cgroup file system is mounted."""
+    code_dir: str
+    """Where the archive of the user's code is mounted; empty: the image has the code."""
+    code_source: str
+    """What is mounted there, for a person."""
     config_file: str
     """The training loop's configuration, hashed into the environment that is compared across workers."""
 
@@ -100,6 +104,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         progress_preset=_preset(environ),
         startup_timeout=first_step_timeout or 900.0,
         cgroup_root=environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup",
+        code_dir=environ.get("TRAINMASTER_CODE_DIR", ""),
+        code_source=environ.get("TRAINMASTER_CODE_SOURCE", "the volume of the code"),
         config_file="/etc/trainmaster/training.yaml",
     )
 

@@ -28,6 +28,7 @@ from trainmaster.api.v1alpha1 import (
     Backoff,
     Checkpoint,
     CheckpointVolume,
+    Code,
     Elastic,
     FailureRule,
     JobSpec,
@@ -78,6 +79,14 @@ _MAY_BE_ABSENT = (
 TRANSITIONS: tuple[TransitionRule, ...] = (
     *(TransitionRule(name, _FIXED, optional=False) for name in _ALWAYS_SET),
     *(TransitionRule(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
+    TransitionRule(
+        "code",
+        "can't be changed once the job exists, its digest apart; delete the job and apply it again",
+        optional=True,
+        unless="(has(self.code.configMap) && has(oldSelf.code.configMap) && "
+        "self.code.configMap == oldSelf.code.configMap) || "
+        "(has(self.code.claim) && has(oldSelf.code.claim) && self.code.claim == oldSelf.code.claim)",
+    ),
     TransitionRule(
         "workers",
         "can't be changed, because the job isn't elastic; delete the job and apply it again with the new number",
@@ -283,6 +292,13 @@ RULES: tuple[Rule, ...] = (
         ),
         message="'{path}' is where the system or Trainmaster keeps files; use another path, such as /checkpoints",
         shown={"path": Shown("self.path", lambda checkpoint: checkpoint.path)},
+    ),
+    Rule(
+        Code,
+        "",
+        cel="has(self.configMap) != has(self.claim)",
+        holds=lambda code: (code.config_map is None) != (code.claim is None),
+        message="names none or both of its places; give exactly one of configMap and claim",
     ),
     Rule(
         Resources,

@@ -45,6 +45,9 @@ BACKEND_PATTERN = r"^[a-z][a-z0-9_:,]*$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 # A colon separates mount paths in the container runtimes, so Kubernetes refuses it.
 ABSOLUTE_PATH_PATTERN = r"^/[^:]+$"
+# No part begins with a dot, so that none goes up.
+RELATIVE_PATH_PATTERN = r"^[A-Za-z0-9_][-A-Za-z0-9_.]*(/[A-Za-z0-9_][-A-Za-z0-9_.]*)*$"
+DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 
 HINTS = {
     DNS_LABEL_PATTERN: "use lower case letters, digits and '-', beginning and ending with a letter or digit",
@@ -55,6 +58,8 @@ HINTS = {
     MODULE_PATTERN: "use the name of a module as in an import, such as mypackage.data",
     BACKEND_PATTERN: "use auto or the name of a backend of torch.distributed, such as nccl or gloo",
     ABSOLUTE_PATH_PATTERN: "use an absolute path without ':'",
+    RELATIVE_PATH_PATTERN: "use a path without a '/' before it, such as trainmaster-code/bert",
+    DIGEST_PATTERN: "use the archive's SHA-256 in 64 hexadecimal digits, as sha256sum prints it",
 }
 
 # Of text with half a pair of surrogates, which no UTF-8 has: an API server would refuse it or change it.
@@ -232,6 +237,8 @@ Backend = Annotated[str, StringConstraints(pattern=BACKEND_PATTERN, max_length=6
 # Linux takes no longer argument (MAX_ARG_STRLEN, in bytes and with the zero at its end).
 Argument = Annotated[str, StringConstraints(max_length=131_071)]
 AbsolutePath = Annotated[str, StringConstraints(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)]
+RelativePath = Annotated[str, StringConstraints(pattern=RELATIVE_PATH_PATTERN, max_length=512)]
+Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 WorkerCount = Annotated[StrictInt, Field(ge=1, le=MAX_WORKERS)]
 SpareCount = Annotated[StrictInt, Field(ge=0, le=MAX_SPARES)]
 Devices = Annotated[StrictInt, Field(ge=0, le=MAX_DEVICES)]

@@ -7,7 +7,8 @@
 4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
    where to (with `tls`, `proxies` and `authorization`), and `answers` makes results and errors of what comes back.
    `read_only` is a connection that can't write.
-4. `gathering` reads all around a job, and `diagnosis` says from that why the job is as it is.
+5. `code` brings the user's code without an image: an archive, and what puts it where the pods mount it.
+6. `gathering` reads all around a job, and `diagnosis` says from that why the job is as it is.
 """
 
 from __future__ import annotations

@@ -26,10 +26,9 @@ from trainmaster.client.job import TrainingJob, collection_path, items_of, label
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.watching import Watcher
-from trainmaster.wire.names import STACKS_ANNOTATION
+from trainmaster.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 
 FIELD_MANAGER = "trainmaster-client"
-RESTART_ANNOTATION = "trainmaster.dev/restart"
 # Between two looks whether the stacks that were asked for are there: the ranks take a few tenths of a second.
 STACKS_POLL_SECONDS = 0.2
 _STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}

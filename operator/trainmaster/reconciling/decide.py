@@ -20,7 +20,7 @@ from trainmaster.reconciling.actions.stuck_pods import delete_silent_pods, delet
 from trainmaster.reconciling.decision import Action, Decision, DeleteJob
 from trainmaster.reconciling.observed.situation import Situation, survey
 from trainmaster.reconciling.observed.snapshot import InvalidSpec, Job, Observed
-from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, startup
+from trainmaster.reconciling.policies import attempts, deadlines, elastic, requests, scheduling_backoff, startup
 from trainmaster.reconciling.policies.quarantine import move_workers
 from trainmaster.reconciling.policies.queueing import queued, workload_actions
 from trainmaster.reconciling.policies.replacement import replace, replace_pods
@@ -43,8 +43,11 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     attempts.reattribute,
     elastic.resize,
     attempts.fail_attempt,
+    requests.stop,
     startup.unrecoverable,
     elastic.reopen_resized,
+    requests.reopen_stopped,
+    requests.end_back_off,
     stand_in,
     elastic.shrink,
     startup.deadline,

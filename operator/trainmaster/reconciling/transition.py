@@ -42,6 +42,9 @@ class StatusChange:
     selector: str | Unset | None = UNSET
     worker_order: list[int] | Unset = UNSET
     resizing: bool | Unset | None = UNSET
+    stopping: bool | Unset | None = UNSET
+    code_digest: str | Unset | None = UNSET
+    restart_request: str | Unset | None = UNSET
     scheduling_backoff: bool | Unset | None = UNSET
     scheduling_backoffs: int | Unset = UNSET
     startup_start_time: str | Unset | None = UNSET
@@ -81,7 +84,7 @@ class StatusChange:
 
 NO_CHANGE = StatusChange()
 # The job waits for nothing that a policy has asked for.
-NO_WAIT = StatusChange(next_attempt_time=None, resizing=None, scheduling_backoff=None)
+NO_WAIT = StatusChange(next_attempt_time=None, resizing=None, stopping=None, scheduling_backoff=None)
 # No scheduling backoff counts any more: a startup after this has all of `startupSeconds`.
 NEW_STARTUP = StatusChange(scheduling_backoffs=0, startup_start_time=None)
 

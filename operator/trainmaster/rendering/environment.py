@@ -21,6 +21,7 @@ from trainmaster.rendering.layout import (
     world_size,
 )
 from trainmaster.rendering.paths import (
+    CODE_DIRECTORY,
     MEMORY_DIRECTORY,
     PODINFO_DIRECTORY,
     STATE_DIRECTORY,
@@ -90,6 +91,12 @@ def worker_environment(
         value("TRAINMASTER_PROGRESS_TIMEOUT", _seconds(spec.failure_policy.hang.progress_seconds)),
         value("TRAINMASTER_FIRST_STEP_TIMEOUT", _seconds(spec.failure_policy.hang.first_step_seconds)),
     ]
+    if spec.code is not None:
+        claim = spec.code.claim
+        folder = CODE_DIRECTORY if claim is None else f"{CODE_DIRECTORY}/{claim.path}"
+        source = f"ConfigMap {spec.code.config_map}" if claim is None else f"claim {claim.claim_name}"
+        variables.append(value("TRAINMASTER_CODE_DIR", folder))
+        variables.append(value("TRAINMASTER_CODE_SOURCE", source))
     if spec.setup is not None:
         variables.append(value("TRAINMASTER_SETUP", _literal(spec.setup)))
     if spec.warm_start.enabled and spec.launcher == "torchrun":

@@ -143,4 +143,5 @@ def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
         hosts=tuple(hosts[worker] for worker in workers),
         port=master_port(job.uid, 1),
         processes=None if processes is None else tuple(processes[worker] for worker in workers),
+        code=None if spec.code is None else spec.code.digest,
     )

@@ -12,6 +12,7 @@ MEMORY_DIRECTORY = "/run/trainmaster/memory"
 PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
 # Everything writes here that asks for no place of its own (tempfile, torchrun's logs, sockets of data loaders).
 TEMPORARY_DIRECTORY = "/tmp"
+CODE_DIRECTORY = "/run/trainmaster/code"
 TRAINING_DIRECTORY = "/etc/trainmaster"
 TRAINING_FILE = f"{TRAINING_DIRECTORY}/training.yaml"
 TERMINATION_LOG = "/dev/termination-log"

@@ -24,6 +24,7 @@ from trainmaster.rendering.environment import EnvironmentVariable, has_read_only
 from trainmaster.rendering.grace_periods import pod_grace_seconds, probe_grace_seconds
 from trainmaster.rendering.layout import GroupLayout, JobIdentity
 from trainmaster.rendering.paths import (
+    CODE_DIRECTORY,
     MEMORY_DIRECTORY,
     PODINFO_DIRECTORY,
     STATE_DIRECTORY,
@@ -42,6 +43,7 @@ BUNDLED_COMMAND = ("python", "-m", "trainloop")
 # gid of the bundled image's user (images/trainer/Dockerfile): volumes must be writable for it.
 BUNDLED_GROUP = 65532
 VOLCANO_SCHEDULER = "volcano"
+CHECKPOINT_VOLUME = "trainmaster-checkpoint"
 NODE_LABEL = "kubernetes.io/hostname"
 # NCCL and data loaders with workers need more than the runtime's 64 Mi.
 DEFAULT_SHARED_MEMORY = "8Gi"
@@ -54,6 +56,17 @@ class VolumeContext:
     path: str
     claim_name: str | None
     host_path: str | None
+
+
+@dataclass(frozen=True)
+class CodeContext:
+    """CodeContext is the volume that the code's archive is on: one that is named `volume`, of exactly one of the two
+    unless it is the checkpoints' too. A pod that has a claim twice never starts (k8s.io/kubernetes issue 82526)."""
+
+    path: str
+    volume: str
+    config_map: str | None
+    claim_name: str | None
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,7 @@ class SetContext:
     shared_memory: str | None
     training_name: str | None
     checkpoint: VolumeContext | None
+    code: CodeContext | None
     node_selector: Mapping[str, str]
     scheduler_name: str | None
     priority_class_name: str | None
@@ -149,6 +163,7 @@ def set_context(
         shared_memory=_shared_memory(group.resources),
         training_name=None if spec.training is None else training_name(job),
         checkpoint=None if checkpoint is None else _volume(checkpoint.path, checkpoint.volume),
+        code=_code(spec),
         node_selector=dict(group.node_selector),
         scheduler_name=VOLCANO_SCHEDULER if scheduler_of(spec) == "volcano" else None,
         priority_class_name=spec.scheduling.priority_class_name,
@@ -196,6 +211,16 @@ def _shared_memory(resources: Resources) -> str | None:
     if resources.shared_memory is not None:
         return str(resources.shared_memory)
     return DEFAULT_SHARED_MEMORY if resources.gpus else None
+
+
+def _code(spec: JobSpec) -> CodeContext | None:
+    code, checkpoint = spec.code, spec.checkpoint
+    if code is None:
+        return None
+    claim = None if code.claim is None else code.claim.claim_name
+    if checkpoint is not None and claim is not None and checkpoint.volume.claim_name == claim:
+        return CodeContext(CODE_DIRECTORY, CHECKPOINT_VOLUME, None, None)
+    return CodeContext(CODE_DIRECTORY, "trainmaster-code", code.config_map, claim)
 
 
 def _volume(path: str, volume: CheckpointVolume) -> VolumeContext:

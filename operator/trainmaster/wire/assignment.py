@@ -40,6 +40,8 @@ class Assignment(NamedTuple):
     grace_seconds: float = 0.4
     processes: Optional[tuple[int, ...]] = None
     """Ranks of each worker, where they differ; None: all have equally many."""
+    code: Optional[str] = None
+    """The digest of the code that the attempt runs (spec.code); None: what the image has."""
     signed: Optional[Mapping[str, Any]] = None
     """The JSON object as an agent got it, with its signatures: what goes on to others is what was signed."""
 
@@ -78,6 +80,7 @@ class Assignment(NamedTuple):
             state=state,
             grace_seconds=_seconds(data.get("graceSeconds", 0.4)),
             processes=None if processes is None else tuple(_whole(n, "processes", 1, MAX_PROCESSES) for n in processes),
+            code=_digest(data.get("code")),
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -93,6 +96,7 @@ class Assignment(NamedTuple):
             "state": self.state,
             "graceSeconds": self.grace_seconds,
             **({} if self.processes is None else {"processes": list(self.processes)}),
+            **({} if self.code is None else {"code": self.code}),
         }
 
     def held(self) -> Assignment:
@@ -115,6 +119,11 @@ class Assignment(NamedTuple):
         if self.uids is not None and (not uid or self.uids[position] != uid):
             return None
         return position
+
+
+def is_digest(text: str) -> bool:
+    """Returns whether a text is a SHA-256 as an archive's digest is written: it becomes the name of a file."""
+    return len(text) == 64 and all(letter in "0123456789abcdef" for letter in text)
 
 
 def newer(one: Assignment | None, other: Assignment) -> bool:
@@ -157,6 +166,12 @@ def _seconds(value: object) -> float:
     if found is None or not 0 <= found < MAX_SECONDS:
         raise ProtocolError(f"assignment.graceSeconds: {shown(value)} is not a number of seconds of at least 0")
     return found
+
+
+def _digest(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and is_digest(value)):
+        return value
+    raise ProtocolError(f"assignment.code: {shown(value)} is not a SHA-256 in 64 hexadecimal digits")
 
 
 def _text(value: object, name: str, most: int, *, least: int = 1) -> str:

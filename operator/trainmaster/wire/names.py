@@ -10,6 +10,7 @@ POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 ASSIGNMENT_ANNOTATION = "trainmaster.dev/assignment"
 TOUCHED_ANNOTATION = "trainmaster.dev/touched"
 STACKS_ANNOTATION = "trainmaster.dev/stacks"
+RESTART_ANNOTATION = "trainmaster.dev/restart"
 HASH_ANNOTATION = "trainmaster.dev/rendered-hash"
 FIELD_MANAGER = "trainmaster"
 
@@ -17,3 +18,6 @@ AGENT_PORT = 8472
 TOKEN_HEADER = "Trainmaster-Token"
 PUBLIC_KEYS_VARIABLE = "TRAINMASTER_PUBLIC_KEYS"
 AGENTS_SECRET_VARIABLE = "TRAINMASTER_AGENTS_SECRET"
+
+CODE_ARCHIVE = "code.tar.gz"
+"""The key of a job's code in its ConfigMap. In a claim an archive is called by its digest (`<sha256>.tar.gz`)."""

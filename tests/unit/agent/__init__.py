@@ -58,6 +58,7 @@
 | `process/attempt_output` | `test_one_worker`, `warm/test_same_end` |
 | `process/cgroup` | `process/test_cgroup` |
 | `process/children` | `test_one_worker`, `test_faults`, `test_reaped_ranks` |
+| `process/code` | `process/test_code`, `planner/test_code`, `cluster/test_code` |
 | `process/environment` | `process/test_environment` |
 | `process/error_files` | `test_hostile_lines`, `planner/test_classification` |
 | `process/launcher` | `process/test_launcher` |

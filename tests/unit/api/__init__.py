@@ -37,6 +37,7 @@
 | `training_schema` | `test_training`, `trainer/test_training_schema` |
 | `values` | `test_sentences`, `test_agreement` |
 | `v1alpha1/base_models` | `test_agreement`, `test_crd` |
+| `v1alpha1/code` | `test_agreement`, `mistakes/unit/test_offline` |
 | `v1alpha1/names` | `test_crd`, `cluster/test_custom_resource` |
 | `v1alpha1/pods` | `test_agreement`, `test_pod_template` |
 | `v1alpha1/policies` | `test_agreement`, `test_sentences` |

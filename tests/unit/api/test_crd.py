@@ -220,6 +220,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "command": {"command": ["python", "other.py"]},
     "args": {"args": ["--fast"]},
     "training": {"training": {"lr": 1}},
+    "code": {"code": {"digest": "a" * 64, "configMap": "other"}},
     "setup": {"setup": "true"},
     "launcher": {"launcher": "exec"},
     "backend": {"backend": "gloo"},
@@ -243,6 +244,7 @@ BEFORE = {
     "training": {"lr": 0.1},
     "checkpoint": {"volume": {"claimName": "data"}},
     "resources": {"cpu": {"limit": 1}},
+    "code": {"digest": "a" * 64, "configMap": "mine"},
 }
 
 
@@ -253,10 +255,14 @@ def test_what_running_agents_were_started_with_cant_change(field: str) -> None:
     assert answer.causes[0][1].startswith("Forbidden: can't be changed")
 
 
-@pytest.mark.parametrize("field", ["training", "checkpoint", "resources"])
+@pytest.mark.parametrize("field", ["training", "checkpoint", "resources", "code"])
 def test_such_a_field_cant_be_removed_either(field: str) -> None:
     after = {name: value for name, value in BEFORE.items() if name != field}
     assert [where for where, _ in change(BEFORE, after).causes] == [f"spec.{field}"]
+
+
+def test_the_codes_digest_can_change() -> None:
+    assert change(BEFORE, {**BEFORE, "code": {"digest": "b" * 64, "configMap": "mine"}}).accepted
 
 
 def test_every_fixed_field_is_tried() -> None:

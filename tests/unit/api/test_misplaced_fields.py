@@ -38,7 +38,7 @@ MISPLACED = {
     "spec.imagePullSecrets": "it belongs in spec.podTemplate.spec.imagePullSecrets",
     "spec.priorityClassName": "it belongs in spec.scheduling.priorityClassName",
     "spec.queue": "it belongs in spec.scheduling.queue",
-    "spec.claimName": "it belongs in spec.checkpoint.volume.claimName",
+    "spec.claimName": "it belongs in spec.code.claim.claimName or spec.checkpoint.volume.claimName",
     "spec.checkpoint.claimName": "it belongs in spec.checkpoint.volume.claimName",
     "spec.replicas": "set spec.workers",
     "spec.numNodes": "set spec.workers",

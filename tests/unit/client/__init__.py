@@ -30,6 +30,10 @@
 | `diagnosis/volumes` | `diagnosis/test_situations` |
 | `diagnosis/waiting_pods` | `diagnosis/test_situations` |
 | `diagnosis/words` | `diagnosis/test_words` |
+| `code/archive` | `code/test_archive` |
+| `code/claims` | `cluster/test_code` |
+| `code/places` | `cluster/test_code` |
+| `code/submitting` | `cluster/test_code` |
 | `errors` | `test_jobs`, `test_transport` |
 | `events` | `unit/cli/test_events` |
 | `functions/bundle` | `functions/test_source` |

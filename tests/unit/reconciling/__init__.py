@@ -29,6 +29,7 @@
 | `policies/quarantine` | `policies/test_quarantine` |
 | `policies/queueing` | `policies/test_queueing` |
 | `policies/replacement` | `policies/test_crash_loop_backoff`, `test_scripted_histories` |
+| `policies/requests` | `policies/test_requests`, `test_histories` |
 | `policies/scheduling_backoff` | `policies/test_scheduling_backoff`, `test_scripted_histories` |
 | `policies/stand_in` | `policies/test_spares`, `cluster/test_spares` |
 | `policies/startup` | `policies/test_startup` |

@@ -34,6 +34,7 @@ class History(RuleBasedStateMachine):
         begun=st.booleans(),
         elastic=st.booleans(),
         spares=st.sampled_from([None, 1, 2]),
+        code=st.booleans(),
     )
     def begin(
         self,
@@ -46,10 +47,13 @@ class History(RuleBasedStateMachine):
         begun: bool,
         elastic: bool,
         spares: int | None,
+        code: bool,
     ) -> None:
         spec: dict[str, Any] = {"elastic": {"minWorkers": 1, "maxWorkers": 4}} if elastic else {}
         if spares is not None:
             spec["spares"] = spares
+        if code:
+            spec["code"] = {"digest": "0" * 64, "configMap": "bert-code"}
         self.world = World(
             workers,
             skews,
@@ -186,6 +190,22 @@ class History(RuleBasedStateMachine):
     def user_scales(self, workers: int) -> None:
         if self.world.spec.elastic is not None and self.world.workers != workers:
             self.world.edit(workers=workers)
+
+    @rule(dies_after=st.one_of(st.none(), st.integers(0, 6)), is_seen=st.booleans())
+    def user_pushes_code(self, dies_after: int | None, is_seen: bool) -> None:
+        if self.world.spec.code is not None:
+            self.world.push_code()
+            self._see_request(dies_after, is_seen)
+
+    @rule(dies_after=st.one_of(st.none(), st.integers(0, 6)), is_seen=st.booleans())
+    def user_requests_a_restart(self, dies_after: int | None, is_seen: bool) -> None:
+        self.world.request_restart()
+        self._see_request(dies_after, is_seen)
+
+    def _see_request(self, dies_after: int | None, is_seen: bool) -> None:
+        if is_seen:
+            self.world.show_job(self.world.operator)
+            self._pass(dies_after)
 
     @rule(worker=WORKERS)
     def a_worker_finds_no_node_or_does_again(self, worker: int) -> None:

@@ -41,6 +41,8 @@ class World:
         self.room: Room | None = None
         # Training goes on and on.
         self.endless = False
+        # The value of the annotation by which the user asks for a restart.
+        self.restart_request: str | None = None
         self.skews = skews
         self.now = START
         self.uid = uid
@@ -94,6 +96,22 @@ class World:
         self.generation += 1
         self.version += 1
 
+    @property
+    def code(self) -> str | None:
+        """What the ConfigMap of the user's code holds: it is written before the job is."""
+        return None if self.spec.code is None else self.spec.code.digest
+
+    def push_code(self) -> None:
+        """The user brings new code."""
+        assert self.spec.code is not None
+        number = int(self.spec.code.digest, 16) + 1
+        self.edit(code={"digest": f"{number:064x}", "configMap": "bert-code"})
+
+    def request_restart(self) -> None:
+        """The user asks for a restart."""
+        self.restart_request = str(int(self.restart_request or "0") + 1)
+        self.version += 1
+
     def sync(self, operator: Operator) -> None:
         """A full list."""
         self.show_job(operator)
@@ -104,6 +122,7 @@ class World:
 
     def show_job(self, operator: Operator) -> None:
         operator.version, operator.status, operator.spec = self.version, self.status, self.spec
+        operator.restart_request = self.restart_request
 
     def show(self, operator: Operator, name: str) -> None:
         """The watch shows one pod as it is, or that it is gone."""
@@ -130,6 +149,10 @@ class World:
         )
         assert status.restarts <= self.spec.failure_policy.max_restarts, "more restarts than the budget has"
         assert len(status.failures) <= 10
+        if status.attempt == before.attempt and before.attempt > 0:
+            assert status.code_digest == before.code_digest, "an attempt has two codes"
+        if status.stopping and not before.stopping:
+            assert (status.restarts, status.disruptions) == (before.restarts, before.disruptions), "a request counted"
         if before.scheduling_backoffs and status.scheduling_backoffs and status.failures[:1] == before.failures[:1]:
             assert status.startup_start_time == before.startup_start_time, "a scheduling backoff renewed startupSeconds"
         check_time(before, status)
@@ -232,10 +255,10 @@ class World:
                 pod.restarts += 1
             pod.running = True
             pod.started_at = math.floor(self.now + pod.skew)
-            pod.file = pod.annotation
+            pod.file, pod.code = pod.annotation, self.code
             pod.assignment = None
         elif not pod.late:
-            pod.file = pod.annotation
+            pod.file, pod.code = pod.annotation, self.code
 
     def step_stream(self, operator: Operator) -> None:
         """The stream brings what the agents have to say."""

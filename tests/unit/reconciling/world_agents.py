@@ -28,6 +28,7 @@ class Agents:
         self._world = world
         # Facts to check against: (uid, attempt) of each start, and the groups that each attempt was joined by.
         self.started: set[tuple[str, int]] = set()
+        self.codes: dict[int, str | None] = {}
         self.groups: dict[int, set[tuple[str, ...]]] = {}
 
     def _everybody(self) -> list[Pod]:
@@ -40,6 +41,9 @@ class Agents:
             return
         if pod.file is not None:
             self.see(pod, pod.file)
+        if pod.running and pod.assignment is not None and pod.ranks is None:
+            # It may wait for its code.
+            self._follow(pod, pod.assignment)
         if pod.running:
             self._train(pod)
         if pod.running:
@@ -73,6 +77,10 @@ class Agents:
                 else:
                     pod.reports[attempt] = pod.saved
             return
+        if assignment.code != pod.code:
+            # Not its code yet, or not any more.
+            return
+        assert self.codes.setdefault(attempt, assignment.code) == assignment.code, "an attempt has two codes"
         assert (pod.uid, attempt) not in self.started, "an attempt was trained twice by the same worker"
         self.started.add((pod.uid, attempt))
         pod.reported_by_exit = False

@@ -40,6 +40,7 @@ class Operator:
     version: int = 0
     status: JobStatus = field(default_factory=JobStatus)
     spec: JobSpec | None = None
+    restart_request: str | None = None
     pods: dict[str, PodView] = field(default_factory=dict)
     child: ChildView | None = None
     service: ChildView | None = None
@@ -69,7 +70,16 @@ class Operator:
         return True
 
     def _pass(self, world: World, writes: Callable[[str], None]) -> None:
-        job = Job("ml", "bert", world.uid, world.generation, START, self.spec, self.status)
+        job = Job(
+            "ml",
+            "bert",
+            world.uid,
+            world.generation,
+            START,
+            self.spec,
+            self.status,
+            restart_request=self.restart_request,
+        )
         decision = decide(job, self.observed(world), world.now + self.clock, SETTINGS)
         if decision.status != self.status:
             writes("status")

@@ -40,6 +40,8 @@ class Pod:
     # The downward-API file; `late`: it doesn't follow the annotation until the pod is touched.
     file: Assignment | None = None
     late: bool = False
+    # The volume with the user's code follows when the file does.
+    code: str | None = None
     # The agent. `saved` and `reported_by_exit` are on disk, the rest dies with the process.
     saved: Report | None = None
     reported_by_exit: bool = False

@@ -42,6 +42,22 @@ class Hurry(Action):
     """Try to reach worker 0 now, and more often for a while."""
 
 
+class FetchCode(Action):
+    """Unpack the user's code, once its archive is there."""
+
+    digest: str
+
+
+class RefuseLaunch(Action):
+    """End an attempt before its ranks are started."""
+
+    error: str
+
+
+class EndWarm(Action):
+    """End the process from which ranks are forked: it has, or may have, imported old code."""
+
+
 class RunSetup(Action):
     """Run the setup line."""
 

@@ -45,6 +45,19 @@ class LeaderJoined(OwnEvent):
     """A connection to a leader stands, and nothing has been sent on it yet."""
 
 
+class CodeFetched(OwnEvent):
+    """The folder of the user's code has what this archive has."""
+
+    digest: str
+
+
+class CodeRefused(OwnEvent):
+    """The archive isn't there in time, or can't be unpacked."""
+
+    digest: str
+    error: str
+
+
 class SetupEnded(OwnEvent):
     """The setup line has ended: its environment is known, or it has failed."""
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from trainmaster.agent.planner import actions, ranks
 from trainmaster.agent.planner.leaving import exit_at
-from trainmaster.agent.planner.state import Now, Preparation, SavedReport, State
+from trainmaster.agent.planner.state import CodeState, Now, Preparation, SavedReport, State
 from trainmaster.agent.planner.update import RESOLVED_SECONDS, may_launch, wanted_attempt
+from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import FollowerMessage, Joined, Reported
 from trainmaster.wire.reasons import EXIT_TERMINATED
 from trainmaster.wire.report import Report
@@ -128,7 +129,7 @@ def _warm_up(state: State, _now: Now) -> Actions:
     warm, assignment = state.warm, state.applied
     if not state.settings.warm_start or state.terminating or state.environ is None:
         return ()
-    if assignment is None or assignment.state != "Run":
+    if assignment is None or assignment.state != "Run" or _lacks_code(state, assignment):
         return ()
     if warm.runs or warm.hopeless or warm.starts >= MAX_WARM_STARTS:
         return ()
@@ -142,9 +143,11 @@ def _prepare(state: State, now: Now) -> Actions:
     preparation = state.preparation
     if preparation is None or state.setup_runs:
         return ()
+    if _lacks_code(state, preparation.assignment):
+        return (actions.RefuseLaunch(state.code.problem),)
     if state.environ is None:
         return (actions.RunSetup(),)
-    if not may_launch(state, now):
+    if state.warm.ending or not may_launch(state, now):
         return ()
     return (actions.Launch(preparation.assignment, preparation.node_rank, state.environ),)
 
@@ -158,10 +161,19 @@ def _start(state: State, now: Now) -> Actions:
     report = Report(assignment.attempt, settings.worker, settings.pod_uid, "Waiting", settings.node, at=now.wall)
     node_rank = assignment.node_rank(settings.worker, settings.pod_uid)
     if node_rank is not None and wanted_attempt(state) is not None:
+        if assignment.code is not None and assignment.code != state.code.wanted:
+            return (actions.FetchCode(assignment.code),)
+        if _lacks_code(state, assignment) and not state.code.problem:
+            # Whoever hasn't the code hasn't seen the attempt, so nothing is reported yet.
+            return ()
         return (actions.Begin(report._replace(state="Starting"), assignment, node_rank),)
     if state.report is not None and state.report._replace(at=report.at) == report:
         return ()
     return (actions.PublishReport(report),)
+
+
+def _lacks_code(state: State, assignment: Assignment) -> bool:
+    return assignment.code is not None and assignment.code != state.code.has
 
 
 def _leave(state: State, now: Now) -> Actions:
@@ -244,6 +256,13 @@ _DONE: dict[type, Callable[[State, Any, Now], State]] = {
     actions.ApplyAssignment: lambda state, action, _: state._replace(applied=action.assignment),
     actions.Introduce: lambda state, _, __: state._replace(introducing=False),
     actions.Begin: _begun,
+    actions.FetchCode: lambda state, action, _: state._replace(
+        code=CodeState(before=state.code.has or state.code.before, wanted=action.digest)
+    ),
+    # The next attempt looks for it again.
+    actions.RefuseLaunch: lambda state, _, __: state._replace(
+        preparation=None, code=state.code._replace(wanted="", problem="")
+    ),
     actions.RunSetup: lambda state, _, __: state._replace(setup_runs=True),
     actions.WarmUp: lambda state, _, __: state._replace(
         warm=state.warm._replace(runs=True, starts=state.warm.starts + 1)

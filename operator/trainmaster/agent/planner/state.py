@@ -144,6 +144,19 @@ class Run(NamedTuple):
         return [pid for local_rank, pid in self.ranks.items() if local_rank not in self.endings]
 
 
+class CodeState(NamedTuple):
+    """CodeState is what is known of the folder of the user's code. Archives are known by their digests."""
+
+    has: str = ""
+    """Empty: nothing, or it is being replaced."""
+    before: str = ""
+    """What it had before that."""
+    wanted: str = ""
+    """What was asked for last."""
+    problem: str = ""
+    """Why that can't be had."""
+
+
 class Warm(NamedTuple):
     """Warm is what is known of the process from which ranks are forked."""
 
@@ -152,6 +165,8 @@ class Warm(NamedTuple):
     """How often it was started."""
     modules: Optional[Modules] = None
     """What it imports beside torch and what the job asks for; None while that isn't known."""
+    ending: bool = False
+    """Whether it is being ended, so that another one starts."""
     hopeless: bool = False
     """Whether it can't be started here at all."""
 
@@ -173,6 +188,7 @@ class State(NamedTuple):
     """What the setup line leaves behind, found once in an agent's life."""
     setup_runs: bool = False
 
+    code: CodeState = CodeState()
     warm: Warm = Warm()
 
     report: Optional[Report] = None

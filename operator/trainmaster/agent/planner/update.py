@@ -10,6 +10,7 @@ from trainmaster.agent.planner.actions import (
     CancelSetup,
     DescribeEnvironment,
     Diagnose,
+    EndWarm,
     KeepReport,
     Kill,
     Preload,
@@ -153,6 +154,29 @@ def may_launch(state: State, now: Now) -> bool:
     return state.contact.master.reached or not patient
 
 
+def _code_fetched(state: State, event: events.CodeFetched, _now: Now) -> State:
+    code = state.code
+    if event.digest != code.wanted:
+        return state
+    state = state._replace(code=code._replace(has=event.digest, problem=""))
+    if code.before in ("", event.digest):
+        return state
+    state = state._replace(warm=state.warm._replace(starts=0))
+    settings = state.settings
+    if settings.setup:
+        # It may install what the code asks for.
+        state = state._replace(environ=None)
+    if state.warm.runs and (settings.setup or settings.preload):
+        return _post(state._replace(warm=state.warm._replace(ending=True)), EndWarm())
+    return state
+
+
+def _code_refused(state: State, event: events.CodeRefused, _now: Now) -> State:
+    if event.digest != state.code.wanted:
+        return state
+    return state._replace(code=state.code._replace(problem=event.error))
+
+
 def _setup_ended(state: State, event: events.SetupEnded, now: Now) -> State:
     state = state._replace(setup_runs=False)
     if event.environ is not None:
@@ -196,7 +220,8 @@ def _nothing_forked(state: State, _event: events.NothingForked, _now: Now) -> St
 
 
 def _warm_process_ended(state: State, event: events.WarmProcessEnded, _now: Now) -> State:
-    return state._replace(warm=state.warm._replace(runs=False, hopeless=state.warm.hopeless or event.for_good))
+    hopeless = state.warm.hopeless or event.for_good
+    return state._replace(warm=state.warm._replace(runs=False, ending=False, hopeless=hopeless))
 
 
 def _modules_learned(state: State, event: events.ModulesLearned, _now: Now) -> State:
@@ -363,6 +388,8 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     Collect: _stall_message,
     Hung: _stall_message,
     Patience: _stall_message,
+    events.CodeFetched: _code_fetched,
+    events.CodeRefused: _code_refused,
     events.SetupEnded: _setup_ended,
     events.SaveFailed: _save_failed,
     events.Launched: _launched,

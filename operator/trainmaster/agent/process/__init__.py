@@ -10,5 +10,6 @@
 - `children` starts and reaps processes, and `cgroup` has the kernel's counters; `output` passes on and keeps what is
   printed.
 - `environment` describes what ranks run in, to be compared across workers.
+- `code` unpacks the code that comes without an image, into the folder that all of them start in.
 - `saved_report` is the file from which the next life of the agent learns what ran here.
 """

@@ -20,8 +20,11 @@ _TORCH_VERSION_FILE = r"(?m)^(cuda|hip|xpu|git_version)(?:\s*:[^=]*)?\s*=\s*['\"
 _WARN_ONLY = frozenset({"machine", "numpy"})
 
 
-def describe(command: Sequence[str], environ: Mapping[str, str], config_file: str) -> dict[str, str]:
-    """Returns this worker's environment: names and versions, by what the command will use."""
+def describe(command: Sequence[str], environ: Mapping[str, str], config_file: str, code: str = "") -> dict[str, str]:
+    """Returns this worker's environment: names and versions, by what the command will use.
+
+    `code`: the digest of the code that was brought, where it isn't the image's.
+    """
     found = {"machine": os.uname().machine}
     interpreter = _interpreter(command, environ)
     folders = _site_packages(interpreter, environ)
@@ -37,6 +40,9 @@ def describe(command: Sequence[str], environ: Mapping[str, str], config_file: st
         for name, value in _torch_build(os.path.join(folder, "torch", "version.py")).items():
             found.setdefault(name, value)
     for word in command[1:]:
+        if code:
+            found["code"] = code[:16]
+            break
         if word.endswith(".py") and os.path.isfile(word):
             found["code"] = _hash(word)
             break

@@ -1,6 +1,6 @@
 """The custom resource `DistributedTrainingJob`, version `v1alpha1`: spec and status as typed, frozen values.
 
-1. `spec` is what the user asks for; `workers`, `policies` and `pods` have the models of its fields.
+1. `spec` is what the user asks for; `workers`, `policies`, `pods` and `code` have the models of its fields.
 2. `status` is what the operator observed and decided.
 3. `names` has the group, the phases and the reasons, `base_models` what all models share.
 
@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.api.v1alpha1.base_models import SpecModel, StatusModel
+from trainmaster.api.v1alpha1.code import Code, CodeClaim
 from trainmaster.api.v1alpha1.names import (
     API_VERSION,
     BUNDLED_IMAGE,
@@ -98,6 +99,8 @@ __all__ = [
     "CPUOrQuantity",
     "Checkpoint",
     "CheckpointVolume",
+    "Code",
+    "CodeClaim",
     "Condition",
     "Elastic",
     "Failure",

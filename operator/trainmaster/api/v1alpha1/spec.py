@@ -9,6 +9,7 @@ from pydantic import Field
 from trainmaster.api.compact import CompactMapping
 from trainmaster.api.limits import KIB, MAX_BYTES
 from trainmaster.api.v1alpha1.base_models import SpecModel
+from trainmaster.api.v1alpha1.code import Code
 from trainmaster.api.v1alpha1.names import DEFAULT_IMAGE
 from trainmaster.api.v1alpha1.pods import Checkpoint, PodTemplate, Scheduling, SecurityContext
 from trainmaster.api.v1alpha1.policies import FailurePolicy, LogRules, RunPolicy, WarmStart
@@ -29,6 +30,9 @@ class JobSpec(SpecModel):
         "the container's variable. Required unless the image is the bundled one, which trains as `training` says.",
     )
     args: list[Argument] = Field(default_factory=list, max_length=1024, description="Arguments after the command.")
+    code: Code | None = Field(
+        None, description="The user's code, where it isn't in the image; the ranks start in its folder."
+    )
     training: CompactMapping | None = Field(
         None,
         description="Configuration of the bundled loop, mounted as /etc/trainmaster/training.yaml. At most "

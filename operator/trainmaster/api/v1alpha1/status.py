@@ -170,6 +170,14 @@ class JobStatus(StatusModel):
     resizing: bool | None = Field(
         None, description="true while the ranks save a checkpoint and stop, because the group changes."
     )
+    stopping: bool | None = Field(
+        None,
+        description="true while the ranks save a checkpoint and stop, for new code or because a restart was requested.",
+    )
+    code_digest: str | None = Field(None, description="spec.code.digest of the code that the current attempt runs.")
+    restart_request: str | None = Field(
+        None, description="Value of the annotation trainmaster.dev/restart that the current attempt answers."
+    )
     scheduling_backoff: bool | None = Field(
         None,
         description="true while the job waits without pods, because not all of them found a node; nextAttemptTime says "

@@ -1,7 +1,7 @@
 """Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
 
-`list`, `status`, `top`, `logs`, `events`, `wait`; `why`, `stacks`, `evidence`; `suspend`, `resume`, `scale`;
-`validate`, `render`; `local`, `demo`; `crd`, `operator`; `completion`, `mcp`. To add one:
+`submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `wait`; `why`, `stacks`, `evidence`; `suspend`, `resume`,
+`scale`, `restart`; `validate`, `render`; `local`, `demo`; `crd`, `operator`; `completion`, `mcp`. To add one:
 
     app = Part()
 
@@ -21,6 +21,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Bring jobs and code": (
+        "submit",
+        "push",
+    ),
     "See how jobs go": (
         "list",
         "status",
@@ -38,6 +42,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "suspend",
         "resume",
         "scale",
+        "restart",
     ),
     "Files, without a cluster": (
         "validate",

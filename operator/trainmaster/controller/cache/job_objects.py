@@ -18,7 +18,7 @@ from trainmaster.controller.cache.unreadable import Unreadable, first_problem, r
 from trainmaster.controller.cache.views import annotation, parse_time
 from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.wire.limits import MAX_REQUEST
-from trainmaster.wire.names import STACKS_ANNOTATION
+from trainmaster.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 from trainmaster.wire.values import mapping, text, whole
 
 # Bytes of a spec, as JSON, from which the job is read and decided on apart. Rendering the worst of 8 KiB takes 35 ms;
@@ -29,7 +29,7 @@ MAX_STATUS_BYTES = 256 * 1024
 # The metadata of a job whose spec is read apart that is needed meanwhile.
 _KEPT = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
 # The annotations by which people ask something of a job.
-_ASKING = (STACKS_ANNOTATION,)
+_ASKING = (STACKS_ANNOTATION, RESTART_ANNOTATION)
 
 
 class JobObjects:
@@ -104,6 +104,7 @@ class JobObjects:
             deleting=metadata.get("deletionTimestamp") is not None,
             invalid=read.invalid,
             large=large,
+            restart_request=clean(annotation(metadata, RESTART_ANNOTATION), MAX_REQUEST) or None,
             stacks_request=clean(annotation(metadata, STACKS_ANNOTATION), MAX_REQUEST),
         )
         if known is None or known.uid != of.uid:

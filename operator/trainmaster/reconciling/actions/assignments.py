@@ -42,6 +42,8 @@ def desired_assignment(situation: Situation) -> Assignment:
         uids=None if attempt == 1 else tuple(uid or "" for uid in status.pod_uids),
         port=master_port(situation.job.uid, attempt),
         processes=_processes(situation),
+        # What the attempt was opened with; a job of which that isn't known has none yet.
+        code=situation.code_digest and (status.code_digest or situation.code_digest),
         state="Run" if runs else "Hold",
         grace_seconds=float(rank_grace_seconds(situation.spec)) if _is_planned(situation) else BROKEN_GRACE_SECONDS,
     )
@@ -96,8 +98,9 @@ def touch_at(situation: Situation, pod: PodView) -> float:
 def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     """Returns the pods with the right annotation whose agents don't show that they know of the attempt.
 
-    Attempt 1 is written into the file before the agent starts. A hold has its attempt's number, so it can't be
-    recognized.
+    Attempt 1 is written into the file before the agent starts. An agent that runs the user's code knows of an attempt
+    when it has that code too, which is in such a file as well: then it has reported. A hold has its attempt's number,
+    so it can't be recognized.
     """
     opened = to_seconds(situation.status.attempt_start_time)
     in_template = assignment.attempt == 1 and situation.spec.scheduling.topology is None
@@ -106,7 +109,8 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     if situation.now - opened > TOUCH_FOR_SECONDS:
         return []
     assigned = frozenset(situation.workers)
-    seen = {worker.uid for worker in situation.observed.stream.workers if worker.seen >= assignment.attempt}
+    stream = situation.observed.stream.workers if assignment.code is None else ()
+    seen = {worker.uid for worker in stream if worker.seen >= assignment.attempt}
     return [
         pod
         for worker, pod in situation.pods.items()

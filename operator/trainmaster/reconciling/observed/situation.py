@@ -95,6 +95,11 @@ class Situation:
         return dict(zip(self.workers, self.status.pod_restart_counts, strict=False))
 
     @property
+    def code_digest(self) -> str | None:
+        """Returns the digest of the code that the user wants to run; None where the image has it."""
+        return None if self.spec.code is None else self.spec.code.digest
+
+    @property
     def has_spares(self) -> bool:
         """Returns whether the job has more pods than workers."""
         return has_spares(self.layout)

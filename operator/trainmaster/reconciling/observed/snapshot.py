@@ -52,6 +52,8 @@ class Job:
     unreadable: str | None = None
     # The newest request for the stacks of all ranks, by the job's annotation; empty where there is none.
     stacks_request: str = ""
+    # The annotation by which a user asks for a restart: any new value does.
+    restart_request: str | None = None
 
     @property
     def identity(self) -> JobIdentity:

@@ -4,6 +4,6 @@
 next one. It uses `attribution` (who ended it), `failure_rules` (what that costs), `quarantine` (failures by node),
 `crash_loop_backoff` with `replacement` (pods that the kubelet would keep waiting) and `topology` (the order of the
 ranks). The others stand alone: `startup`, `scheduling_backoff`, `elastic` (shrink and grow), `stand_in` (spares in the
-places of workers that don't come), `suspension`, `queueing` (Kueue), `deadlines` (the active deadline, and the finished
-job's time to live), `success`.
+places of workers that don't come), `suspension`, `requests` (new code, and restarts that a user asks for), `queueing`
+(Kueue), `deadlines` (the active deadline, and the finished job's time to live), `success`.
 """

@@ -63,6 +63,8 @@ def create(situation: Situation) -> Transition | None:
             pod_uids=[],
             pod_restart_counts=[],
             worker_order=_worker_order(situation, desired_workers(situation)),
+            code_digest=situation.code_digest,
+            restart_request=situation.job.restart_request,
         ),
     )
 
@@ -374,6 +376,9 @@ def _opening(situation: Situation, workers: tuple[int, ...], going: frozenset[st
         attempt_start_time=to_text(situation.now),
         next_attempt_time=None,
         resizing=None,
+        stopping=None,
+        code_digest=situation.code_digest,
+        restart_request=situation.job.restart_request,
         replacing_pod_uids=[pod.uid for pod in left_out if situation.has_spares and pod.uid in replaced],
     )
 

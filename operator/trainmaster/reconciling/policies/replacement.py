@@ -27,7 +27,7 @@ def replace(situation: Situation) -> Transition | None:
         or not crash_loop_backoff.is_limited(failure.reason, counted=failure.counted)
     ):
         return None
-    if status.phase == "Restarting" and not status.resizing and not status.scheduling_backoff:
+    if status.phase == "Restarting" and not (status.resizing or status.stopping or status.scheduling_backoff):
         ended, workers = status.attempt, desired_workers(situation)
     elif status.phase in ("Pending", "Starting"):
         ended, workers = status.attempt - 1, situation.workers

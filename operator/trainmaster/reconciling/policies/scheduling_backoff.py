@@ -71,7 +71,9 @@ def retry(situation: Situation) -> Transition | None:
 def begins_at(situation: Situation) -> float | None:
     """Returns when a job that holds some of its nodes is scaled to zero."""
     status = situation.status
-    if status.phase not in ("Pending", "Starting", "Restarting") or status.scheduling_backoff or status.resizing:
+    if status.phase not in ("Pending", "Starting", "Restarting"):
+        return None
+    if status.scheduling_backoff or status.resizing or status.stopping:
         return None
     pods = (situation.pods.get(worker) for worker in next_workers(situation))
     unschedulable = [pod for pod in pods if pod is not None and is_alive(pod) and not pod.node and pod.unschedulable]

@@ -24,7 +24,9 @@ def stand_in(situation: Situation) -> Transition | None:
     status, failure = situation.status, situation.last_failure
     if not situation.has_spares or status.phase not in ("Pending", "Starting", "Restarting"):
         return None
-    if status.resizing or status.scheduling_backoff or (failure is not None and failure.provisional):
+    if status.resizing or status.stopping or status.scheduling_backoff:
+        return None
+    if failure is not None and failure.provisional:
         return None
     return _for_silent(situation) or _for_nowhere(situation)
 

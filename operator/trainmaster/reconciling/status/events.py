@@ -40,6 +40,8 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
         yield JobEvent("Warning", "SchedulingBackoff", left)
     if new.resizing and not old.resizing and running is not None:
         yield JobEvent("Normal", "Resizing", _sentence(running.message))
+    if new.stopping and not old.stopping and running is not None:
+        yield JobEvent("Normal", running.reason, _sentence(running.message))
     if (
         set(new.replacing_pod_uids) - set(old.replacing_pod_uids)
         and running is not None

@@ -1,0 +1,74 @@
+"""`kubectl dtj push` brings new code into a job that runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.durations import seconds
+from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import say
+
+if TYPE_CHECKING:
+    from trainmaster.client import TrainingJob
+
+app = Part()
+# As long as pods may take that are lost meanwhile.
+WAIT_SECONDS = 600.0
+
+
+@app.command()
+@connected
+def push(
+    connection: Connection,
+    name: JobName,
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the code.", show_default=False)] = Path(),
+    wait: Annotated[bool, typer.Option(help="Wait until the new code's ranks are up.")] = True,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            help="Time to wait at most: seconds, or 30s, 5m; default: 10m.",
+            parser=seconds,
+            metavar="<time>",
+        ),
+    ] = None,
+) -> None:
+    """Bring new code into a job that was submitted with --code.
+
+    Its ranks save a checkpoint and start again with it, in the same pods. It takes none of maxRestarts.
+    """
+    from trainmaster.cli.show import failure_summary
+    from trainmaster.client.code import archive_folder, push_code
+
+    jobs = connection.client()
+    began = time.monotonic()
+    archive = archive_folder(folder)
+    for each in archive.left_out:
+        say(f"left out: {each}", error=True)
+    find_job(jobs, name)
+    pushed = push_code(jobs, name, archive)
+    code = f"{archive.digest[:12]} ({len(archive.sizes)} files, {len(archive.data) / 1000:.1f} KB)"
+    if not pushed.changed:
+        say(f"{name}: has this code already, {code}")
+        return
+    say(f"{name}: new code {code}")
+    if pushed.job.to_be_suspended:
+        say(f"{name}: is suspended, and takes the code when it goes on")
+        return
+    if not wait:
+        return
+
+    def runs(job: TrainingJob) -> bool:
+        return job.finished or (job.status.code_digest == archive.digest and job.phase == "Running")
+
+    job = jobs.wait(name, until=runs, timeout=WAIT_SECONDS if timeout is None else timeout)
+    if job.phase == "Failed":
+        say(failure_summary(job), error=True)
+        raise typer.Exit(1)
+    say(f"{name}: it runs in attempt {job.status.attempt}, {time.monotonic() - began:.1f} s after the push")

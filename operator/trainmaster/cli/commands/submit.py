@@ -1,0 +1,81 @@
+"""`kubectl dtj submit` creates a job, from a manifest or from flags, with the code of a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.output import ObjectOutput, object_name, print_value
+from trainmaster.cli.program import Part, called
+from trainmaster.cli.terminal import say
+
+app = Part()
+
+
+@app.command()
+@connected
+def submit(
+    connection: Connection,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE | -- COMMAND...]", help="Manifest, or what each worker runs.", show_default=False
+        ),
+    ] = None,
+    filename: Annotated[str | None, typer.Option("--filename", "-f", help="Manifest.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job; default: the script's, and a few letters.")] = None,
+    image: Annotated[str | None, typer.Option(help="Image of the workers; default: the bundled one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers; default: 1.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="Accelerators of each worker.")] = None,
+    script: Annotated[str | None, typer.Option(help="Python script to run; its arguments follow after --.")] = None,
+    code: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the code, in which the workers start.")
+    ] = None,
+    code_claim: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="PersistentVolumeClaim for code that is larger than 700 KB."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the manifest, and send nothing.")] = False,
+    output: ObjectOutput = None,
+) -> None:
+    """Create a job from a manifest or from flags.
+
+    --code brings a folder's code without an image, apart from what .gitignore and .trainmasterignore leave out.
+    """
+    from trainmaster.cli.show import failure_summary
+    from trainmaster.cli.submission import Flags, manifest_from_file, manifest_from_flags, require_valid
+    from trainmaster.client.code import archive_folder, submit_with_code
+    from trainmaster.client.code.submitting import with_code
+
+    flags = Flags(name, image, workers, gpus, script, tuple(words or ()))
+    file = filename or flags.file()
+    archive = None if code is None else archive_folder(code)
+    manifest = manifest_from_file(file, flags) if file is not None else manifest_from_flags(flags, code, archive)
+    for each in archive.left_out if archive is not None else ():
+        say(f"left out: {each}", error=True)
+    complete = manifest if archive is None else with_code(manifest, archive, code_claim)
+    require_valid(complete)
+    if dry_run:
+        print_value(complete, output or "yaml")
+        return
+    if connection.namespace is None and manifest["metadata"].get("namespace"):
+        connection = Connection(**{**vars(connection), "namespace": manifest["metadata"]["namespace"]})
+    jobs = connection.client()
+    job = jobs.submit(complete) if archive is None else submit_with_code(jobs, manifest, archive, claim=code_claim)
+    if output is not None:
+        print_value(dict(job.raw), output)
+    else:
+        say(f"{object_name(job)} created")
+    where = f" -n {jobs.namespace}" if connection.namespace is not None else ""
+    say(f"{called()} logs -f{where} {job.name} shows what it prints", error=True)
+    if archive is not None:
+        say(f"{called()} push{where} {job.name} {code} brings new code into it", error=True)
+    if wait:
+        ended = jobs.wait(job.name)
+        say(failure_summary(ended) if ended.phase == "Failed" else f"{job.name}: {ended.phase}")
+        if ended.phase != "Succeeded":
+            raise typer.Exit(1)
