@@ -221,3 +221,27 @@ def test_in_a_terminal_the_clock_moves_and_into_a_pipe_names_are_whole(
         # The terminal's other side is closed.
         assert watching.wait(30) == 130
     assert b"Traceback" not in shown
+
+
+def test_kubectl_runs_the_plugin_with_its_options_before_and_behind_the_command(
+    cluster: Cluster, operator: OperatorProcess, tmp_path: Path
+) -> None:
+    apply(cluster, training_job("asked", STEPS.replace("GO", f"{tmp_path}/go"), workers=1))
+    wait_for(lambda: phase(cluster, "asked") == "Running", "the job runs")
+
+    def dtj(*words: str) -> str:
+        code, output, errors = command("kubectl", "dtj", *words, kubeconfig=cluster.kubeconfig, path=BIN)
+        assert code == 0, errors
+        return output
+
+    namespace = ("-n", cluster.namespace)
+    assert dtj(*namespace, "status", "asked", "-o", "name") == "distributedtrainingjob.trainmaster.dev/asked\n"
+    whole, known = json.loads(dtj("status", "asked", "-o", "json", *namespace)), cluster.get("dtj", "asked")
+    assert [whole[field] for field in ("apiVersion", "kind", "spec")] == [
+        known[field] for field in ("apiVersion", "kind", "spec")
+    ]
+    assert whole["metadata"]["uid"] == known["metadata"]["uid"] and "managedFields" not in whole["metadata"]
+    assert dtj(*namespace, "list").splitlines()[1].split()[:2] == ["asked", "Running"]
+    assert dtj(*namespace, "list", "-l", "no=such") == ""
+    assert dtj("suspend", "dtj/asked", *namespace) == "asked: to be suspended\n"
+    assert dtj(*namespace, "wait", "asked", "--for", "suspended", "--timeout=60s") == "asked: Suspended\n"

@@ -192,6 +192,8 @@ class _Tree(Commands):
 
             # Only by the way does it register the shells; the options that it returns are the command `completion`.
             get_completion_inspect_parameters()
+            # A choice is one line, and typer has rich wrap its help.
+            os.environ["COLUMNS"] = "1000"
         try:
             code = super().main(args, _called, variable, standalone_mode=False, **extra)
         except typer.TyperException as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from trainmaster.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster.client.diagnosis.finding import Finding, Step
 from trainmaster.client.diagnosis.objects import name_of, plural, text
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.job import TrainingJob, worker_index
 from trainmaster.client.metrics import RankMetrics
-from trainmaster.reconciling.status.time_spent import CATEGORIES
 
 # A share of the time that is worth a person's while, and seconds below which shares say nothing.
 LARGE_SHARE, FEW_SECONDS = 0.2, 20.0
@@ -65,7 +65,7 @@ def _losses(situation: Situation) -> Iterator[Finding]:
     spent = job.status.time_spent
     if spent is None:
         return
-    amounts = {name: getattr(spent, name) or 0.0 for name in CATEGORIES if name not in ("suspended", "queue")}
+    amounts = {name: getattr(spent, name) or 0.0 for name in TIME_CATEGORIES if name not in ("suspended", "queue")}
     whole = sum(amounts.values())
     trains = amounts["productive"] > 0
     losses = {
