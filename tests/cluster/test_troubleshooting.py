@@ -22,9 +22,12 @@ import yaml
 from tests.cluster.gang_schedulers import KUEUE, installed
 from tests.cluster.operator_under_test import install_crd, running_operator
 from tests.unit.docs.snippets import Block, blocks, exchanges, pattern, plain
+from tests.why.situations import all_situations
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace, open_cluster, suite_config
 
 PAGE = "troubleshooting.md"
+# The causes that `kubectl dtj why` has to name. Of Kueue this cluster serves no LocalQueues that could be missing.
+CAUSES = {one.job: one.cause for one in all_situations() if one.is_recorded} | {"queued": "Queued"}
 
 
 @dataclass(frozen=True)
@@ -254,6 +257,9 @@ def test_a_command_prints_what_the_page_shows(block: Block, shell: Console) -> N
         print(f"$ {command}\n{said}")
         assert plain(shown).strip("…"), f"the page shows nothing below {command}"
         assert pattern(shown).fullmatch(plain(said)), f"not what the page shows:\n{shown}"
+    for name in (name for name in (*SITUATIONS, "ignored") if f"status {name}" in block.text):
+        answer = shell.run(f"kubectl dtj why {name} -o json")
+        assert f'"cause": "{CAUSES[name]}"' in answer, answer
 
 
 def test_every_situation_is_on_the_page() -> None:

@@ -41,6 +41,7 @@ class Expected:
     forbidden: tuple[str, ...] = ()
     logs: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
+    is_recorded: bool = False
 
 
 @cache
@@ -65,7 +66,14 @@ def _read(path: Path) -> Iterator[Expected]:
     for raw in theme.get("recorded", ()):
         found = tuple(json.loads((FOLDER / "recorded" / f"{raw['job']}.json").read_text()))
         yield Expected(
-            theme["theme"], raw["job"], raw["job"], raw["cause"], raw["person"], tuple(map(str, raw["says"])), found
+            theme["theme"],
+            raw["job"],
+            raw["job"],
+            raw["cause"],
+            raw["person"],
+            tuple(map(str, raw["says"])),
+            found,
+            is_recorded=True,
         )
 
 
