@@ -72,7 +72,7 @@ def normal(seen: dict[str, Any], way: str, address: str, port: str) -> dict[str,
     found: dict[str, Any] = json.loads(text)
     for variables in ("environ", "C environment"):
         # Its port is another one for each agent.
-        seen["sees"][variables].pop("KUBEFLOW_TRAINER_SERVER_URL", None)
+        found["sees"][variables].pop("KUBEFLOW_TRAINER_SERVER_URL", None)
         del found["sees"][variables]["TRAINMASTER_WORKER"]
         # Which this test sets for the worker that is to have no warm process.
         found["sees"][variables].pop("TRAINMASTER_CGROUP_ROOT", None)
