@@ -1,0 +1,221 @@
+"""A JobSet (jobset.x-k8s.io/v1alpha2) becomes a job of the replicatedJobs that train, and Jobs for the others.
+
+Those that run one program train together, as groups where their resources differ; of several programs the one with
+accelerators or torchrun trains, or else the one with the most pods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmaster.converting.beside import make_claims, make_jobs
+from trainmaster.converting.draft import Draft
+from trainmaster.converting.failures import convert_failures
+from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.groups import Part, combine, is_same_program
+from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend
+from trainmaster.converting.pods import convert_pod
+from trainmaster.converting.program import INDEX_VARIABLE
+
+_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_OF_JOBS = {
+    "completionMode": "every worker has its own rank",
+    "podReplacementPolicy": "a lost pod is replaced",
+    "suspend": "spec.suspend counts",
+    "ttlSecondsAfterFinished": "the JobSet's own counts",
+    "manualSelector": "the job's pods have labels of their own",
+    "selector": "the job's pods have labels of their own",
+    "managedBy": "Trainmaster's operator runs the job",
+}
+_NETWORK = {
+    "enableDNSHostnames": "each worker has a name of its own",
+    "publishNotReadyAddresses": "each worker has a name of its own from the start",
+    "subdomain": "workers are called <job>-<index>.<job>; MASTER_ADDR is the first one's name",
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """Training is what is known of a JobSet that another type made: a TrainJob names what trains."""
+
+    # The replicatedJob that trains; chosen where it is empty.
+    job: str = ""
+    container: str = ""
+    torch: bool = False
+    workers: Field | None = None
+
+
+def convert_job_set(manifest: Field) -> Draft:
+    """Returns the job that a JobSet becomes; each field of it is answered."""
+    spec = manifest.get("spec") or Field(None)
+    name, namespace = manifest.text("metadata", "name"), manifest.text("metadata", "namespace")
+    draft = convert_spec(spec, name, namespace, Training())
+    exclusive = manifest.get("metadata", "annotations", _EXCLUSIVE)
+    if exclusive is not None:
+        _exclusive(exclusive, spec, draft)
+    convert_metadata(manifest, draft)
+    convert_suspend(spec.get("suspend"), draft)
+    return draft
+
+
+def convert_spec(spec: Field, name: str, namespace: str, training: Training) -> Draft:
+    """Returns the job that a JobSet's spec becomes, without its metadata."""
+    replicated = spec.each("replicatedJobs")
+    parts = {id(each): _part(each, training) for each in replicated}
+    chosen = _chosen(list(parts.values()), training)
+    draft = combine(chosen) if chosen else Draft()
+    for position, part in enumerate(chosen):
+        _workers(part, position, chosen, draft, training)
+    names = [part.name for part in chosen]
+    jobs = [job for part in chosen if (job := part.field.get("template", "spec")) is not None]
+    convert_failures(spec.get("failurePolicy"), jobs, names, draft)
+    for part, job in zip(chosen, jobs, strict=False):
+        _job(part, job, draft)
+    for each in replicated:
+        if parts[id(each)] not in chosen:
+            for leaf in each.leaves():
+                leaf.answer = None
+            make_jobs(each, name, namespace, draft)
+    make_claims(spec.each("volumeClaimPolicies"), name, namespace, draft)
+    _policies(spec, chosen, draft)
+    return draft
+
+
+def _part(replicated: Field, training: Training) -> Part:
+    draft = Draft()
+    job = replicated.get("template", "spec")
+    template = job.get("template") if job is not None else None
+    if template is not None:
+        convert_pod(template, draft, training.container, torch=training.torch)
+    # A replicatedJob's pods are those of all its Jobs.
+    replicas = replicated.whole("replicas")
+    pods = job.whole("parallelism") if job is not None else None
+    workers = (1 if replicas is None else replicas) * (1 if pods is None else pods)
+    if training.workers is not None and replicated.text("name") == training.job:
+        workers = training.workers.value
+    return Part(replicated.text("name"), workers, draft, replicated)
+
+
+def _chosen(parts: list[Part], training: Training) -> list[Part]:
+    """Returns the parts that train together, in the order of their ranks."""
+    if not parts:
+        return []
+    if training.job:
+        return [part for part in parts if part.name == training.job]
+    best = max(parts, key=_weight)
+    return [part for part in parts if is_same_program(part, best)]
+
+
+def _weight(part: Part) -> tuple[bool, bool, bool, int]:
+    waits = part.field.get("dependsOn") is not None
+    has_devices = bool(part.draft.at(("spec", "resources", "gpus")))
+    launches = part.draft.at(("spec", "command")) is not None and part.draft.at(("spec", "launcher")) is None
+    return has_devices, launches, waits, part.workers
+
+
+def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, training: Training) -> None:
+    """Answers the fields that make a replicatedJob's number of pods."""
+    grouped = draft.at(("spec", "workerGroups")) is not None
+    path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
+    together = "all replicatedJobs together" if not grouped and len(chosen) > 1 else ""
+    name = part.field.get("name")
+    if name is not None and grouped:
+        name.became(Target(("spec", "workerGroups", position, "name")))
+    elif name is not None:
+        name.dropped("the job's pods are called by the job's name")
+    job = part.field.get("template", "spec")
+    completions, parallelism = (job.get(each) if job is not None else None for each in ("completions", "parallelism"))
+    if completions is not None and completions.value != (parallelism.value if parallelism is not None else 1):
+        completions.refused("there are as many workers as there is work; make it equal to parallelism")
+    replicas = part.field.get("replicas")
+    multiplied = "replicas times parallelism" if replicas is not None and parallelism is not None else ""
+    for field in (replicas, completions, parallelism):
+        if field is not None and training.workers is not None and field is not training.workers:
+            field.dropped(f"{training.workers} counts")
+        elif field is not None:
+            field.became(Target(path), remark=multiplied or together)
+    if len(chosen) > 1 or (part.field.whole("replicas") or 1) > 1:
+        _indexes(job)
+    for each in part.field.each("dependsOn"):
+        each.refused("nothing waits for another job; apply them in this order, with kubectl wait between them")
+    group = part.field.get("groupName")
+    if group is not None:
+        group.dropped("all workers are one group")
+
+
+def _indexes(job: Field | None) -> None:
+    """Refuses a program that asks for its place in one of several Jobs."""
+    pod = job.get("template", "spec") if job is not None else None
+    for container in pod.each("containers") if pod is not None else []:
+        for name in ("command", "args"):
+            words = container.get(name)
+            if words is not None and INDEX_VARIABLE in str(words.plain()):
+                words.overruled(
+                    f"{INDEX_VARIABLE} counts within one Job, and NODE_RANK in all; let the program use that"
+                )
+
+
+def _job(part: Part, job: Field, draft: Draft) -> None:
+    """Answers what a Job that trains has beside its pods."""
+    deadline = job.get("activeDeadlineSeconds")
+    if deadline is not None:
+        draft.keep(deadline, ("spec", "runPolicy", "activeDeadlineSeconds"), deadline.plain())
+    for name, field in (job.fields or {}).items():
+        if name in _OF_JOBS:
+            field.dropped(_OF_JOBS[name])
+        elif name in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
+            field.refused(
+                "no rank can fail or end by itself, the group does; set spec.failurePolicy and spec.successPolicy"
+            )
+    metadata = part.field.get("template", "metadata")
+    if metadata is not None:
+        metadata.dropped("there is no Job; set metadata.labels, or spec.podTemplate.metadata")
+
+
+def _policies(spec: Field, chosen: list[Part], draft: Draft) -> None:
+    """Answers what a JobSet says of all its Jobs."""
+    ttl = spec.get("ttlSecondsAfterFinished")
+    if ttl is not None:
+        draft.keep(ttl, ("spec", "runPolicy", "ttlSecondsAfterFinished"))
+    network = spec.get("network")
+    for name, field in (network.fields or {}).items() if network is not None else ():
+        if name in _NETWORK:
+            field.dropped(_NETWORK[name])
+    for name, reason in (
+        ("coordinator", "the workers know theirs as MASTER_ADDR"),
+        ("startupPolicy", "all workers start together, and their ranks wait for each other"),
+    ):
+        below = spec.get(name)
+        if below is not None:
+            below.dropped(reason)
+    convert_manager(spec.get("managedBy"))
+    success = spec.get("successPolicy")
+    if success is not None:
+        _success(success, chosen, draft)
+
+
+def _success(policy: Field, chosen: list[Part], draft: Draft) -> None:
+    names = [part.name for part in chosen]
+    targets = policy.get("targetReplicatedJobs")
+    listed = targets.value if targets is not None and isinstance(targets.value, list) else []
+    path: Path = ("spec", "successPolicy")
+    if policy.text("operator") not in ("All", ""):
+        policy.refused("a job succeeds when all workers do, or rank 0; set spec.successPolicy")
+    elif not listed or set(names) <= set(listed):
+        draft.keep(policy, path, "AllWorkers")
+    elif listed == names[:1] and chosen[0].workers == 1:
+        draft.keep(policy, path, "RankZero", remark=f"{names[0]} has rank 0")
+    else:
+        policy.refused("a job succeeds when all workers do, or rank 0; set spec.successPolicy")
+
+
+def _exclusive(annotation: Field, spec: Field, draft: Draft) -> None:
+    several = any((each.whole("replicas") or 1) > 1 for each in spec.each("replicatedJobs"))
+    if several:
+        annotation.refused(
+            "each Job would have a domain for itself, and a job packs all workers into one; set "
+            "spec.scheduling.topology, or make a job for each domain"
+        )
+    else:
+        path = ("spec", "scheduling", "topology", "key")
+        draft.keep(annotation, path, remark="packs the workers into one domain, and keeps others not out of it")

@@ -1,0 +1,81 @@
+"""A manifest's name, labels and annotations are the job's; Kueue's queue becomes the job's own field."""
+
+from __future__ import annotations
+
+from trainmaster.converting.draft import Draft
+from trainmaster.converting.fields import Field, Target
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+_KEPT = ("name", "generateName", "namespace")
+_LEFT_OUT = {
+    "finalizers": "they are of who waits for the other operator's job",
+    "ownerReferences": "its owner doesn't know the new job",
+}
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_OTHERS = ("kubeflow.org/", "jobset.sigs.k8s.io/", "jobset.x-k8s.io/")
+
+
+def convert_metadata(manifest: Field, draft: Draft) -> None:
+    """Puts an object's metadata into the job."""
+    for name, field in manifest.named("metadata").items():
+        if name in _KEPT:
+            draft.keep(field, ("metadata", name))
+        elif name in ("labels", "annotations"):
+            convert_labels(field, name, draft)
+        else:
+            field.dropped(_LEFT_OUT.get(name, "the API server sets it"))
+    for name in ("apiVersion", "kind"):
+        field_of_type = manifest.get(name)
+        if field_of_type is not None:
+            field_of_type.became(Target((name,)))
+    status = manifest.get("status")
+    if status is not None:
+        status.dropped("the operator writes it")
+
+
+def convert_labels(labels: Field, kind: str, draft: Draft) -> None:
+    """Puts labels or annotations of an object into the job's metadata."""
+    for name, field in (labels.fields or {}).items():
+        if name == QUEUE_LABEL and kind == "labels":
+            path = ("spec", "scheduling", "queue")
+            draft.keep(field, path)
+            draft.set(("spec", "scheduling", "gang"), {"scheduler": "kueue"})
+        elif name == _VOLCANO_QUEUE and kind == "annotations":
+            draft.keep(field, ("spec", "scheduling", "queue"))
+            if draft.at(("spec", "scheduling", "gang")) is None:
+                draft.set(("spec", "scheduling", "gang"), {"scheduler": "volcano"})
+        elif name.startswith("kueue.x-k8s.io/"):
+            field.refused("Trainmaster's Workload for Kueue has nothing of it; set spec.scheduling.priorityClassName")
+        elif name == _LAST_APPLIED:
+            field.dropped("kubectl writes it anew")
+        elif any(f"{part}" in name for part in _OTHERS):
+            field.dropped("it is the other operator's own")
+        else:
+            draft.keep(field, ("metadata", kind, name))
+    labels.dropped("it is empty")
+
+
+def waits_for_kueue(draft: Draft) -> bool:
+    """Returns whether the job is Kueue's to admit, so that `suspend` was only there for it."""
+    return bool(draft.at(("spec", "scheduling", "gang", "scheduler")) == "kueue")
+
+
+def convert_suspend(field: Field | None, draft: Draft) -> None:
+    """Puts `suspend` into the job, unless it is how Kueue is asked to admit it."""
+    if field is None:
+        return
+    if field.value is True and waits_for_kueue(draft):
+        field.dropped("Kueue holds the job by its Workload until it admits it")
+    else:
+        draft.keep(field, ("spec", "runPolicy", "suspend"))
+
+
+def convert_manager(field: Field | None) -> None:
+    """Answers `managedBy`, which names who reconciles the object."""
+    if field is None:
+        return
+    if "multikueue" in str(field.value):
+        field.refused("MultiKueue can't dispatch a DistributedTrainingJob; apply it to the cluster that shall run it")
+    else:
+        field.dropped("Trainmaster's operator runs the job")

@@ -1,0 +1,147 @@
+"""A PyTorchJob (kubeflow.org/v1, training-operator 1.9) becomes a job; older ones have runPolicy's fields in spec."""
+
+from __future__ import annotations
+
+from trainmaster.converting.draft import Draft, put
+from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.groups import Part, combine
+from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend, waits_for_kueue
+from trainmaster.converting.pods import convert_pod
+from trainmaster.converting.program import keep_processes
+
+# In the order of their ranks.
+_REPLICAS = ("Master", "Worker")
+_CONTAINER = "pytorch"
+_MAX_RESTARTS: Path = ("spec", "failurePolicy", "maxRestarts")
+_RENDEZVOUS = ("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone")
+# What becomes of the pods of a job that has ended: theirs says which are removed, ours which are kept.
+_KEEP_PODS = {"None": "All", "All": "None", "Running": "Failed"}
+
+
+def convert_pytorch_job(manifest: Field) -> Draft:
+    """Returns the job that a PyTorchJob becomes; each field of it is answered."""
+    parts = [_part(name, manifest) for name in _REPLICAS if manifest.get("spec", "pytorchReplicaSpecs", name)]
+    draft = combine(parts) if parts else Draft()
+    for part in parts:
+        replicas = part.field.get("replicas")
+        if replicas is not None:
+            groups = draft.at(("spec", "workerGroups"))
+            path: Path = (
+                ("spec", "workers") if groups is None else ("spec", "workerGroups", parts.index(part), "workers")
+            )
+            remark = "Master and Worker together" if groups is None and len(parts) > 1 else ""
+            replicas.became(Target(path), remark=remark)
+    _restart_policies(parts, draft)
+    for name, field in manifest.named("spec").items():
+        if name == "nprocPerNode":
+            keep_processes(field, draft)
+        elif name == "elasticPolicy":
+            _elastic(field, draft, sum(part.workers for part in parts))
+    convert_metadata(manifest, draft)
+    spec = manifest.get("spec") or Field(None)
+    for policy in (spec, spec.get("runPolicy") or Field(None)):
+        _run_policy(policy, draft)
+    return draft
+
+
+def _part(name: str, manifest: Field) -> Part:
+    field = manifest.get("spec", "pytorchReplicaSpecs", name)
+    assert field is not None
+    draft = Draft()
+    template = field.get("template")
+    replicas = field.whole("replicas")
+    if template is not None:
+        restart = template.get("spec", "restartPolicy")
+        if restart is not None:
+            restart.dropped("the replica's own restartPolicy counts")
+        convert_pod(template, draft, _CONTAINER, torch=True)
+    asked = field.get("replicas")
+    if asked is not None and replicas is None:
+        asked.refused("isn't a whole number of pods; set spec.workers to one")
+    return Part(name.lower(), 1 if replicas is None else replicas, draft, field)
+
+
+def _elastic(policy: Field, draft: Draft, workers: int) -> None:
+    for name, field in (policy.fields or {}).items():
+        if name in ("minReplicas", "maxReplicas"):
+            draft.keep(field, ("spec", "elastic", f"{name[:3]}Workers"))
+        elif name == "maxRestarts":
+            _restarts(field, draft)
+        elif name == "nProcPerNode":
+            draft.keep(field, ("spec", "processesPerWorker"))
+        elif name in _RENDEZVOUS:
+            field.dropped("the operator assigns the ranks, and each attempt has a rendezvous of its own")
+        elif name == "metrics":
+            field.refused("no autoscaler is made; make a HorizontalPodAutoscaler for the job's scale subresource")
+    for name in ("minWorkers", "maxWorkers"):
+        if draft.at(("spec", "elastic")) is not None and draft.at(("spec", "elastic", name)) is None:
+            draft.set(("spec", "elastic", name), workers)
+
+
+def _run_policy(policy: Field, draft: Draft) -> None:
+    restarts = policy.get("backoffLimit")
+    if restarts is not None:
+        _restarts(restarts, draft)
+    for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds"):
+        seconds = policy.get(name)
+        if seconds is not None:
+            draft.keep(seconds, ("spec", "runPolicy", name))
+    clean = policy.get("cleanPodPolicy")
+    if clean is not None and clean.text() in _KEEP_PODS:
+        remark = "nothing is like Running: pods of a job that succeeded go too" if clean.value == "Running" else ""
+        draft.keep(clean, ("spec", "runPolicy", "keepPods"), _KEEP_PODS[str(clean.value)], remark=remark)
+    scheduling = policy.get("schedulingPolicy")
+    if scheduling is not None:
+        _scheduling(scheduling, draft)
+    convert_suspend(policy.get("suspend"), draft)
+    convert_manager(policy.get("managedBy"))
+
+
+def _restarts(field: Field, draft: Draft) -> None:
+    """Puts a limit of restarts; the first that is given counts."""
+    given = draft.at(_MAX_RESTARTS)
+    if given is None:
+        draft.keep(field, _MAX_RESTARTS)
+    else:
+        field.dropped(f"spec.failurePolicy.maxRestarts is {given} already")
+
+
+def _scheduling(policy: Field, draft: Draft) -> None:
+    gang: Path = ("spec", "scheduling", "gang")
+    has_gang = draft.at(gang) is not None
+    if not has_gang:
+        # Kubeflow's operator has it as an option of its own.
+        draft.set(gang, {"scheduler": "volcano"})
+    assumed = "" if has_gang else "Volcano is assumed, as the manifest names no gang scheduler"
+    for name, field in (policy.fields or {}).items():
+        if name == "minAvailable":
+            field.dropped("a gang is all workers, or elastic.minWorkers")
+        elif name == "minResources":
+            field.dropped("it is computed from resources")
+        elif name == "queue" and waits_for_kueue(draft):
+            field.refused(
+                f"the job waits in Kueue's queue {draft.at(('spec', 'scheduling', 'queue'))}; keep one of them"
+            )
+        elif name == "queue":
+            draft.keep(field, ("spec", "scheduling", "queue"), remark=assumed)
+        elif name == "priorityClass":
+            draft.keep(field, ("spec", "scheduling", "priorityClassName"))
+        elif name == "scheduleTimeoutSeconds":
+            draft.keep(field, (*gang, "timeoutSeconds"), remark=assumed)
+
+
+def _restart_policies(parts: list[Part], draft: Draft) -> None:
+    """Answers the replicas' restartPolicy, of which the strictest counts for the group."""
+    for part in parts:
+        field = part.field.get("restartPolicy")
+        if field is None:
+            continue
+        if field.value == "Never":
+            draft.keep(field, _MAX_RESTARTS, 0, remark="no restarts; deleted pods and drained nodes don't count")
+        elif field.value == "ExitCode":
+            rules: Path = ("spec", "failurePolicy", "rules")
+            put(draft.job, rules, [{"reasons": ["Error"], "action": "Fail"}])
+            remark = "an exit code from 1 to 127 is final, a signal is tried again"
+            field.became(Target((*rules, 0)), remark=remark)
+        elif field.value in ("OnFailure", "Always"):
+            field.dropped("the whole group restarts when a rank fails")
