@@ -2,6 +2,7 @@
 
 - `api`: the custom resource, as typed values; the CRD is made from them.
 - `rendering`: a job becomes manifests.
+- `converting`: manifests of other operators become jobs.
 - `reconciling`: what was observed of a job becomes what to do for it; pure, the heart of the operator.
 - `controller`: the operator's I/O: watches in, plans carried out, status out.
 - `wire`: what operator and agents send to each other; both import it.

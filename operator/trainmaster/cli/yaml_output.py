@@ -18,9 +18,14 @@ def yaml_text(documents: Iterable[Any]) -> str:
 class _Dumper(yaml.SafeDumper):
     """The dumper double-quotes strings that hold control characters, because YAML knows escapes only there."""
 
+    def ignore_aliases(self, data: Any) -> bool:
+        """Writes out what stands in several places, as people do."""
+        return True
+
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if UNSAFE.search(text) else None)
+    style = '"' if UNSAFE.search(text) else "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_text)

@@ -4,6 +4,7 @@
 |---|---|
 | `assistant` | `test_mcp` |
 | `commands/completion` | `test_completion` |
+| `commands/convert` | `test_convert` |
 | `commands/crd` | `test_program` |
 | `commands/demo` | `e2e/test_demo` |
 | `commands/events` | `test_events` |
@@ -30,6 +31,7 @@
 | `columns` | `test_dtj_status` |
 | `connection` | `test_connection`, `test_program` |
 | `console` | `test_hostile_text` |
+| `convert` | `test_convert` |
 | `demo` | `e2e/test_demo` |
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_program`, `test_completion` |

@@ -39,6 +39,11 @@ CONFIG = (
 )
 
 
+@pytest.fixture
+def runner() -> CliRunner:
+    return CliRunner()
+
+
 def test_jobs_go_to_stdout_and_a_line_for_each_field_to_stderr(runner: CliRunner) -> None:
     result = runner.invoke(app, ["convert", "-"], input=JOB)
     assert result.exit_code == 0, result.stderr
@@ -68,7 +73,7 @@ def test_jobs_go_to_stdout_and_a_line_for_each_field_to_stderr(runner: CliRunner
         f"-:15: {here}.template.spec.containers[0].image: registry.example.com/team/resnet:1.0  ->  spec.image",
         f'-:16: {here}.template.spec.containers[0].command: ["torchrun", "train.py"]  ->  spec.command: '
         '["python", "train.py"]  (torchrun is the launcher)',
-        f'-:18: {here}.template.spec.containers[0].env: [{{"name": "RANK", "value": "1"}}]  dropped: Trainmaster sets '
+        f'-:17: {here}.template.spec.containers[0].env: [{{"name": "RANK", "value": "1"}}]  dropped: Trainmaster sets '
         "it, anew in each attempt",
         "-:1: PyTorchJob resnet: 7 kept, 3 dropped, 0 refused",
     ]

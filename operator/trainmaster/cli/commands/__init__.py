@@ -1,7 +1,7 @@
 """Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
 
 `submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `wait`; `why`, `stacks`, `evidence`; `suspend`, `resume`,
-`scale`, `restart`; `validate`, `render`; `local`, `demo`; `crd`, `operator`; `completion`, `mcp`. To add one:
+`scale`, `restart`; `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`; `completion`, `mcp`. To add one:
 
     app = Part()
 
@@ -47,6 +47,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Files, without a cluster": (
         "validate",
         "render",
+        "convert",
     ),
     "A cluster on this machine": (
         "local",
