@@ -9,6 +9,7 @@
 | `commands/demo` | `e2e/test_demo` |
 | `commands/events` | `test_events` |
 | `commands/evidence` | `test_dtj_evidence` |
+| `commands/init` | `test_init` |
 | `commands/list` | `test_dtj_status`, `test_output` |
 | `commands/local` | `processes/local/test_local_cluster`, `e2e/test_readme` |
 | `commands/logs` | `test_dtj`, `test_following` |
@@ -40,6 +41,7 @@
 | `events` | `test_events` |
 | `evidence` | `test_dtj_evidence`, `test_hostile_text` |
 | `file_names` | `test_manifests` |
+| `init` | `test_init`, `trainer/test_starter` |
 | `job_names` | `test_dtj`, `test_completion` |
 | `keys` | `test_keys` |
 | `listing` | `test_dtj_status`, `test_dtj_watching` |

@@ -1,0 +1,66 @@
+"""`trainmaster init` writes a job and its script, which train as they are and are there to be changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import jinja2
+
+from trainmaster.api.parsing import InvalidJob, parse_job
+from trainmaster.cli.terminal import say
+
+_FILES = ("job.yaml", "train.py")
+
+
+@dataclass(frozen=True)
+class Project:
+    """Project is what the files say of the job."""
+
+    name: str
+    workers: int
+    gpus: int
+    image: str
+
+    def text(self, file: str) -> str:
+        """Returns the text of one of the files."""
+        template = files("trainmaster.cli").joinpath("starters", f"{file}.j2").read_text(encoding="utf-8")
+        values = {"name": self.name, "workers": self.workers, "gpus": self.gpus, "image": self.image}
+        text: str = jinja2.Template(template, undefined=jinja2.StrictUndefined, keep_trailing_newline=True).render(
+            values
+        )
+        return text
+
+
+def write_project(directory: Path, project: Project, *, force: bool) -> int:
+    """Writes the files, says what to do next, and returns the exit code: 1 where nothing was written."""
+    # The same sentences as for a file, before there is one.
+    values = {"image": project.image, "workers": project.workers, "command": ["python"]}
+    body = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob"}
+    try:
+        parse_job({**body, "metadata": {"name": project.name}, "spec": {**values, "resources": {"gpus": project.gpus}}})
+    except InvalidJob as error:
+        for problem in error.problems:
+            say(f"error: {problem}", error=True)
+        return 1
+    there = [str(directory / file) for file in _FILES if (directory / file).exists()]
+    if there and not force:
+        verb = "is" if len(there) == 1 else "are"
+        say(f"error: {' and '.join(there)} {verb} there already; name another folder, or give --force", error=True)
+        return 1
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in _FILES:
+            (directory / file).write_text(project.text(file), encoding="utf-8")
+            say(f"wrote {directory / file}")
+    except OSError as error:
+        say(f"error: {error.filename}: {error.strerror}; name a folder that can be written", error=True)
+        return 1
+    job, script = (directory / file for file in _FILES)
+    say("")
+    say("Next, with kubectl at a cluster that has Trainmaster (trainmaster local up starts one here):")
+    say(f"  kubectl create configmap {project.name}-code --from-file={script}")
+    say(f"  kubectl apply -f {job}")
+    say(f"  kubectl dtj status {project.name}")
+    return 0
