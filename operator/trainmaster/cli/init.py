@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -57,10 +58,8 @@ def write_project(directory: Path, project: Project, *, force: bool) -> int:
     except OSError as error:
         say(f"error: {error.filename}: {error.strerror}; name a folder that can be written", error=True)
         return 1
-    job, script = (directory / file for file in _FILES)
     say("")
-    say("Next, with kubectl at a cluster that has Trainmaster (trainmaster local up starts one here):")
-    say(f"  kubectl create configmap {project.name}-code --from-file={script}")
-    say(f"  kubectl apply -f {job}")
-    say(f"  kubectl dtj status {project.name}")
+    say("Next, at a cluster that has Trainmaster:")
+    say(f"  kubectl dtj submit {shlex.quote(str(directory / _FILES[0]))} --code {shlex.quote(str(directory))}")
+    say(f"  kubectl dtj status --watch {project.name}")
     return 0

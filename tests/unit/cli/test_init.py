@@ -23,10 +23,9 @@ def test_it_writes_a_job_and_a_script(runner: CliRunner, tmp_path: Path) -> None
     assert result.exit_code == 0, result.stderr
     assert result.stdout == (
         f"wrote {job}\nwrote {script}\n\n"
-        "Next, with kubectl at a cluster that has Trainmaster (trainmaster local up starts one here):\n"
-        f"  kubectl create configmap circles-code --from-file={script}\n"
-        f"  kubectl apply -f {job}\n"
-        "  kubectl dtj status circles\n"
+        "Next, at a cluster that has Trainmaster:\n"
+        f"  kubectl dtj submit {job} --code {tmp_path / 'new'}\n"
+        "  kubectl dtj status --watch circles\n"
     )
     assert ast.parse(script.read_text())
 
