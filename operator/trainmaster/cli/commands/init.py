@@ -14,7 +14,7 @@ app = Part()
 
 @app.command()
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the files.")] = Path(),
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the files.")] = Path(),
     name: Annotated[str, typer.Option("--name", help="Name of the job.")] = "my-training",
     workers: Annotated[int, typer.Option("--workers", help="Number of pods.")] = 2,
     gpus: Annotated[int, typer.Option("--gpus", help="GPUs of each pod.")] = 0,
