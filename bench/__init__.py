@@ -11,6 +11,7 @@
 | What does a job cost beside a bare StatefulSet of the same program? | `beside_stateful_set` |
 | What do many jobs cost the operator in CPU, memory and resync? | `operator_scale` |
 | What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
+| How long from one's own code to its first step, by `submit --code` and by `push`? | `hands` |
 | How long does a command take among a thousand jobs? | `hands_status` |
 | What does the signature of an assignment cost? | `signing` |
 | What does it cost Hugging Face's Trainer that it is watched? | `hands_huggingface` |

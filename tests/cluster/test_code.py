@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 import time
 from pathlib import Path
@@ -159,3 +160,27 @@ def test_the_commands_submit_push_and_restart(scenario: Scenario, tmp_path: Path
     assert "has this code already" in run("push", name, str(tmp_path))
     assert run("restart", name) == f"{name}: to be restarted\n"
     until_code(scenario, "two", 3, workers=1)
+
+
+def test_code_that_no_config_map_holds_comes_by_a_claim(scenario: Scenario) -> None:
+    jobs, name, cluster = scenario.client, scenario.name, scenario.cluster
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": f"{name}-archives"},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    with pytest.raises(InvalidRequest, match=f"there is no PersistentVolumeClaim {name}-archives in"):
+        submit_with_code(jobs, manifest(name), code("one"), claim=f"{name}-archives")
+    cluster.apply(claim)
+    # Two pieces: what is random isn't compressed.
+    noise = {"noise.bin": os.urandom(900_000)}
+    submit_with_code(jobs, manifest(name), code("one", **noise), claim=f"{name}-archives")
+    until_code(scenario, "one", 1)
+    scenario.until_phase("Running")
+    for attempt, version in enumerate(("two", "three"), 2):
+        push_code(jobs, name, code(version, **noise))
+        until_code(scenario, version, attempt)
+    assert scenario.accounts == (3, 0, 0)
+    left = cluster.kubectl("get", "pods,configmaps", "-l", f"trainmaster.dev/code-of={name}", "-o", "name").stdout
+    assert left == ""
