@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from trainmaster.api.printable import UNSAFE, yaml_escapes
+from trainmaster.cli.yaml_scalars import plain_scalar
 
 
 def yaml_text(documents: Iterable[Any]) -> str:
@@ -25,6 +26,9 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = '"' if UNSAFE.search(text) else "|" if "\n" in text else None
+    if style is None and plain_scalar(text) != text:
+        # PyYAML takes more words for text than kubectl does, to which y and n are true and false.
+        style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -84,6 +84,17 @@ def test_what_it_makes_is_valid(runner: CliRunner) -> None:
     assert runner.invoke(app, ["validate", "-"], input=made).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "word", ["y", "n", "Y", "on", "null", "1e3", "0x1", "1_0", "2026-01-01", "~", "=", "<<", " x", "a: b"]
+)
+def test_a_word_that_kubectl_would_read_as_something_else_stays_a_word(runner: CliRunner, word: str) -> None:
+    given = JOB.replace("[torchrun, train.py]", json.dumps(["torchrun", "train.py", word]))
+    made = runner.invoke(app, ["convert", "-"], input=given).stdout
+    assert runner.invoke(app, ["validate", "-"], input=made).exit_code == 0
+    again = runner.invoke(app, ["render", "-", "-o", "json"], input=made)
+    assert json.dumps(word) in again.stdout
+
+
 def test_what_is_refused_fails_and_stands_above_the_job(runner: CliRunner) -> None:
     result = runner.invoke(app, ["convert", "-"], input=REFUSED)
     reason = "no autoscaler is made; make a HorizontalPodAutoscaler for the job's scale subresource"
