@@ -217,7 +217,7 @@ def test_bert_mrpc(room: Room) -> None:
     room.apply("bert-mrpc", {"training": shorter, "podTemplate": mounted(local, "/local")})
     result = room.succeeds("bert-mrpc")["progress"]["result"]
     assert result["accuracy"] > 0.9 and result["f1"] > 0.9
-    assert sorted(room.logs("bert-mrpc")) == ["worker-0.log", "worker-1.log", "worker-2.log"]
+    assert {name for name in room.logs("bert-mrpc") if name.endswith(".log")} == {f"worker-{n}.log" for n in range(3)}
     [report] = room.claimed("bert-mrpc").rglob("report.md")
     assert "evaluation, f1" in report.read_text()
     for picture in ("curves.png", "ranks.png"):

@@ -79,6 +79,8 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     assert logs("--failed") == [*first[1::2], failing]
     assert "Attempt 1 ended with Error of rank 1 (worker 1, pod turns-1" in sentences[-1]
 
+    # The evidence has the end of the log once it is settled who failed, and a job that ends before then has its own.
+    wait_for(lambda: has_log(cluster, attempt=1), "the end of the log is in the evidence")
     (tmp_path / "fail-2").touch()
     wait_for(lambda: phase(cluster, "turns") == "Failed", "the job has failed")
     wait_for(lambda: not cluster.items("pods"), "the pods are gone")

@@ -97,7 +97,7 @@ def test_two_workers_train_to_success_and_free_their_resources(cluster: Cluster,
     assert (status["attempt"], status.get("restarts", 0)) == (1, 0)
     assert status["progress"]["step"] == 8
     kept = jobs.kept_logs()
-    assert sorted(kept) == ["worker-0.log", "worker-1.log"]
+    assert {name for name in kept if name.endswith(".log")} == {"worker-0.log", "worker-1.log"}
     assert all("start" in text and "done" in text for text in kept.values())
     job = cluster.get("dtj", "job")
     assert "finalizers" not in job["metadata"]

@@ -68,6 +68,8 @@ class Reader:
                 "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
                 f"({INSTALL_CRD})"
             )
+        if status == 404 and path.startswith("/apis/") and answer.body.strip() == NO_SUCH_PATH:
+            return JobNotFound(f"this cluster doesn't serve {'/'.join(path.split('/')[2:4])}")
         if not is_status and status not in (429, *range(500, 600)):
             return self._no_api_server(answer)
         if status == 429 or status >= 500:

@@ -123,7 +123,9 @@ def test_an_operator_gets_the_stacks_of_all_ranks_while_they_train(job: Job) -> 
         found.update({int(rank): data for rank, data in line["ranks"].items()})
     assert "in <module>" in found[0]["text"] and found[0]["step"] > 0
     assert found[1]["state"] == "T", "nobody wakes a process that somebody has stopped"
-    assert "sleep" in found[2]["text"], "where nothing is registered the signal would kill: the kernel shows it"
+    # It steps on, so the kernel may find it asleep or at work.
+    shown = re.search(r"^pid \d+ \S+: [A-Z] \(", found[2]["text"])
+    assert shown, "where nothing is registered the signal would kill: the kernel shows the rank"
     seen = max(line["ranks"]["2"]["step"] for line in stream.seen if "2" in line.get("ranks", {}))
     after = stream.until(lambda line: line["type"] == "progress" and line["worker"] == 2)
     assert after["ranks"]["2"]["step"] > seen and after["attempt"] == 1

@@ -161,6 +161,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("wait", "reviews"),
     ("suspend", "reviews"),
     ("resume", "reviews"),
+    ("restart", "reviews"),
     ("logs", "reviews"),
     ("logs", "reviews", "--worker", "0"),
     ("logs", "reviews", "--follow"),
@@ -277,7 +278,7 @@ def test_no_command_of_the_plugin_hands_a_terminal_what_others_wrote(
     transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     prepare(transport, command)
-    shown = command[0] not in ("suspend", "resume", "scale")
+    shown = command[0] not in ("suspend", "resume", "restart", "scale")
     assert_harmless(on_a_terminal(monkeypatch, dtj.app, command), shown=shown, coloured=command[0] == "logs")
     if command[0] == "logs":
         return
@@ -459,8 +460,21 @@ def test_a_fault_s_traceback_is_harmless_too(transport: FakeTransport, monkeypat
     assert "RuntimeError: name\\x1b]52" in output
 
 
+@pytest.mark.parametrize("command", ["push", "submit"])
+def test_names_of_files_that_are_left_out_are_harmless(
+    transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    transport.answers = answers("Running")
+    (tmp_path / HOSTILE.replace("/", "_")).symlink_to("/etc/passwd")
+    ways = {"push": ("push", "reviews", str(tmp_path)), "submit": ("submit", "--code", str(tmp_path), "--dry-run")}
+    arguments = (*ways[command], *(("--", "python", "train.py") if command == "submit" else ()))
+    for output in (on_a_terminal(monkeypatch, dtj.app, arguments), in_a_pipe(dtj.app, arguments)):
+        assert_harmless(output)
+        assert "left out: " in output
+
+
 def test_every_command_is_among_those_above() -> None:
-    tested = {command[0] for command in COMMANDS} | {"validate", "render", "demo"}
+    tested = {command[0] for command in COMMANDS} | {"validate", "render", "demo", "push", "submit"}
     # tests/unit/cli/test_convert.py has what is hostile to it.
     tested |= {"convert"}
     # `operator run` logs (tests/unit/controller/observability/test_log_formats.py); nobody writes texts for the others.
