@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,12 @@ time.sleep(60)
 def operator(cluster: Cluster, pods_run: None, tmp_path: Path) -> Iterator[OperatorProcess]:
     with running_operator(cluster, tmp_path) as started:
         yield started
+
+
+def has_log(cluster: Cluster, attempt: int) -> bool:
+    """Whether the evidence of an attempt has the end of a log."""
+    data = cluster.get("configmap", "turns-evidence")["data"]
+    return bool(json.loads(data.get(f"attempt-{attempt}.json", "{}")).get("logs"))
 
 
 def turns(attempt: int) -> list[str]:

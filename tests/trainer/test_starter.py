@@ -18,7 +18,7 @@ def trained(folder: Path, steps: int) -> list[str]:
     environ = {**os.environ, "STEPS": str(steps), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines() if " is process " not in line]
+    return [line for line in done.stdout.splitlines() if line.strip() and " is process " not in line]
 
 
 @pytest.mark.torch
