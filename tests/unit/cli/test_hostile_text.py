@@ -465,6 +465,7 @@ def test_names_of_files_that_are_left_out_are_harmless(
     transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
 ) -> None:
     transport.answers = answers("Running")
+    (tmp_path / "train.py").touch()
     (tmp_path / HOSTILE.replace("/", "_").replace("\0", "")).symlink_to("/etc/passwd")
     ways = {"push": ("push", "reviews", str(tmp_path)), "submit": ("submit", "--code", str(tmp_path), "--dry-run")}
     arguments = (*ways[command], *(("--", "python", "train.py") if command == "submit" else ()))

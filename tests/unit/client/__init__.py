@@ -39,7 +39,6 @@
 | `functions/bundle` | `functions/test_source` |
 | `functions/handle` | `functions/test_training`, `notebook/test_page` |
 | `functions/literals` | `functions/test_source` |
-| `functions/mounting` | `functions/test_training`, `cluster/test_sdk` |
 | `functions/source` | `functions/test_source` |
 | `functions/training` | `functions/test_training`, `cluster/test_sdk` |
 | `gathering` | `diagnosis/test_situations` |

@@ -2,7 +2,7 @@
 
 1. `source` takes the function's text and checks that it can run alone.
 2. `bundle` makes the files of it that a job runs, with its arguments (`literals`).
-3. `training` has `train`, which submits them (`mounting`), and `handle` what it returns.
+3. `training` has `train`, which submits them as a job's code, and `handle` what it returns.
 """
 
 from trainmaster.client.functions.handle import JobHandle

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from trainmaster.api.v1alpha1 import API_VERSION, DEFAULT_IMAGE, KIND
+from trainmaster.client.code import archive_files, submit_with_code
 from trainmaster.client.functions.bundle import SCRIPT, bundle
 from trainmaster.client.functions.handle import JobHandle
-from trainmaster.client.functions.mounting import FOLDER, submit_with_files
 from trainmaster.client.jobs import JobClient
 
 # Characters of the part of a job's name that is the function's.
@@ -58,7 +58,7 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
     name = options.get("name") or _name(function)
     spec: dict[str, Any] = {
         "image": options.get("image", DEFAULT_IMAGE),
-        "command": ["python3", f"{FOLDER}/{SCRIPT}"],
+        "command": ["python3", SCRIPT],
         "workers": options.get("workers", 1),
     }
     if options.get("gpus"):
@@ -70,7 +70,7 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
         "spec": {**spec, **options.get("spec", {})},
     }
     jobs = jobs or JobClient()
-    return JobHandle(jobs, submit_with_files(jobs, manifest, files).name)
+    return JobHandle(jobs, submit_with_code(jobs, manifest, archive_files(files)).name)
 
 
 def _name(function: Callable[..., Any]) -> str:

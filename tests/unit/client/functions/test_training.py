@@ -1,7 +1,11 @@
-"""`train` makes a job of a function, with its files in a ConfigMap that goes with it."""
+"""`train` makes a job of a function, whose files are the job's code."""
 
 from __future__ import annotations
 
+import tarfile
+from base64 import b64decode
+from io import BytesIO
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -18,12 +22,12 @@ def fit(steps: int) -> None:
 
 
 def served() -> FakeTransport:
-    made = {"kind": "ConfigMap", "metadata": {"name": "reviews-function-x2z"}}
+    made = {"kind": "ConfigMap", "metadata": {"name": "reviews-code"}}
     return FakeTransport(
         {
             f"POST {CONFIG_MAPS}": made,
-            f"PATCH {CONFIG_MAPS}/reviews-function-x2z": made,
-            f"DELETE {CONFIG_MAPS}/reviews-function-x2z": {"kind": "Status"},
+            f"PATCH {CONFIG_MAPS}/reviews-code": made,
+            f"DELETE {CONFIG_MAPS}/reviews-code": {"kind": "Status"},
             f"POST {JOBS}": job(),
             f"GET {JOBS}/reviews": job(phase="Running"),
         }
@@ -34,7 +38,13 @@ def bodies(transport: FakeTransport) -> dict[str, Any]:
     return {f"{method} {path.rsplit('/', 1)[-1]}": body for method, path, _, body in transport.asked}
 
 
-def test_a_job_mounts_the_functions_files_and_owns_them() -> None:
+def files_in(config_map: Any) -> dict[str, str]:
+    archive = BytesIO(b64decode(config_map["binaryData"]["code.tar.gz"]))
+    with tarfile.open(fileobj=archive) as opened:
+        return {each.name: opened.extractfile(each).read().decode() for each in opened}  # type: ignore[union-attr]
+
+
+def test_a_jobs_code_is_the_functions_files_which_it_owns() -> None:
     transport = served()
     spec = {"podTemplate": {"spec": {"nodeSelector": {"rack": "a"}}}, "launcher": "exec"}
     handle = train(
@@ -47,16 +57,13 @@ def test_a_job_mounts_the_functions_files_and_owns_them() -> None:
         spec=spec,
     )
     asked = bodies(transport)
-    assert "fit(**ARGUMENTS)" in asked["POST configmaps"]["data"]["run_function.py"]
+    assert "fit(**ARGUMENTS)" in files_in(asked["POST configmaps"])["run_function.py"]
     made = asked["POST distributedtrainingjobs"]["spec"]
     assert (made["workers"], made["resources"], made["launcher"]) == (3, {"gpus": 2}, "exec")
-    template = made["podTemplate"]["spec"]
-    assert template["nodeSelector"] == {"rack": "a"}
-    assert template["volumes"][0]["configMap"] == {"name": "reviews-function-x2z"}
-    [container] = template["containers"]
-    assert made["command"] == ["python3", f"{container['volumeMounts'][0]['mountPath']}/run_function.py"]
-    assert asked["PATCH reviews-function-x2z"]["metadata"]["ownerReferences"][0]["uid"] == "uid-reviews"
-    assert "podTemplate" in spec and "volumes" not in spec["podTemplate"]["spec"]  # type: ignore[index]
+    assert made["podTemplate"] == spec["podTemplate"]
+    assert made["command"] == ["python3", "run_function.py"]
+    assert (made["code"]["configMap"], len(made["code"]["digest"])) == ("reviews-code", 64)
+    assert asked["PATCH reviews-code"]["metadata"]["ownerReferences"][0]["uid"] == "uid-reviews"
     assert repr(handle) == "JobHandle('reviews', namespace='default')"
 
 
@@ -64,16 +71,16 @@ def test_a_job_that_is_refused_leaves_no_files() -> None:
     transport = served()
     transport.answers[f"POST {JOBS}"] = InvalidRequest("spec.workers: Invalid value: 0")
     with pytest.raises(InvalidRequest, match="workers"):
-        train(fit, jobs=JobClient("default", transport=transport), workers=0, arguments={"steps": 1})
-    assert transport.asked[-1][:2] == ("DELETE", f"{CONFIG_MAPS}/reviews-function-x2z")
+        train(fit, jobs=JobClient("default", transport=transport), name="reviews", workers=0, arguments={"steps": 1})
+    assert transport.asked[-1][:2] == ("DELETE", f"{CONFIG_MAPS}/reviews-code")
 
 
 def test_nothing_is_asked_of_the_cluster_for_a_function_that_cant_run_alone() -> None:
     transport = served()
     with pytest.raises(InvalidRequest, match="lambda"):
         train(lambda: None, jobs=JobClient("default", transport=transport))
-    with pytest.raises(InvalidRequest, match=r"have 800,\d+ bytes, and a job takes 700,000"):
-        train(fit, jobs=JobClient("default", transport=transport), arguments={"steps": "x" * 800_000})
+    with pytest.raises(InvalidRequest, match=r"the code has [\d.]+ MB compressed, and a ConfigMap holds 700 KB"):
+        train(fit, jobs=JobClient("default", transport=transport), arguments={"steps": token_hex(1_000_000)})
     assert transport.asked == []
 
 
