@@ -24,7 +24,7 @@ PATTERN = r"step (?P<step>\d+)/(?P<totalSteps>\d+) loss (?P<loss>[\d.]+) .(?P<st
 
 
 def test_what_a_script_prints_is_shown_and_watched(scenario: Scenario) -> None:
-    hang = {"hang": {"progressSeconds": 8}, "maxRestarts": 2}
+    hang = {"hang": {"progressSeconds": 20}, "maxRestarts": 2}
     scenario.apply(PRINTS, workers=1, progress={"pattern": PATTERN}, failurePolicy=hang)
 
     def shown() -> bool:
@@ -36,7 +36,7 @@ def test_what_a_script_prints_is_shown_and_watched(scenario: Scenario) -> None:
     scenario.succeeds(attempt=2, restarts=1)
     [failure] = scenario.failures
     assert (failure["reason"], failure["rank"]) == ("Hung", 0)
-    assert "at step 12; the limit is failurePolicy.hang.progressSeconds 8 s" in failure["message"]
+    assert "at step 12; the limit is failurePolicy.hang.progressSeconds 20 s" in failure["message"]
     assert scenario.status["progress"]["step"] == 40
     assert scenario.status["progress"]["goodput"] > 0
 
