@@ -9,6 +9,7 @@ done, 1 failed or refused, 2 wrong usage, 3 the time given was over, 130 interru
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from trainmaster.cli.commands import KUBECTLS, SECTIONS, module_of
 from trainmaster.cli.connection import OPTIONS
+from trainmaster.cli.process import short_lived
 from trainmaster.cli.terminal import say
 from trainmaster.cli.wrong_values import reworded
 
@@ -59,7 +61,8 @@ class _AsGiven:
 
 def _take_texts_as_given(parameters: Sequence[Any]) -> None:
     for parameter in parameters:
-        if parameter.name in OPTIONS:
+        descriptor = getattr(parameter, "type_descriptor", None)
+        if getattr(descriptor, "annotation", None) is str and not getattr(parameter, "multiple", False):
             # Where a later typer keeps its validators elsewhere, it builds them: that takes longer, and is no other.
             vars(parameter)["_runtime_param"] = _AsGiven()
 
@@ -226,9 +229,13 @@ class Program(Part):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the command of the process's arguments."""
-        try:
-            return super().__call__(*args, **kwargs)
-        except Exception as error:
-            # No caller could handle the error, and Python's own traceback would print it as it is.
-            say("".join(traceback.format_exception(error)), error=True)
-            sys.exit(1)
+        with short_lived():
+            try:
+                return super().__call__(*args, **kwargs)
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                    say("error: no space is left where the output or a file goes", error=True)
+                else:
+                    # No caller could handle the error, and Python's own traceback would print it as it is.
+                    say("".join(traceback.format_exception(error)), error=True)
+                sys.exit(1)

@@ -489,6 +489,8 @@ def test_nothing_is_printed_but_through_the_ways_out() -> None:
     folder = Path(dtj.__file__).parent
     found = {str(path.relative_to(folder)): others.findall(path.read_text()) for path in folder.rglob("*.py")}
     ways_out = {"terminal.py", "console.py"}
-    assert {name for name, uses in found.items() if uses} - ways_out == {"completion.py"}
+    assert {name for name, uses in found.items() if uses} - ways_out == {"completion.py", "process.py"}
+    # Streams are flushed at the end of a process.
+    assert found["process.py"] == ["sys.stdout", "sys.stderr"]
     # The directive that ends a completion, a constant.
     assert found["completion.py"] == ["print("]
