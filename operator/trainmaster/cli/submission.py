@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,20 @@ import typer
 
 from trainmaster.api.parsing import InvalidJob, parse_job
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
+from trainmaster.api.values import show
 from trainmaster.cli.documents import UnreadableFile, read_documents
 from trainmaster.cli.other_kinds import is_job
 from trainmaster.client.code import Archive
 from trainmaster.client.errors import InvalidRequest
 
+SEPARATOR = "--"
 _MANIFESTS = (".yaml", ".yml", ".json")
 _LONGEST_STEM = 30
 
 
 @dataclass(frozen=True)
 class Flags:
-    """Flags are what the command line says of a job; `words` are what stands beside the options."""
+    """Flags are what the command line says of a job; `words` are what stands behind `--`."""
 
     name: str | None
     image: str | None
@@ -33,15 +35,28 @@ class Flags:
     script: str | None
     words: tuple[str, ...]
 
-    def file(self) -> str | None:
-        """Returns the manifest that stands beside the options, where one does."""
-        if len(self.words) == 1 and self.script is None and self.words[0].endswith(_MANIFESTS):
-            return self.words[0]
-        return None
+
+def split_words(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Returns the manifest that stands before `--`, and what stands behind it. Raises BadParameter for other words."""
+    at = words.index(SEPARATOR) if SEPARATOR in words else len(words)
+    before, behind = words[:at], tuple(words[at + 1 :])
+    for word in before:
+        if word == "-" or word.endswith(_MANIFESTS):
+            continue
+        if word.endswith(".py"):
+            remedy = f"a script is given by --script {word}"
+        else:
+            remedy = "the job's name is given by --name, and what each worker runs stands behind --"
+        raise typer.BadParameter(f"{show(word)} is no manifest (.yaml, .yml or .json); {remedy}", param_hint="FILE")
+    if len(before) > 1:
+        raise typer.BadParameter(f"one manifest is submitted at a time, not {len(before)}", param_hint="FILE")
+    return (before[0] if before else None), behind
 
 
 def manifest_from_file(file: str, flags: Flags) -> dict[str, Any]:
     """Returns the only job of a file, under the flags' name where they give one. Raises InvalidRequest."""
+    if flags.words:
+        raise typer.BadParameter(f"a command stands behind -- beside the manifest {file}; write it there")
     given = {"--image": flags.image, "--workers": flags.workers, "--gpus": flags.gpus, "--script": flags.script}
     for option, value in given.items():
         if value is not None:

@@ -89,3 +89,30 @@ def test_a_mistake_is_one_sentence(
     exit_code, text = submit(*arguments)
     assert exit_code in (1, 2) and "Traceback" not in text
     assert sentence in text.replace("│ ", "").replace(" │", ""), text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("mine", "--", "python", "train.py"),
+            "'mine' is no manifest (.yaml, .yml or .json); the job's name is given by --name, and what each worker "
+            "runs stands behind --",
+        ),
+        (("python", "train.py"), "'python' is no manifest"),
+        (("train.py",), "'train.py' is no manifest (.yaml, .yml or .json); a script is given by --script train.py"),
+        (("a.yaml", "b.yaml"), "one manifest is submitted at a time, not 2"),
+        (("a.yaml", "-f", "b.yaml"), "stands beside the manifest a.yaml; leave one of them out"),
+        (("a.yaml", "--", "python"), "a command stands behind -- beside the manifest a.yaml; write it there"),
+    ],
+    ids=" ".join,
+)
+def test_what_stands_before_the_command_is_a_manifest_or_a_mistake(words: tuple[str, ...], sentence: str) -> None:
+    exit_code, text = submit(*words)
+    assert exit_code == 2 and sentence in text, text
+
+
+def test_a_command_keeps_every_word_behind_the_first_two_dashes() -> None:
+    exit_code, text = submit("--image", "i", "--", "make", "--", "-x", "a.yaml")
+    assert exit_code == 0, text
+    assert yaml.safe_load(text)["spec"]["command"] == ["make", "--", "-x", "a.yaml"]

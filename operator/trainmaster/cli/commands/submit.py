@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.output import ObjectOutput, object_name, print_value
-from trainmaster.cli.program import Part, called
+from trainmaster.cli.program import Command, Part, called
 from trainmaster.cli.terminal import say
 
 app = Part()
 
 
-@app.command()
+class _Submit(Command):
+    """_Submit keeps the `--` among its words, which otherwise is taken out of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments."""
+        at = args.index("--") if "--" in args else len(args)
+        return super().parse_args(ctx, [*args[:at], *args[at : at + 1], *args[at:]])
+
+
+@app.command(cls=_Submit)
 @connected
 def submit(
     connection: Connection,
@@ -47,12 +56,15 @@ def submit(
     --code brings a folder's code without an image, apart from what .gitignore and .trainmasterignore leave out.
     """
     from trainmaster.cli.show import failure_summary
-    from trainmaster.cli.submission import Flags, manifest_from_file, manifest_from_flags, require_valid
+    from trainmaster.cli.submission import Flags, manifest_from_file, manifest_from_flags, require_valid, split_words
     from trainmaster.client.code import archive_folder, submit_with_code
     from trainmaster.client.code.submitting import with_code
 
-    flags = Flags(name, image, workers, gpus, script, tuple(words or ()))
-    file = filename or flags.file()
+    file, command = split_words(words or ())
+    if file is not None and filename is not None:
+        raise typer.BadParameter(f"stands beside the manifest {file}; leave one of them out", param_hint="--filename")
+    file = filename or file
+    flags = Flags(name, image, workers, gpus, script, command)
     archive = None if code is None else archive_folder(code)
     manifest = manifest_from_file(file, flags) if file is not None else manifest_from_flags(flags, code, archive)
     for each in archive.left_out if archive is not None else ():
