@@ -1,7 +1,7 @@
 """A document that is no DistributedTrainingJob is named as what it is, so that nobody takes it for a job that is right.
 
 What stands beside a job (a ConfigMap, a claim, another operator's job) is skipped. A file that has no job of ours is a
-mistake, and another operator's job in it is pointed to the page for those who come from there.
+mistake, and another operator's job in it is pointed to `convert` and the page for those who come from there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from trainmaster.api.nearest import VERY_SIMILAR, nearest
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
+from trainmaster.cli.program import called
+from trainmaster.converting import can_convert
 
 # The page that names the fields of other operators' jobs one by one.
 _PAGE = "docs/migrating.md"
@@ -90,9 +92,10 @@ def mistake_of(value: Any) -> str | None:
         return f"has neither apiVersion nor kind; a job begins with apiVersion: {API_VERSION} and kind: {KIND}"
     other = other_job(value)
     if other is not None:
+        converted = f"{called()} convert makes one of ours of it, and " if can_convert(value) else ""
         return (
-            f"{kind} is a job of {other.owner}, which Trainmaster doesn't run; {_PAGE}#{other.section} says what its "
-            "fields are called here"
+            f"{kind} is a job of {other.owner}, which Trainmaster doesn't run; {converted}{_PAGE}#{other.section} says "
+            "what its fields are called here"
         )
     return None
 
