@@ -5,6 +5,7 @@
 | `main`, `dtj` | the two programs |
 | `commands` | a module for each command, and the list of them: read it first to add one |
 | `program` | the frame: help, wrong usage, options before a command, completion's words |
+| `process` | a command's process: no garbage collection at its start, a quick end |
 | `connection`, `output`, `job_names`, `file_names`, `durations` | what commands share: `-n`, `-o`, names, times |
 | `wrong_values` | sentences on values that an option can't have |
 | `listing`, `show`, `columns`, `watching` | jobs as a table, a view and objects; followed, in a terminal and a pipe |

@@ -58,6 +58,7 @@
 | `manifests` | `test_manifests` |
 | `other_kinds` | `test_manifests` |
 | `output` | `test_output` |
+| `process` | `test_process_end` |
 | `program` | `test_program`, `test_start` |
 | `settings_options` | `test_settings_options` |
 | `show` | `test_dtj_status` |
