@@ -119,7 +119,8 @@ NO_JOBS = {
     "a job of Kubeflow's": (
         PYTORCHJOB,
         "-:1:1: PyTorchJob is a job of Kubeflow's training operator, which Trainmaster doesn't run; "
-        "trainmaster convert makes one of ours of it, and docs/migrating.md#from-pytorchjob says what its fields are called here",
+        "trainmaster convert makes one of ours of it, and docs/migrating.md#from-pytorchjob says what its fields are "
+        "called here",
     ),
     "a job of Kubeflow Trainer's": (
         PYTORCHJOB.replace("kubeflow.org/v1", "trainer.kubeflow.org/v1alpha1").replace("PyTorchJob", "TrainJob"),
