@@ -18,7 +18,7 @@ import certifi
 import pytest
 import yaml
 
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.operator_under_test import OperatorProcess, install_crd, running_operator, training_job
 from trainmaster_local.testing.clusters import Cluster
 
 BIN = Path(sys.executable).parent
@@ -70,6 +70,20 @@ def test_a_plugin_that_isnt_installed_is_named_and_nobody_goes_on_as_nobody(
     code, output, errors = command(program, *arguments, kubeconfig=path)
     assert (code, output, len(errors.splitlines())) == (1, "", 1)
     assert "exec.command: the plugin 'cloud-login' isn't installed; install it" in errors
+
+
+def test_names_of_jobs_and_namespaces_are_completed(cluster: Cluster) -> None:
+    install_crd(cluster)
+    for name in ("bert-mrpc", "bert-sst2", "llama"):
+        apply(cluster, training_job(name, "pass"))
+    for words, wanted in (
+        (("-n", cluster.namespace, "status", "bert"), ["bert-mrpc", "bert-sst2"]),
+        (("wait", "-n", cluster.namespace, "l"), ["llama"]),
+        (("status", "-n", cluster.namespace), [cluster.namespace]),
+        (("-n", "kube-s"), ["kube-system"]),
+    ):
+        code, output, _ = command("kubectl_complete-dtj", *words, kubeconfig=cluster.kubeconfig)
+        assert (code, output.splitlines()) == (0, [*wanted, ":4"])
 
 
 # Prints which attempt it is, and ends when it is told to by a file; a signal ends it too.

@@ -20,6 +20,6 @@
 | `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |
 | `demo` | `trainmaster demo` |
 | `settings_options`, `keys` | `operator run`'s options, made from the settings of `controller`; `operator keys` |
-| `completion` | `kubectl_complete-dtj`, which kubectl asks to complete `kubectl dtj` |
+| `completion`, `connection_values` | `kubectl_complete-dtj`, which kubectl asks; values that Tab completes |
 | `terminal`, `console` | the only ways to print: texts of others can't command the terminal |
 """

@@ -11,13 +11,15 @@ import os
 import shlex
 import sys
 
-# Cobra's ShellCompDirectiveNoFileComp.
-NO_FILES = 4
+# Cobra's ShellCompDirectiveDefault, with which the shell completes paths where there are no choices, and
+# ShellCompDirectiveNoFileComp.
+PATHS, NO_PATHS = 0, 4
 
 
 def main() -> None:
     """Prints the completions. Typer's completion for fish prints the very lines that Cobra's does."""
     from trainmaster.cli.dtj import app
+    from trainmaster.cli.file_names import path_completed
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
     os.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
@@ -27,7 +29,7 @@ def main() -> None:
     try:
         app(prog_name="kubectl dtj")
     finally:
-        print(f":{NO_FILES}")
+        print(f":{PATHS if path_completed() else NO_PATHS}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,13 @@ class ConnectionOption(NamedTuple):
     def parameter(self, name: str) -> inspect.Parameter:
         """Returns the parameter that typer makes the option of."""
         flags = [self.flag, *([self.short] if self.short else [])]
-        info = typer.Option(*flags, metavar=self.metavar, help=self.help, rich_help_panel=PANEL)
+        info = typer.Option(
+            *flags,
+            metavar=self.metavar,
+            help=self.help,
+            rich_help_panel=PANEL,
+            autocompletion=_completion(name) if name in _COMPLETED else None,
+        )
         return inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, info]
         )
@@ -51,6 +57,18 @@ OPTIONS = {
         "--request-timeout", "TIME", "Time that an answer may take, such as 30s or 5m; 0 is for ever; default: 60s."
     ),
 }
+
+_COMPLETED = ("namespace", "context", "kubeconfig", "cluster", "user")
+
+
+def _completion(name: str) -> Callable[[typer.Context, str], list[str]]:
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        """Returns the values that the option can have, for tab completion."""
+        from trainmaster.cli.connection_values import values
+
+        return values(name, ctx, incomplete)
+
+    return complete
 
 
 @dataclass(frozen=True)

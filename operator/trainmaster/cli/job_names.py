@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.connection import OPTIONS, Connection
 from trainmaster.cli.program import called
 
 if TYPE_CHECKING:
@@ -15,15 +14,9 @@ if TYPE_CHECKING:
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of jobs for tab completion; none when no cluster answers."""
-    from trainmaster.api.printable import printable
-    from trainmaster.client import ClientError
+    from trainmaster.cli.connection_values import job_names
 
-    given: dict[str, Any] = {name: ctx.params.get(name) for name in OPTIONS}
-    try:
-        jobs = Connection(**given).client().list()
-    except ClientError:
-        return []
-    return [printable(job.name) for job in jobs if job.name.startswith(incomplete)]
+    return job_names(ctx, incomplete)
 
 
 def plain_name(value: str | None) -> str | None:

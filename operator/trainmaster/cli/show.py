@@ -75,6 +75,9 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     if job.status.phase is None:
         parts.append(Text(UNSEEN, style="yellow"))
     message = _blocking_message(job)
+    if job.status.failures:
+        # The failure above is what ended the job: left is what the operator says of it.
+        message = message.removeprefix(job.status.failures[0].message).lstrip("; ")
     if message:
         parts.append(Text(message, style="yellow" if not job.finished else ""))
     return Group(*parts)

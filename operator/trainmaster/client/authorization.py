@@ -6,6 +6,7 @@ Nothing here writes a token anywhere but into that header.
 from __future__ import annotations
 
 import base64
+import math
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -64,13 +65,18 @@ class TokenFile:
             raise ValueError(f"{path} is empty")
         return cls(path, token, time.monotonic())
 
-    def __call__(self) -> str:
+    @classmethod
+    def of_user(cls, user: Mapping[str, Any]) -> TokenFile:
+        """Returns the file of a kubeconfig's user, which counts before the token that stands there, as to kubectl."""
+        return cls(Path(user["tokenFile"]), user.get("token", ""), -math.inf)
+
+    def __call__(self) -> str | None:
         if time.monotonic() - self.read_at >= REREAD_SECONDS:
             self.read_at = time.monotonic()
             # While the file is replaced the old token does; the API server says so when it is too old.
             with suppress(OSError, ValueError):
                 self.token = self.path.read_text(encoding="utf-8").strip() or self.token
-        return f"Bearer {self.token}"
+        return f"Bearer {self.token}" if self.token else None
 
 
 @dataclass

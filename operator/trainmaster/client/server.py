@@ -62,6 +62,8 @@ def _of_kubeconfig(found: Kubeconfig) -> Server:
     authorization: Authorization = Fixed.of(user)
     if found.has_provider:
         authorization = ProviderToken.of(found)
+    elif found.user.get("tokenFile"):
+        authorization = TokenFile.of_user(found.user)
     elif found.plugin is not None and credentials is not None:
         authorization = PluginCredentials(found.plugin, credentials, tls)
     return Server(

@@ -237,6 +237,26 @@ def test_a_pod_asks_with_its_service_account_whose_token_is_read_again(
     ]
 
 
+def test_a_kubeconfig_s_token_file_is_read_again_and_counts_before_its_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first\n")
+    with serving(None) as served:
+        address = f"http://127.0.0.1:{served.port}"
+        for user in ({"tokenFile": "token"}, {"tokenFile": "token", "token": "old"}):
+            transport = connected(tmp_path, served, {"server": address}, user)
+            transport.request("GET", "/api")
+        (tmp_path / "token").write_text("second\n")
+        authorization = transport.server.authorization
+        assert isinstance(authorization, TokenFile)
+        authorization.read_at = time.monotonic() - 61
+        transport.request("GET", "/api")
+        (tmp_path / "token").unlink()
+        transport = connected(tmp_path, served, {"server": address}, user)
+        transport.request("GET", "/api")
+    assert [each["Authorization"] for each in served.headers] == [
+        *("Bearer first", "Bearer first", "Bearer second", "Bearer old")
+    ]
+
+
 def test_the_official_client_is_loaded_for_auth_providers_only(tmp_path: Path) -> None:
     """Its import takes longer than a command."""
     user = {"auth-provider": {"name": "oidc", "config": {"id-token": "a.b"}}}

@@ -95,6 +95,21 @@ def test_status_says_what_stands_in_the_way_and_not_that_nothing_did(transport: 
     assert "can be run" not in output
 
 
+def test_status_says_a_failure_that_ended_the_job_once(transport: FakeTransport) -> None:
+    said = "rank 5 of reviews-1 exited with 1\nRuntimeError: shapes differ"
+    failure = {"attempt": 2, "reason": "NonZeroExit", "message": said, "failedAt": "2026-11-21T04:00:00Z"}
+    ended = condition("Failed", "True", "MaxRestartsExceeded", f"{said}; no restart is left")
+    transport.answers = {
+        f"GET {JOBS}/reviews": job(phase="Failed", failures=[failure], conditions=[ACCEPTED, ended]),
+        f"GET {PODS}": {"items": []},
+    }
+    lines = run("status", "reviews").output.splitlines()
+    assert [line for line in lines if "RuntimeError" in line or "exited" in line] == [
+        *("  rank 5 of reviews-1 exited with 1", "  RuntimeError: shapes differ")
+    ]
+    assert lines[-1] == "no restart is left"
+
+
 def test_status_says_that_no_operator_has_seen_the_job(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(), f"GET {PODS}": {"items": []}}
     assert "no operator has accepted this job yet" in run("status", "reviews").output

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.file_names import complete_path
 from trainmaster.cli.program import Part
 
 app = Part()
@@ -14,10 +15,13 @@ app = Part()
 
 @app.command()
 def demo(
-    example: Annotated[Path, typer.Argument(help="The job to run.")] = Path("manifests/examples/reviews.yaml"),
-    folder: Annotated[Path, typer.Option("--folder", help="Where logs, checkpoints and curves are kept.")] = Path(
-        ".trainmaster/demo"
+    example: Annotated[Path, typer.Argument(help="The job to run.", autocompletion=complete_path)] = Path(
+        "manifests/examples/reviews.yaml"
     ),
+    folder: Annotated[
+        Path,
+        typer.Option("--folder", help="Where logs, checkpoints and curves are kept.", autocompletion=complete_path),
+    ] = Path(".trainmaster/demo"),
 ) -> None:
     """Train a real model on a cluster on this machine, and watch it. Stops everything that it started."""
     from trainmaster.cli import demo as demonstration

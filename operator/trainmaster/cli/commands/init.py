@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.file_names import complete_path
 from trainmaster.cli.program import Part
 
 app = Part()
@@ -14,7 +15,9 @@ app = Part()
 
 @app.command()
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the files.")] = Path(),
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the files.", autocompletion=complete_path)
+    ] = Path(),
     name: Annotated[str, typer.Option("--name", help="Name of the job.")] = "my-training",
     workers: Annotated[int, typer.Option("--workers", help="Number of pods.")] = 2,
     gpus: Annotated[int, typer.Option("--gpus", help="GPUs of each pod.")] = 0,

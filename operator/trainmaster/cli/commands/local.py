@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.file_names import complete_path
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -18,7 +19,12 @@ STATE_DIR = Path(".trainmaster/local")
 
 StateDir = Annotated[
     Path,
-    typer.Option("--state-dir", envvar="TRAINMASTER_LOCAL_DIR", help="Where the cluster keeps its files."),
+    typer.Option(
+        "--state-dir",
+        envvar="TRAINMASTER_LOCAL_DIR",
+        help="Where the cluster keeps its files.",
+        autocompletion=complete_path,
+    ),
 ]
 
 

@@ -10,6 +10,7 @@ import typer
 
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.durations import seconds
+from trainmaster.cli.file_names import complete_path
 from trainmaster.cli.job_names import JobName, find_job
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
@@ -27,7 +28,10 @@ WAIT_SECONDS = 600.0
 def push(
     connection: Connection,
     name: JobName,
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the code.", show_default=False)] = Path(),
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="[DIR]", help="Folder of the code.", show_default=False, autocompletion=complete_path),
+    ] = Path(),
     wait: Annotated[bool, typer.Option(help="Wait until the new code's ranks are up.")] = True,
     timeout: Annotated[
         float | None,

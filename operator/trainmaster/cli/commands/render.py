@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainmaster.cli.file_names import Files
+from trainmaster.cli.file_names import Files, complete_path
 from trainmaster.cli.program import Part
 
 app = Part()
@@ -18,7 +18,10 @@ def render(
     files: Files,
     output: Annotated[Literal["yaml", "json"], typer.Option("--output", "-o", help="Format.")] = "yaml",
     directory: Annotated[
-        Path | None, typer.Option("--directory", "-d", help="Write a file for each child there, not to stdout.")
+        Path | None,
+        typer.Option(
+            "--directory", "-d", help="Write a file for each child there, not to stdout.", autocompletion=complete_path
+        ),
     ] = None,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of jobs whose file names none.")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.file_names import complete_path
 from trainmaster.cli.output import ObjectOutput, object_name, print_value
 from trainmaster.cli.program import Command, Part, called
 from trainmaster.cli.terminal import say
@@ -31,17 +32,25 @@ def submit(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE | -- COMMAND...]", help="Manifest, or what each worker runs.", show_default=False
+            metavar="[FILE | -- COMMAND...]",
+            help="Manifest, or what each worker runs.",
+            show_default=False,
+            autocompletion=complete_path,
         ),
     ] = None,
-    filename: Annotated[str | None, typer.Option("--filename", "-f", help="Manifest.", show_default=False)] = None,
+    filename: Annotated[
+        str | None, typer.Option("--filename", "-f", help="Manifest.", show_default=False, autocompletion=complete_path)
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the job; default: the script's, and a few letters.")] = None,
     image: Annotated[str | None, typer.Option(help="Image of the workers; default: the bundled one.")] = None,
     workers: Annotated[int | None, typer.Option(help="Number of workers; default: 1.")] = None,
     gpus: Annotated[int | None, typer.Option(help="Accelerators of each worker.")] = None,
     script: Annotated[str | None, typer.Option(help="Python script to run; its arguments follow after --.")] = None,
     code: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the code, in which the workers start.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of the code, in which the workers start.", autocompletion=complete_path
+        ),
     ] = None,
     code_claim: Annotated[
         str | None,

@@ -51,7 +51,7 @@ def wait(
     from trainmaster.cli.show import failure_summary
 
     if phase.lower() not in wait_targets():
-        kubectls = "; conditions are for kubectl wait" if "=" in phase else ""
+        kubectls = "; kubectl wait has conditions and delete" if "=" in phase or phase.lower() == "delete" else ""
         targets = ", ".join(wait_targets())
         raise typer.BadParameter(f"{phase!r} is no phase; use one of {targets}{kubectls}", param_hint="--for")
     jobs = connection.client()
