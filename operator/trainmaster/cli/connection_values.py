@@ -26,7 +26,8 @@ def values(option: str, ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the values of an option that begin so."""
     if option == "kubeconfig":
         return complete_path(incomplete)
-    connection, found = _connection(ctx), list[str]()
+    connection = _connection(ctx)
+    found: Iterable[str] = ()
     with _silent():
         if option == "namespace":
             found = _namespaces(replace(connection, namespace=None))
@@ -37,7 +38,7 @@ def values(option: str, ctx: typer.Context, incomplete: str) -> list[str]:
 
 def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of the namespace's jobs that begin so."""
-    found = list[str]()
+    found: Iterable[str] = ()
     with _silent():
         found = [job.name for job in _connection(ctx).client().list()]
     return _beginning(found, incomplete)
