@@ -4,7 +4,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 python=${VENV:-.venv}/bin/python
-pytest=("$python" -m pytest -q -p no:cacheprovider)
+# What takes long is named, so that it is seen when a stage grows.
+pytest=("$python" -m pytest -q -p no:cacheprovider --durations=10 --durations-min=4)
 failed=0
 recorded=local/tests/cluster/conformance/test_api.py
 # Tests of real processes that may fail once and pass alone before the run fails, and those that are run again, in all
