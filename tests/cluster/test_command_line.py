@@ -221,6 +221,8 @@ def test_in_a_terminal_the_clock_moves_and_into_a_pipe_names_are_whole(
         stdin=slave,
         stdout=slave,
         stderr=slave,
+        # A shell has what it starts in the background ignore SIGINT, and that is inherited through these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(slave)
     shown = bytearray()
