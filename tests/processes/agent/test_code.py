@@ -94,11 +94,13 @@ class Pod:
             lambda: len(list(tasks.iterdir())) == 2, what=f"a search for code; the agent printed {self.agent.output()}"
         )
 
+    def until_finished(self) -> None:
+        self.agent.until_state("Finished")
+
     def refusal(self) -> str:
         """Return why the attempt couldn't be launched; no rank has run."""
-        assert self.agent.exit_code() == 65, self.agent.output()
-        report = self.agent.termination()
-        assert (report["state"], report["reason"], self.ran()) == ("Failed", "LaunchError", [])
+        report = self.agent.until_state("Failed")
+        assert (report["reason"], report["exitCode"], self.ran()) == ("LaunchError", 65, [])
         return str(report["error"])
 
 
@@ -113,7 +115,7 @@ def test_ranks_and_the_setup_line_run_in_the_folder_of_the_code(job: Job) -> Non
     pod.bring(data)
     pod.start()
     pod.order(data)
-    assert pod.agent.exit_code() == 0, pod.agent.output()
+    pod.until_finished()
     assert pod.agent.lines("ran") == [f"1 one {pod.folder}"]
     assert f"[setup]: setup in {pod.folder}" in pod.agent.output()
 
@@ -129,7 +131,7 @@ def test_ranks_wait_for_the_archive_that_the_operator_has_signed(pod: Pod, befor
     pod.until_searching()
     assert agent.report().get("state") != "Running"
     pod.bring(data)
-    assert agent.exit_code() == 0, agent.output()
+    pod.until_finished()
     assert pod.ran() == ["1 one"]
 
 
@@ -140,7 +142,7 @@ def test_the_archive_that_is_called_by_its_digest_is_preferred(pod: Pod) -> None
     (pod.volume / f"{digest(data)}.tar.gz").write_bytes(data)
     pod.start()
     pod.order(data)
-    assert pod.agent.exit_code() == 0, pod.agent.output()
+    pod.until_finished()
     assert pod.ran() == ["1 one"]
 
 
@@ -157,11 +159,19 @@ def test_an_archive_that_never_comes_fails_the_attempt(pod: Pod, present: bytes 
     )
 
 
+def test_the_container_of_an_attempt_without_its_code_ends_with_the_sentence(pod: Pod) -> None:
+    """Where no operator follows, the kubelet brings it to the API server."""
+    pod.bring(b"no archive")
+    pod.start()
+    pod.order(b"no archive")
+    assert pod.agent.exit_code() == 65
+    assert pod.agent.termination()["error"].startswith(f"the code of {SOURCE} can't be unpacked: it is no archive")
+
+
 def test_a_pod_without_a_volume_of_code_says_so(job: Job) -> None:
     agent = job.agent(0).start("true")
     job.annotate(job.assignment(1, code=digest(b"")))
-    assert agent.exit_code() == 65
-    assert agent.termination()["error"] == (
+    assert agent.until_state("Failed")["error"] == (
         "this pod mounts no code (TRAINMASTER_CODE_DIR is not set); delete it, so that it is made anew"
     )
 
@@ -221,7 +231,6 @@ def test_an_archive_that_is_too_large_is_named(pod: Pod) -> None:
         file.truncate(MAX_CODE_BYTES + 1)
     pod.start(agent=IMPATIENT)
     pod.order(b"")
-    until(lambda: pod.agent.process is not None and pod.agent.process.poll() is not None, what="the agent's end")
     assert f": {pod.volume}/code.tar.gz has more than 64 MiB; check the volume" in pod.refusal()
 
 

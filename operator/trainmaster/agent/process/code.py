@@ -250,13 +250,12 @@ def _open(path: str) -> Optional[BinaryIO]:
 
 
 def _digest(path: str, file: BinaryIO) -> str:
-    hashing = _Hashing(file)
     try:
-        return hashing.digest()
+        if os.fstat(file.fileno()).st_size > MAX_CODE_BYTES:
+            raise UnreadableArchive(f"{path} has more than {MAX_CODE_BYTES >> 20} MiB")
+        return _Hashing(file).digest()
     except OSError as error:
         raise _unreadable(path, error) from error
-    except RefusedArchive as error:
-        raise UnreadableArchive(f"{path} has {error}") from error
 
 
 def _unreadable(path: str, error: OSError) -> UnreadableArchive:
@@ -277,7 +276,7 @@ class _Hashing:
         self._found.update(data)
         self._size += len(data)
         if self._size > MAX_CODE_BYTES:
-            raise RefusedArchive(f"more than {MAX_CODE_BYTES >> 20} MiB")
+            raise RefusedArchive(f"it has more than {MAX_CODE_BYTES >> 20} MiB")
         return data
 
     def digest(self) -> str:
