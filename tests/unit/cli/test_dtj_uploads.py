@@ -114,6 +114,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     reviews["spec"]["code"] = {"digest": "0" * 64, "claim": {"claimName": "archives", "path": "code/reviews"}}
     fake.objects[f"{JOBS}/reviews"] = reviews
     monkeypatch.setattr(claims, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(claims, "UPLOAD_SECONDS", 2)
     monkeypatch.setattr(Connection, "client", lambda _: JobClient("default", transport=fake))
     return fake
 
@@ -274,7 +275,8 @@ def test_ctrl_c_leaves_nothing(cluster: FakeCluster, folder: Path, request_: str
 def test_a_second_ctrl_c_leaves_no_pod(cluster: FakeCluster, folder: Path) -> None:
     """What the pod owns goes with it."""
     cluster.after[f"GET {PODS}/{POD}"] = raising(KeyboardInterrupt())
-    cluster.after[f"DELETE {PODS}/{POD}"] = raising(KeyboardInterrupt())
+    for path in (f"{PODS}/{POD}", f"{CORE}/configmaps/{POD}-0"):
+        cluster.after[f"DELETE {path}"] = raising(KeyboardInterrupt())
     assert push(folder).exit_code == 130
     assert POD not in cluster.left()
 

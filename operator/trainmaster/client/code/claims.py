@@ -46,13 +46,8 @@ _PROGRAM = """
 import hashlib, os, sys
 folder, digest, pieces, kept, named = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 path = os.path.join(folder, digest + ".tar.gz")
-def remove_unfinished():
-    for name in os.listdir(folder):
-        if name.endswith(".tar.gz.new"):
-            os.remove(os.path.join(folder, name))
 try:
     os.makedirs(folder, exist_ok=True)
-    remove_unfinished()
     found = hashlib.sha256()
     try:
         with open(path + ".new", "wb") as file:
@@ -67,7 +62,9 @@ try:
             sys.exit("the pieces have the digest " + found.hexdigest())
         os.replace(path + ".new", path)
     finally:
-        remove_unfinished()
+        for name in os.listdir(folder):
+            if name.endswith(".tar.gz.new"):
+                os.remove(os.path.join(folder, name))
     os.utime(path)
     archives = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".tar.gz")]
     current = os.path.join(folder, named + ".tar.gz")
