@@ -26,7 +26,7 @@ SOURCE = "the ConfigMap mine-code"
 IMPATIENT = [
     sys.executable,
     "-c",
-    "import sys; from trainmaster.agent.process import code; code.WAIT_SECONDS = 0.4; "
+    "import sys; from trainmaster.agent.process import code; code.WAIT_SECONDS = 1.0; "
     "from trainmaster.agent.main import main; sys.exit(main())",
 ]
 # A rank says which code it runs and stays, or ends where it is to.
@@ -154,7 +154,7 @@ def test_an_archive_that_never_comes_fails_the_attempt(pod: Pod, present: bytes 
     pod.start(agent=IMPATIENT)
     pod.order(data)
     assert pod.refusal() == (
-        f"{SOURCE} doesn't have the code {digest(data)[:12]} that spec.code.digest names, after 0.4 s; push the code "
+        f"{SOURCE} doesn't have the code {digest(data)[:12]} that spec.code.digest names, after 1 s; push the code "
         "again (kubectl dtj push)"
     )
 
@@ -239,7 +239,7 @@ def test_an_archive_that_cannot_be_read_is_named_with_the_reason(pod: Pod) -> No
     pod.start(agent=IMPATIENT)
     pod.order(b"")
     assert pod.refusal() == (
-        f"the code {digest(b'')[:12]} of {SOURCE} can't be read, after 0.4 s: {pod.volume}/code.tar.gz: Is a "
+        f"the code {digest(b'')[:12]} of {SOURCE} can't be read, after 1 s: {pod.volume}/code.tar.gz: Is a "
         "directory; check the volume"
     )
 
