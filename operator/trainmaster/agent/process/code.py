@@ -16,9 +16,9 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Optional
+from typing import Any, BinaryIO, NamedTuple, Optional
 
-from trainmaster.agent.loop import Loop
+from trainmaster.agent.loop import Loop, Timer
 from trainmaster.agent.planner.events import CodeFetched, CodeRefused, Event
 from trainmaster.agent.process.saved_report import write_atomically
 from trainmaster.agent.settings import Settings
@@ -37,6 +37,10 @@ class RefusedArchive(Exception):
     """The archive has what no archive of code has."""
 
 
+class UnreadableArchive(Exception):
+    """The file can't be read, so nobody knows whether it is the archive."""
+
+
 class Installed(NamedTuple):
     """Installed is what the folder has of an archive."""
 
@@ -48,18 +52,23 @@ class Installed(NamedTuple):
 
 
 class Code:
-    """Code looks for an archive, and unpacks it in a thread; one at a time. Else all is in the loop's thread."""
+    """Code looks for an archive and unpacks it, in one thread at a time: the archive may lie on a file server that has
+    gone, and the agent answers all the same. All but `_search` is in the loop's thread.
+    """
 
     def __init__(self, loop: Loop, settings: Settings, put: Callable[[Event], None]) -> None:
         self._loop, self._settings, self._put = loop, settings, put
         self.folder = os.path.join(settings.state_dir, "code")
         self._stamp = os.path.join(settings.state_dir, "code.json")
         self._wanted = ""
-        self._until = 0.0
+        self._limit: Optional[Timer] = None
         self._works = False
-        """Whether the thread does."""
-        self._seen: dict[str, tuple[int, ...]] = {}
-        """Versions of files that hold another archive."""
+        """Whether there is a thread."""
+        self._reads = ""
+        """The file that the thread reads; empty while it waits, and once it unpacks what it has read."""
+        self._unpacks = False
+        self._problem = ""
+        """Why the thread couldn't read a file."""
 
     def enter(self, environ: dict[str, str]) -> None:
         """Make the folder the working directory, and the first place of imports."""
@@ -70,91 +79,136 @@ class Code:
 
     def fetch(self, digest: str) -> None:
         """Put `CodeFetched` when the folder has this archive, or `CodeRefused`."""
-        self._wanted, self._until = digest, time.monotonic() + WAIT_SECONDS
-        self._seen.clear()
+        if self._limit is not None:
+            self._limit.cancel()
+        self._wanted, self._problem = digest, ""
+        self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
         if not self._works:
-            self._look(digest)
+            self._start()
 
-    def _look(self, digest: str) -> None:
-        if digest != self._wanted or self._works:
-            return
+    def _start(self) -> None:
+        digest = self._wanted
         if read_installed(self._stamp).digest == digest:
             self._end(CodeFetched(digest))
             return
-        path = self._changed_file(digest)
-        if path is not None:
-            self._works = True
-            self._start_thread(digest, path)
-        elif time.monotonic() < self._until:
-            self._loop.call_later(POLL_SECONDS, lambda: self._look(digest))
-        else:
-            self._end(CodeRefused(digest, self._not_there(digest)))
+        # Here, because most jobs bring no code.
+        import threading
 
-    def _changed_file(self, digest: str) -> Optional[str]:
-        """Returns the file that may be the archive, where it wasn't found to be another one."""
+        self._works = True
+        threading.Thread(target=self._search, args=(digest,), name="code", daemon=True).start()
+
+    def _search(self, digest: str) -> None:
+        event: Optional[Event] = None
+        seen: dict[str, tuple[int, ...]] = {}
+        try:
+            while event is None and self._wanted == digest:
+                path = self._changed_file(digest, seen)
+                if path is None:
+                    time.sleep(POLL_SECONDS)
+                elif self._install(path, digest):
+                    event = CodeFetched(digest)
+        except RefusedArchive as error:
+            event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {error}")
+        except OSError as error:
+            # Not the error's own file name: a full disk names none, and what is renamed is named where it comes from.
+            event = CodeRefused(digest, f"cannot unpack the code into {self.folder}: {error.strerror or error}")
+        except Exception as error:
+            # The attempt would wait for a thread that is gone.
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {reason}")
+        self._loop.call_from_thread(lambda: self._worked(digest, event))
+
+    def _changed_file(self, digest: str, seen: dict[str, tuple[int, ...]]) -> Optional[str]:
+        """Returns the file that may be the archive, where this version of it wasn't seen yet."""
         for name in (f"{digest}.tar.gz", CODE_ARCHIVE):
             path = os.path.join(self._settings.code_dir, name)
             try:
                 found = os.stat(path)
             except OSError:
                 continue
-            version = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if self._seen.get(path) != version:
-                self._seen[path] = version
+            version = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+            if seen.get(path) != version:
+                seen[path] = version
                 return path
         return None
 
-    def _start_thread(self, digest: str, path: str) -> None:
-        # Here, because most jobs bring no code.
-        import threading
+    def _install(self, path: str, digest: str) -> bool:
+        def unpack() -> None:
+            self._reads, self._unpacks = "", True
 
-        def work() -> None:
-            event: Optional[Event]
-            try:
-                event = CodeFetched(digest) if install(path, digest, self.folder, self._stamp) else None
-            except RefusedArchive as error:
-                event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {error}")
-            except OSError as error:
-                event = CodeRefused(digest, f"cannot unpack the code into {error.filename}: {error.strerror}")
-            self._loop.call_from_thread(lambda: self._worked(digest, event))
-
-        threading.Thread(target=work, name="code", daemon=True).start()
+        self._reads = path
+        try:
+            return install(path, digest, self.folder, self._stamp, unpack)
+        except UnreadableArchive as error:
+            self._problem = str(error)
+            return False
+        finally:
+            self._reads, self._unpacks = "", False
 
     def _worked(self, digest: str, event: Optional[Event]) -> None:
         self._works = False
         if digest == self._wanted and event is not None:
             self._end(event)
+        elif self._wanted:
+            self._start()
+
+    def _give_up(self) -> None:
+        if self._unpacks:
+            # That may take as long as the disk does.
+            self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
         else:
-            self._look(self._wanted)
+            self._end(CodeRefused(self._wanted, self._not_there(self._wanted)))
 
     def _end(self, event: Event) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
         self._wanted = ""
         self._put(event)
 
     def _not_there(self, digest: str) -> str:
+        problem = f"nothing comes from {self._reads}" if self._reads else self._problem
+        if problem:
+            return (
+                f"the code {digest[:12]} of {self._settings.code_source} can't be read, after {WAIT_SECONDS:g} s: "
+                f"{problem}; check the volume"
+            )
         return (
             f"{self._settings.code_source} doesn't have the code {digest[:12]} that spec.code.digest names, after "
             f"{WAIT_SECONDS:g} s; push the code again (kubectl dtj push)"
         )
 
 
-def install(path: str, digest: str, folder: str, stamp: str) -> bool:
-    """Bring an archive's files into the folder; False: the file is another archive.
+def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[], None] = lambda: None) -> bool:
+    """Bring an archive's files into the folder; False: the file is another archive. `unpack` is called once it isn't.
 
-    Raises RefusedArchive, and OSError where the folder can't be written.
+    Raises RefusedArchive, UnreadableArchive, and OSError where the folder can't be written.
     """
-    try:
-        if _digest(path) != digest:
-            return False
-    except OSError:
-        # Between two versions of the volume.
+    file = _open(path)
+    if file is None:
         return False
+    with file:
+        if _digest(path, file) != digest:
+            return False
+        unpack()
+        staging = f"{folder}.new"
+        try:
+            _install(file, digest, folder, stamp, staging)
+        finally:
+            # A disk that is full would stay so.
+            shutil.rmtree(staging, ignore_errors=True)
+    return True
+
+
+def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str) -> None:
     before = read_installed(stamp)
-    staging = f"{folder}.new"
     shutil.rmtree(staging, ignore_errors=True)
     os.makedirs(staging)
     moment = max(int(time.time()), before.time + 1)
-    files = _unpack(path, staging, moment)
+    file.seek(0)
+    hashing = _Hashing(file)
+    files = _unpack(hashing, staging, moment)
+    if hashing.digest() != digest:
+        raise RefusedArchive("it was changed while it was read")
     everything = sorted({*before.files, *files})
     _write_stamp(stamp, Installed("", moment, tuple(everything)))
     for folder_name in {os.path.dirname(name) for name in everything}:
@@ -168,9 +222,7 @@ def install(path: str, digest: str, folder: str, stamp: str) -> bool:
             shutil.rmtree(target)
         os.replace(os.path.join(staging, name), target)
     _remove_empty(folder, before.files)
-    shutil.rmtree(staging, ignore_errors=True)
     _write_stamp(stamp, Installed(digest, moment, tuple(files)))
-    return True
 
 
 def read_installed(stamp: str) -> Installed:
@@ -187,21 +239,54 @@ def _write_stamp(stamp: str, installed: Installed) -> None:
     write_atomically(stamp, json.dumps(installed._asdict()))
 
 
-def _digest(path: str) -> str:
-    import hashlib
-
-    found, size = hashlib.sha256(), 0
-    with open(path, "rb") as file:
-        while size <= MAX_CODE_BYTES:
-            data = file.read(_CHUNK)
-            if not data:
-                return found.hexdigest()
-            size += len(data)
-            found.update(data)
-    return ""
+def _open(path: str) -> Optional[BinaryIO]:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        # Between two versions of the volume.
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
-def _unpack(path: str, staging: str, moment: int) -> list[str]:
+def _digest(path: str, file: BinaryIO) -> str:
+    try:
+        if os.fstat(file.fileno()).st_size > MAX_CODE_BYTES:
+            raise UnreadableArchive(f"{path} has more than {MAX_CODE_BYTES >> 20} MiB")
+        return _Hashing(file).digest()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> UnreadableArchive:
+    return UnreadableArchive(f"{path}: {error.strerror or error}")
+
+
+class _Hashing:
+    """_Hashing says what the bytes that were read from a file hash to: another time they may be others."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        import hashlib
+
+        self._file, self._found, self._size = file, hashlib.sha256(), 0
+
+    def read(self, size: int = _CHUNK) -> bytes:
+        """Returns the next bytes. Raises RefusedArchive for more than an archive has."""
+        data = self._file.read(size)
+        self._found.update(data)
+        self._size += len(data)
+        if self._size > MAX_CODE_BYTES:
+            raise RefusedArchive(f"it has more than {MAX_CODE_BYTES >> 20} MiB")
+        return data
+
+    def digest(self) -> str:
+        """Returns the digest of the whole file, whose rest is read."""
+        while self.read():
+            continue
+        return self._found.hexdigest()
+
+
+def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
     """Returns the names of the files and links that were written below `staging`."""
     import tarfile
     import zlib
@@ -210,7 +295,7 @@ def _unpack(path: str, staging: str, moment: int) -> list[str]:
     folders: set[str] = {""}
     size = 0
     try:
-        for member, read in _members(path):
+        for member, read in _members(packed):
             if member.isdir() and all(part in ("", ".") for part in member.name.split("/")):
                 continue
             name = _safe_name(member.name)
@@ -243,11 +328,11 @@ def _unpack(path: str, staging: str, moment: int) -> list[str]:
     return list(files)
 
 
-def _members(path: str) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
+def _members(packed: Any) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
     import gzip
     import tarfile
 
-    with gzip.open(path, "rb") as unpacked:
+    with gzip.GzipFile(mode="rb", fileobj=packed) as unpacked:
         bounded = _Bounded(unpacked)
         with tarfile.open(fileobj=bounded, mode="r|", errorlevel=1) as archive:  # type: ignore[call-overload]
             for member in archive:

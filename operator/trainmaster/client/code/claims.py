@@ -1,31 +1,37 @@
 """An archive that no ConfigMap holds comes onto a volume by a pod that lives for a moment, on any cluster.
 
 The pod has the job's image, mounts the claim and the archive in pieces, puts them together, and compares the digest.
-The pieces are ConfigMaps that the pod owns: whatever becomes of this program, they go with the pod, which has a
-deadline. The archive before this one stays: pods that come back need it until the job names the new one.
+The pieces are ConfigMaps that the pod owns, and they go with it. This program removes the pod whatever happens, Ctrl-C
+too; where it can't (it was killed), the pod ends by its deadline, and the next upload removes it. The archive that the
+job names stays: pods that come back need it until the job names the new one.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from trainmaster.api.v1alpha1 import DEFAULT_IMAGE
 from trainmaster.client.code.archive import Archive
 from trainmaster.client.code.places import CODE_LABEL, MAX_CONFIG_MAP_BYTES
-from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, WaitTimeout
+from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NotAllowed
 from trainmaster.client.jobs import FIELD_MANAGER, JobClient, TrainingJob
 from trainmaster.wire.names import JOB_UID_LABEL
 
 UPLOAD_SECONDS = 300
 POLL_SECONDS = 0.2
 KEPT_ARCHIVES = 2
+UPLOAD_ANNOTATION = "trainmaster.dev/upload"
+"""It says which run of this program has made the pod."""
 # gid of the bundled image's user: the volume must be writable for it (images/trainer/Dockerfile).
 BUNDLED_GROUP = 65532
 # Of the job's podTemplate what lets a pod come up where its workers do.
 _TAKEN_FROM_POD = ("imagePullSecrets", "tolerations", "nodeSelector", "securityContext", "priorityClassName")
+NO_NODE = "it has no node"
 _WAITING = {
     "ErrImagePull": "its image can't be pulled",
     "ImagePullBackOff": "its image can't be pulled",
@@ -34,29 +40,39 @@ _WAITING = {
     "CreateContainerError": "its container can't be made",
 }
 
-# $0.. of `python3 -c`: the folder, the digest, the number of pieces, the archives to keep.
+# What stands behind `python3 -c`: the folder, the digest, the number of pieces, the archives to keep, and the digest
+# that the job names (or nothing). One upload runs at a time: what else is unfinished was left by one that was killed.
 _PROGRAM = """
 import hashlib, os, sys
-folder, digest, pieces, kept = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-os.makedirs(folder, exist_ok=True)
+folder, digest, pieces, kept, named = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 path = os.path.join(folder, digest + ".tar.gz")
-found = hashlib.sha256()
-with open(path + ".new", "wb") as file:
-    for piece in range(pieces):
-        with open("/run/pieces/piece-%d" % piece, "rb") as source:
-            data = source.read()
-        found.update(data)
-        file.write(data)
-    file.flush()
-    os.fsync(file.fileno())
-if found.hexdigest() != digest:
-    os.remove(path + ".new")
-    sys.exit("the pieces have the digest " + found.hexdigest())
-os.replace(path + ".new", path)
-os.utime(path)
-archives = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".tar.gz")]
-for old in sorted(archives, key=os.path.getmtime, reverse=True)[kept:]:
-    os.remove(old)
+try:
+    os.makedirs(folder, exist_ok=True)
+    found = hashlib.sha256()
+    try:
+        with open(path + ".new", "wb") as file:
+            for piece in range(pieces):
+                with open("/run/pieces/piece-%d" % piece, "rb") as source:
+                    data = source.read()
+                found.update(data)
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if found.hexdigest() != digest:
+            sys.exit("the pieces have the digest " + found.hexdigest())
+        os.replace(path + ".new", path)
+    finally:
+        for name in os.listdir(folder):
+            if name.endswith(".tar.gz.new"):
+                os.remove(os.path.join(folder, name))
+    os.utime(path)
+    archives = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".tar.gz")]
+    current = os.path.join(folder, named + ".tar.gz")
+    archives.sort(key=lambda each: (each == path, each == current, os.path.getmtime(each)))
+    for old in archives[:-kept]:
+        os.remove(old)
+except OSError as error:
+    sys.exit("%s: %s" % (error.filename or folder, error.strerror))
 """
 
 
@@ -65,46 +81,96 @@ def upload_to_claim(
 ) -> None:
     """Puts the archive onto the claim that `spec.code` names; `beside`: the job whose pods mount it already.
 
-    Raises InvalidRequest and WaitTimeout with what stood in the way.
+    Raises InvalidRequest and NotAllowed with what stood in the way.
     """
     pieces = [
         archive.data[start : start + MAX_CONFIG_MAP_BYTES]
         for start in range(0, len(archive.data), MAX_CONFIG_MAP_BYTES)
     ]
-    claim = spec["code"]["claim"]
+    claim = spec["code"]["claim"]["claimName"]
     try:
-        jobs.transport.request(
-            "GET", f"/api/v1/namespaces/{jobs.namespace}/persistentvolumeclaims/{claim['claimName']}"
-        )
+        jobs.transport.request("GET", f"/api/v1/namespaces/{jobs.namespace}/persistentvolumeclaims/{claim}")
     except JobNotFound as error:
         raise InvalidRequest(
-            f"there is no PersistentVolumeClaim {claim['claimName']} in {jobs.namespace} to bring the code to; create "
-            "it, or name another by --code-claim"
+            f"there is no PersistentVolumeClaim {claim} in {jobs.namespace} to bring the code to; create it, or name "
+            "another by --code-claim"
         ) from error
     pod = f"{name}-code-upload"
-    pods = f"/api/v1/namespaces/{jobs.namespace}/pods"
-    body = _pod(pod, name, spec, archive.digest, len(pieces), beside)
+    path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod}"
+    with _refusals_explained(claim), _made_pod(jobs, _pod(pod, name, spec, archive.digest, len(pieces), beside)) as uid:
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
+        try:
+            for number, piece in enumerate(pieces):
+                config_map = {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "metadata": {"name": _piece(pod, number), "labels": {CODE_LABEL: name}, "ownerReferences": [owner]},
+                    "binaryData": {"piece": b64encode(piece).decode()},
+                }
+                _replace(jobs, config_map)
+            _wait(jobs, path, pod, uid)
+        finally:
+            # The pod comes first: it takes its pieces with it, should this be interrupted too.
+            _delete(jobs, path, uid)
+            for number in range(len(pieces)):
+                _delete(jobs, f"/api/v1/namespaces/{jobs.namespace}/configmaps/{_piece(pod, number)}")
+
+
+@contextmanager
+def _refusals_explained(claim: str) -> Iterator[None]:
+    """Says of what the API server refuses (rights, quotas, admission) what it was for, and what needs no pod."""
     try:
-        made = jobs.transport.request("POST", pods, query={"fieldManager": FIELD_MANAGER}, body=body)
-    except JobExists as error:
-        raise InvalidRequest(
-            f"pod {pod} is there: code is being brought to job {name} by somebody else; wait for it, or delete the pod"
+        yield
+    except NotAllowed as error:
+        raise NotAllowed(
+            f"a pod has to bring the code to claim {claim}, and the cluster refuses it or its pieces: {error}; code of "
+            f"up to {MAX_CONFIG_MAP_BYTES // 1000} KB (compressed) needs no pod: ignore what isn't code"
         ) from error
+
+
+@contextmanager
+def _made_pod(jobs: JobClient, body: dict[str, Any]) -> Iterator[str]:
+    """Gives the uid of a pod that is made; no pod of ours is left where nobody learns whether it was made."""
+    pods = f"/api/v1/namespaces/{jobs.namespace}/pods"
+    pod, token = body["metadata"]["name"], secrets.token_hex(8)
+    body["metadata"]["annotations"] = {UPLOAD_ANNOTATION: token}
     try:
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": made["metadata"]["uid"]}
-        for number, piece in enumerate(pieces):
-            config_map = {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": _piece(pod, number), "labels": {CODE_LABEL: name}, "ownerReferences": [owner]},
-                "binaryData": {"piece": b64encode(piece).decode()},
-            }
-            _replace(jobs, config_map)
-        _wait(jobs, f"{pods}/{pod}", pod)
-    finally:
-        for number in range(len(pieces)):
-            _delete(jobs, f"/api/v1/namespaces/{jobs.namespace}/configmaps/{_piece(pod, number)}")
-        _delete(jobs, f"{pods}/{pod}", now=True)
+        try:
+            made = jobs.transport.request("POST", pods, query={"fieldManager": FIELD_MANAGER}, body=body)
+        except JobExists:
+            _remove_ended(jobs, f"{pods}/{pod}", pod)
+            made = jobs.transport.request("POST", pods, query={"fieldManager": FIELD_MANAGER}, body=body)
+    except (InvalidRequest, NotAllowed, JobExists, JobNotFound):
+        raise
+    except BaseException:
+        # Ctrl-C, or the connection broke: the request may have come through all the same.
+        _delete_own(jobs, f"{pods}/{pod}", token)
+        raise
+    yield made["metadata"]["uid"]
+
+
+def _remove_ended(jobs: JobClient, path: str, pod: str) -> None:
+    """Removes the pod of an upload that was killed. Raises InvalidRequest where it may be at work."""
+    try:
+        present = jobs.transport.request("GET", path)
+    except JobNotFound:
+        return
+    if (present.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+        raise InvalidRequest(
+            f"pod {pod} is there: code is being brought to the job by somebody else; wait for it, or delete "
+            f"the pod where nobody does that any more (kubectl delete pod {pod})"
+        )
+    _delete(jobs, path, present["metadata"]["uid"])
+
+
+def _delete_own(jobs: JobClient, path: str, token: str) -> None:
+    try:
+        present = jobs.transport.request("GET", path)
+    except ClientError:
+        # It wasn't made; or the connection is gone for good, and the next upload removes it.
+        return
+    if (present["metadata"].get("annotations") or {}).get(UPLOAD_ANNOTATION) == token:
+        _delete(jobs, path, present["metadata"]["uid"])
 
 
 def _pod(
@@ -135,7 +201,8 @@ def _pod(
         {"configMap": {"name": _piece(pod, number), "items": [{"key": "piece", "path": f"piece-{number}"}]}}
         for number in range(pieces)
     ]
-    arguments = [f"/run/claim/{claim['path']}", digest, str(pieces), str(KEPT_ARCHIVES)]
+    named = "" if beside is None else str(((beside.raw.get("spec") or {}).get("code") or {}).get("digest") or "")
+    arguments = [f"/run/claim/{claim['path']}", digest, str(pieces), str(KEPT_ARCHIVES), named]
     limits = {"cpu": "500m", "memory": "256Mi"}
     return {
         "apiVersion": "v1",
@@ -183,29 +250,44 @@ def _replace(jobs: JobClient, body: Mapping[str, Any]) -> None:
         jobs.transport.request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=body)
 
 
-def _wait(jobs: JobClient, path: str, pod: str) -> None:
-    """Waits for the pod to succeed. Raises InvalidRequest with why it can't, WaitTimeout where it doesn't."""
+def _wait(jobs: JobClient, path: str, pod: str, uid: str) -> None:
+    """Waits for the pod to succeed. Raises InvalidRequest with why it can't, or doesn't."""
     until = time.monotonic() + UPLOAD_SECONDS
+    which = f"pod {pod}, which brings the code to its volume,"
     while True:
         try:
             status = jobs.transport.request("GET", path).get("status") or {}
         except JobNotFound as error:
-            raise InvalidRequest(f"pod {pod}, which brings the code to its volume, was deleted; try again") from error
+            raise InvalidRequest(f"{which} was deleted; try again") from error
         phase = status.get("phase")
         if phase == "Succeeded":
             return
         problem = _problem(status)
-        if phase == "Failed" or (problem and not problem.startswith("it has no node")):
+        if phase == "Failed" or (problem and not problem.startswith(NO_NODE)):
             raise InvalidRequest(
-                f"pod {pod}, which brings the code to its volume, has failed: {problem or 'no reason'}"
+                f"{which} has failed: {problem or _warning(jobs, uid) or 'no reason'}; the code is as it was: mend "
+                "that, and try again"
             )
         if time.monotonic() >= until:
-            why = problem or f"it is {phase}; kubectl describe pod {pod} shows why"
-            raise WaitTimeout(
-                f"pod {pod}, which brings the code to its volume, wasn't done within {UPLOAD_SECONDS} s: {why}",
-                str(phase),
+            why = problem or _warning(jobs, uid) or f"it is {phase}"
+            raise InvalidRequest(
+                f"{which} wasn't done within {UPLOAD_SECONDS} s: {why}; the code is as it was: mend that, and try again"
             )
         time.sleep(POLL_SECONDS)
+
+
+def _warning(jobs: JobClient, uid: str) -> str:
+    """Returns what the newest Event says is wrong with a pod; empty: nothing, or it can't be read.
+
+    A volume that can't be mounted is in no status, and the pod is gone before anybody can describe it.
+    """
+    try:
+        events = jobs.events()
+    except ClientError:
+        return ""
+    own = [each for each in events if each.get("type") == "Warning" and each["involvedObject"].get("uid") == uid]
+    newest = max(own, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""), default={})
+    return " ".join(str(newest.get("message") or newest.get("reason") or "").split())
 
 
 def _problem(status: Mapping[str, Any]) -> str:
@@ -216,16 +298,20 @@ def _problem(status: Mapping[str, Any]) -> str:
         if waiting.get("reason") in _WAITING:
             return f"{_WAITING[waiting['reason']]} ({waiting.get('message') or waiting['reason']})"
         if ended.get("exitCode"):
-            return f"exit code {ended['exitCode']}: {(ended.get('message') or ended.get('reason') or '').strip()}"
+            # A traceback's last line says what it is about.
+            lines = str(ended.get("message") or ended.get("reason") or "").strip().splitlines()
+            return f"exit code {ended['exitCode']}: {lines[-1] if lines else 'it said nothing'}"
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return f"it has no node: {condition.get('message') or condition.get('reason')}"
+            return f"{NO_NODE}: {condition.get('message') or condition.get('reason')}"
     return str(status.get("message") or "")
 
 
-def _delete(jobs: JobClient, path: str, *, now: bool = False) -> None:
+def _delete(jobs: JobClient, path: str, pod_uid: str | None = None) -> None:
+    """Deletes an object, a pod (of that uid, and no other) at once."""
+    body = None if pod_uid is None else {"gracePeriodSeconds": 0, "preconditions": {"uid": pod_uid}}
     try:
-        jobs.transport.request("DELETE", path, query={"gracePeriodSeconds": "0"} if now else None)
+        jobs.transport.request("DELETE", path, body=body)
     except ClientError:
-        # The pod's end takes its pieces with it, and its deadline ends the pod.
+        # It is gone; or the next upload removes it.
         return

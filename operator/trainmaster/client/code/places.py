@@ -48,11 +48,19 @@ def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
             raise InvalidRequest(
                 f"ConfigMap {name} is there and isn't a job's code: give the job another name, or remove it"
             )
-        if _is_there(jobs, job):
-            raise JobExists(f'distributedtrainingjobs.trainmaster.dev "{job}" already exists')
+        require_free(jobs, job)
         # Made anew and not changed: the garbage collector may be about to remove it with the job before.
         _delete(jobs, name, present["metadata"].get("uid"))
     _create(jobs, body)
+
+
+def require_free(jobs: JobClient, job: str) -> None:
+    """Raises JobExists where there is a job of this name."""
+    try:
+        jobs.get(job)
+    except JobNotFound:
+        return
+    raise JobExists(f'distributedtrainingjobs.trainmaster.dev "{job}" already exists')
 
 
 def give_to_job(jobs: JobClient, job: TrainingJob) -> None:
@@ -87,14 +95,6 @@ def replace_archive(jobs: JobClient, job: TrainingJob, name: str, archive: Archi
     if before is not None and len(b64decode(before)) + len(archive.data) <= MAX_DATA_BYTES:
         data[f"{digest}.tar.gz"] = before
     _patch(jobs, name, {"binaryData": data})
-
-
-def _is_there(jobs: JobClient, job: str) -> bool:
-    try:
-        jobs.get(job)
-    except JobNotFound:
-        return False
-    return True
 
 
 def _path(jobs: JobClient, name: str = "") -> str:

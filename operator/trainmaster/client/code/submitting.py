@@ -17,6 +17,7 @@ from trainmaster.client.code.places import (
     give_to_job,
     remove_config_map,
     replace_archive,
+    require_free,
 )
 from trainmaster.client.errors import ClientError, InvalidRequest
 from trainmaster.client.jobs import JobClient, TrainingJob, require_name
@@ -60,11 +61,13 @@ def submit_with_code(
 ) -> TrainingJob:
     """Creates a job that runs the archive's code; `claim` is a volume for it, in place of a ConfigMap.
 
-    Raises JobExists, InvalidRequest.
+    Raises JobExists, InvalidRequest, NotAllowed.
     """
     body = with_code(manifest, archive, claim)
     name = body["metadata"]["name"]
     if "claim" in body["spec"]["code"]:
+        # Its archives would make way for this one.
+        require_free(jobs, name)
         upload_to_claim(jobs, name, body["spec"], archive)
         return jobs.submit(body)
     create_config_map(jobs, name, archive)

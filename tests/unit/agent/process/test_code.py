@@ -133,12 +133,13 @@ HOSTILE: dict[str, list[tuple[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_archive_writes_nothing_but_its_staging_folder(place: Place, what: str) -> None:
+def test_a_hostile_archive_writes_nothing(place: Place, what: str) -> None:
     place.bring(("train.py", b"one"))
     with pytest.raises(RefusedArchive):
         place.bring(*HOSTILE[what])
     assert place.files() == {"train.py"}
-    assert not (place.root / "outside.py").exists() and not (place.root / "state/outside.py").exists()
+    assert {path.name for path in place.root.iterdir()} == {"code.tar.gz", "state"}
+    assert {path.name for path in (place.root / "state").iterdir()} == {"code", "code.json"}
 
 
 def test_a_bomb_is_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +154,35 @@ def test_a_bomb_is_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_HEADERS", 100)
     with pytest.raises(RefusedArchive, match="it has more than 0 MiB"):
         place.bring(*((f"folder-{number}", {"type": tarfile.DIRTYPE}) for number in range(50)))
+
+
+def test_an_archive_that_changes_between_two_readings_is_refused(place: Place) -> None:
+    """Who may write to a claim may change a file that was found to be the archive."""
+    place.bring(("train.py", b"one"))
+    signed = archive(("train.py", b"two"))
+    path = place.root / "code.tar.gz"
+    path.write_bytes(signed)
+
+    def change() -> None:
+        path.write_bytes(archive(("train.py", b"bad")))
+
+    with pytest.raises(RefusedArchive, match="it was changed while it was read"):
+        install(str(path), sha256(signed).hexdigest(), str(place.folder), str(place.stamp), change)
+    assert (place.folder / "train.py").read_bytes() == b"one"
+
+
+def test_a_volume_that_changes_between_two_readings_gives_what_was_found(place: Place) -> None:
+    """The kubelet swaps a ConfigMap's folder at any moment: what was opened stays what it was."""
+    signed = archive(("train.py", b"two"))
+    path = place.root / "code.tar.gz"
+    path.write_bytes(signed)
+
+    def swap() -> None:
+        (place.root / "next").write_bytes(archive(("train.py", b"bad")))
+        (place.root / "next").rename(path)
+
+    assert install(str(path), sha256(signed).hexdigest(), str(place.folder), str(place.stamp), swap)
+    assert (place.folder / "train.py").read_bytes() == b"two"
 
 
 NO_ARCHIVES = {
