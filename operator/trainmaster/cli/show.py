@@ -314,7 +314,7 @@ def _waits_in(job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> str | None
     if len(alive) < status.workers.desired:
         if not pods and status.workers.created:
             return None
-        return "queue" if job.phase == "Pending" or status.attempt <= 1 else "restart"
+        return "restart" if job.phase == "Restarting" or status.attempt > 1 else "queue"
     if not all((pod.get("spec") or {}).get("nodeName") for pod in alive):
         return "schedule"
     if any((pod.get("status") or {}).get("phase") == "Pending" for pod in alive):

@@ -123,11 +123,12 @@ def test_the_command_shows_them_by_type(transport: FakeTransport) -> None:
     transport.answers = {
         f"GET {jobs}/reviews": job(),
         "GET /api/v1/namespaces/default/events": {
-            "items": [event("Pod", "reviews-0"), event("Pod", "reviews-1", "bad", type="Warning")]
+            "items": [event("Pod", "reviews-0"), event("Pod", "reviews-1", "longer", type="Warning")]
         },
     }
     lines = run("events", "reviews").stdout.splitlines()
     assert lines[0].startswith("LAST SEEN") and len(lines) == 3
+    assert [line for line in lines if line.endswith(" ")] == [], "no blanks fill the last column in a pipe"
     assert "pod/reviews-1" in run("events", "reviews", "--types", "warning").stdout.splitlines()[1]
     wrong = run("events", "reviews", "--types", "Bad")
     assert (wrong.exit_code, "'Bad' is no type of event; use Normal or Warning" in wrong.stderr) == (2, True)
