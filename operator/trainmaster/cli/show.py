@@ -10,7 +10,6 @@ from typing import Any
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from trainmaster.api.v1alpha1 import TIME_CATEGORIES, Condition, Failure, Progress, TimeSpent
@@ -236,7 +235,6 @@ def headline(job: TrainingJob, now: datetime) -> Text:
 
 def _progress(progress: Progress, *, running: bool) -> RenderableType:
     """Returns how far the job is. One that doesn't run has no speed and nothing that it will end after."""
-    line = Table.grid(padding=(0, 2))
     cells: list[RenderableType] = []
     if progress.step is not None and progress.total_steps:
         cells.append(ProgressBar(total=progress.total_steps, completed=progress.step, width=30))
@@ -253,8 +251,7 @@ def _progress(progress: Progress, *, running: bool) -> RenderableType:
     if progress.goodput is not None:
         cells.append(f"goodput {progress.goodput:.0%}")
     cells.extend(f"{name} {value:.4g}" for name, value in (progress.result or {}).items())
-    line.add_row(*cells)
-    return line
+    return Columns(cells, padding=(0, 2))
 
 
 def _time(job: TrainingJob, spent: TimeSpent, pods: Sequence[Mapping[str, Any]], now: datetime) -> list[RenderableType]:

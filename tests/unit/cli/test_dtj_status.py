@@ -265,6 +265,15 @@ def test_status_says_how_old_the_books_are_while_a_script_reports_no_progress() 
     assert legend({"phase": "Succeeded", "timeSpent": spent}) == ["rendezvous 1.4s (100%)"]
 
 
+def test_progress_in_a_narrow_terminal_breaks_between_its_figures_only() -> None:
+    progress = {**RUNNING["progress"], "goodput": 0.9, "result": {"accuracy": 0.5}}
+    console = Console(width=80, file=io.StringIO())
+    console.print(job_view(TrainingJob.of(job(**{**RUNNING, "progress": progress})), [], LATER))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for figure in ("step 120/1000", "loss 0.3142", "5,123 samples/s", "ETA 75s", "goodput 90%", "accuracy 0.5"):
+        assert figure in text
+
+
 def test_the_legend_of_the_time_breaks_between_its_entries_only() -> None:
     names = ("productive", "recompute", "data", "checkpoint", "evaluate", "stall", "load", "rendezvous", "restart")
     spent = {"until": BOOKED, **dict.fromkeys(names, 700.0)}
@@ -298,6 +307,20 @@ def test_without_a_terminal_nothing_is_cut_and_a_row_is_a_line(transport: FakeTr
         view = CliRunner().invoke(dtj.app, ["status", long], env=environment).output
         assert any(line.split()[:2] == ["0", f"{long}-0"] and node in line for line in view.splitlines())
         assert "\x1b" not in view and "…" not in view
+
+
+@pytest.mark.parametrize("command", [["list"], ["list", "-A"], ["status"], ["status", "reviews"]], ids=" ".join)
+def test_on_a_terminal_a_row_that_is_wider_is_one_line_that_the_terminal_breaks(
+    transport: FakeTransport, command: list[str]
+) -> None:
+    found = job(**RUNNING)
+    everywhere = JOBS.replace("/namespaces/default", "")
+    listed = {"items": [found]}
+    transport.answers = {f"GET {JOBS}": listed, f"GET {everywhere}": listed, f"GET {JOBS}/reviews": found}
+    # rich takes it for a terminal of 80 columns.
+    environment = {"FORCE_COLOR": "1", "TERM": "dumb"}
+    lines = CliRunner().invoke(dtj.app, [*command, "-o", "wide"], env=environment).output.splitlines()
+    assert [("GOODPUT" in line, "75s" in line) for line in lines] == [(True, False), (False, True)]
 
 
 def test_wrong_output_format_is_a_usage_error(transport: FakeTransport) -> None:
