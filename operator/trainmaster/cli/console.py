@@ -24,6 +24,16 @@ class SafeConsole(Console):
             # Who reads a pipe or a file wants names whole, and one row in one line.
             self.width = UNLIMITED
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Prints anything; into a pipe or a file without the blanks that fill tables up to their width."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        lines = captured.get().split("\n")
+        super().print("\n".join(line.rstrip(" ") for line in lines), end="", soft_wrap=True)
+
     def render_str(self, text: str, **options: Any) -> Text:
         """Returns a plain string as it will be shown, so that columns are as wide."""
         return super().render_str(printable(text), **options)

@@ -1,8 +1,9 @@
 """`kubectl dtj events` shows the Events of jobs, of their StatefulSets and of their pods in the order of time.
 
 Both kinds of Events have the same facts under other names: those of events.k8s.io count in `series` (or, from before,
-in `deprecatedCount`) and have `eventTime`; core v1's have `count` and two times of whole seconds. Events of one object
-that say the same are one row with the sum of their counts.
+in `deprecatedCount`) and have `eventTime` with microseconds; core v1's have `count` and two times of whole seconds. So
+all times are compared as whole seconds, and within a second the version says which event was written first. Events of
+one object that say the same are one row with the sum of their counts.
 """
 
 from __future__ import annotations
@@ -77,6 +78,13 @@ class JobEvent:
         kind = "dtj" if self.kind == KIND else self.kind.lower()
         return f"{kind}/{self.name}"
 
+    @property
+    def order(self) -> tuple[datetime, int, str]:
+        """Returns what events are sorted by: their time, then their versions, which are whole numbers that grow (an
+        API server's of which they aren't is left in the order of its list)."""
+        version = str(mapping(self.raw.get("metadata")).get("resourceVersion") or "")
+        return (self.last, len(version), version) if version.isdecimal() else (self.last, 0, "")
+
     def seen(self, now: datetime) -> str:
         """Returns how long ago it was last seen, as kubectl writes it: 12s, 5m (x3 over 10m)."""
         last = age((now - self.last).total_seconds())
@@ -128,11 +136,11 @@ def events_of(raw: Iterable[Mapping[str, Any]], owners: Owners, types: Sequence[
         key = (event.uid or event.name, event.kind, event.type, event.reason, event.message)
         known = found.get(key)
         found[key] = event if known is None else _together(known, event)
-    return sorted(found.values(), key=lambda event: event.last)
+    return sorted(found.values(), key=lambda event: event.order)
 
 
 def _together(one: JobEvent, other: JobEvent) -> JobEvent:
-    newest = max(one, other, key=lambda event: event.last)
+    newest = max(one, other, key=lambda event: event.order)
     return replace(newest, first=min(one.first, other.first), count=one.count + other.count)
 
 
@@ -171,7 +179,8 @@ def _set_names(job: TrainingJob) -> list[str]:
 
 
 def _time(*candidates: object) -> datetime | None:
+    """Returns the first of the candidates that is a time, in whole seconds."""
     for text in candidates:
         if isinstance(text, str) and text and (time := parse_time(text)) is not None:
-            return time.astimezone(UTC)
+            return time.astimezone(UTC).replace(microsecond=0)
     return None

@@ -124,7 +124,8 @@ class _Watch:
         widths = [*([16] if self._all_namespaces else []), *self._widths]
         if self._all_namespaces and len(cells) == len(COLUMNS):
             cells = ["NAMESPACE", *cells]
-        return "   ".join([cell.ljust(width) for cell, width in zip(cells, widths, strict=False)] + [cells[-1]])
+        row = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
+        return "   ".join([*row, cells[-1]]).rstrip()
 
 
 def _owners(jobs: JobClient, job: TrainingJob | None, all_namespaces: bool) -> Owners:

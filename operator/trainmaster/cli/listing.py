@@ -32,7 +32,7 @@ def show_jobs(
         if output not in (None, "wide"):
             print_jobs(found, output, listed=True)
         elif found:
-            console.print(job_table(found, namespaces=all_namespaces, wide=wide), crop=False)
+            console.print(job_table(found, namespaces=all_namespaces, wide=wide), soft_wrap=True)
         else:
             say(none, error=True)
         return
@@ -64,7 +64,7 @@ def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: 
         else:
             watching.print_rows(changes, namespaces=False, wide=wide)
     elif wide:
-        console.print(job_table([job], wide=True), crop=False)
+        console.print(job_table([job], wide=True), soft_wrap=True)
     elif output is not None:
         print_jobs([job], output)
     else:

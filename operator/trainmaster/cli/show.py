@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from trainmaster.api.v1alpha1 import TIME_CATEGORIES, Condition, Failure, Progress, TimeSpent
@@ -29,9 +30,11 @@ PHASE_STYLES = {
 MAX_FAILURES = 5
 # The bar that shows where the time went is so wide; suspended time isn't the job's.
 TIME_WIDTH = 40
-# Progress moves the account of the time every few seconds; less than this isn't worth a line.
+# Progress moves the account of a running job's time every few seconds; less than this isn't worth a line.
 UNACCOUNTED_SECONDS = 20.0
 UNSEEN = "no operator has accepted this job yet; if that lasts: is one running that serves its namespace?"
+# What differs between the ends of two attempts that failed for the same cause: process ids, attempts, times, addresses.
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow", "suspended": "dim"}
 
 
@@ -61,9 +64,9 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     now = now or datetime.now(UTC)
     parts: list[RenderableType] = [headline(job, now)]
     if job.status.progress is not None:
-        parts.append(_progress(job.status.progress))
+        parts.append(_progress(job.status.progress, running=job.phase == "Running"))
     if job.status.time_spent is not None:
-        parts.extend(_time(job.status.time_spent, None if job.finished else now))
+        parts.extend(_time(job, job.status.time_spent, pods, now))
     if pods:
         parts.append(pod_table(pods, now, () if job.status.workers.spares is None else job.status.worker_order))
     if job.status.failures:
@@ -76,8 +79,7 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
         parts.append(Text(UNSEEN, style="yellow"))
     message = _blocking_message(job)
     if job.status.failures:
-        # The failure above is what ended the job: left is what the operator says of it.
-        message = message.removeprefix(job.status.failures[0].message).lstrip("; ")
+        message = _without_failure(message, job.status.failures[0])
     if message:
         parts.append(Text(message, style="yellow" if not job.finished else ""))
     return Group(*parts)
@@ -108,10 +110,11 @@ def job_cells(job: TrainingJob, now: datetime | None = None, *, namespaces: bool
     ]
     if not wide:
         return cells
+    running = job.phase == "Running"
     return [
         *cells,
-        "" if progress.samples_per_second is None else f"{progress.samples_per_second:.0f}",
-        "" if progress.eta_seconds is None or job.finished else duration(progress.eta_seconds),
+        "" if progress.samples_per_second is None or not running else f"{progress.samples_per_second:.0f}",
+        "" if progress.eta_seconds is None or not running else duration(progress.eta_seconds),
         "" if progress.goodput is None else f"{progress.goodput:.0%}",
         _reason(job),
     ]
@@ -133,7 +136,7 @@ def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collec
         metadata, status = pod["metadata"], pod.get("status") or {}
         created = parse_time(metadata.get("creationTimestamp"))
         containers = status.get("containerStatuses") or []
-        index = str(metadata.get("labels", {}).get(POD_INDEX_LABEL, ""))
+        index = _index(pod)
         rows.append(
             [
                 f"{index} (spare)" if training and index not in map(str, training) else index,
@@ -145,6 +148,10 @@ def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collec
             ]
         )
     return columns(["WORKER", "POD", "STATUS", "RESTARTS", "NODE", "AGE"], rows)
+
+
+def _index(pod: Mapping[str, Any]) -> str:
+    return str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
 
 
 def pod_state(pod: Mapping[str, Any]) -> str:
@@ -226,8 +233,8 @@ def headline(job: TrainingJob, now: datetime) -> Text:
     return text
 
 
-def _progress(progress: Progress) -> RenderableType:
-    line = Table.grid(padding=(0, 2))
+def _progress(progress: Progress, *, running: bool) -> RenderableType:
+    """Returns how far the job is. One that doesn't run has no speed and nothing that it will end after."""
     cells: list[RenderableType] = []
     if progress.step is not None and progress.total_steps:
         cells.append(ProgressBar(total=progress.total_steps, completed=progress.step, width=30))
@@ -235,30 +242,36 @@ def _progress(progress: Progress) -> RenderableType:
         cells.append(f"step {steps_done(progress)}")
     if progress.loss is not None:
         cells.append(f"loss {progress.loss:.4f}")
-    if progress.samples_per_second is not None:
+    if running and progress.samples_per_second is not None:
         cells.append(f"{progress.samples_per_second:,.0f} samples/s")
-    if progress.eta_seconds is not None and progress.step != progress.total_steps:
+    if running and progress.eta_seconds is not None and progress.step != progress.total_steps:
         cells.append(f"ETA {duration(progress.eta_seconds)}")
     if progress.section is not None and progress.section != "train":
         cells.append(progress.section)
     if progress.goodput is not None:
         cells.append(f"goodput {progress.goodput:.0%}")
     cells.extend(f"{name} {value:.4g}" for name, value in (progress.result or {}).items())
-    line.add_row(*cells)
-    return line
+    return Columns(cells, padding=(0, 2))
 
 
-def _time(spent: TimeSpent, now: datetime | None) -> list[RenderableType]:
+def _time(job: TrainingJob, spent: TimeSpent, pods: Sequence[Mapping[str, Any]], now: datetime) -> list[RenderableType]:
     """Returns a bar of where the time went, and its legend with the largest share first; empty without entries.
 
-    `now` is given while the job goes on: a script that reports no progress leaves the end of its time unaccounted, and
-    the last line says how much.
+    The operator books time when it writes a status for another reason, so a job that goes on has time that isn't booked
+    yet. Before it runs that time counts into what the job waits in. Of a job that runs only its reports can say what
+    the time went into: for a script without any, the last line says how much is open.
     """
     amounts = {name: seconds for name in TIME_CATEGORIES if (seconds := getattr(spent, name))}
+    until = parse_time(spent.until)
+    unbooked = max((now - until).total_seconds(), 0.0) if until is not None and not job.finished else 0.0
+    waits_in = _waits_in(job, pods)
+    if unbooked and waits_in is not None:
+        amounts[waits_in] = amounts.get(waits_in, 0.0) + unbooked
+        unbooked = 0.0
     whole = sum(amounts.values())
     if not whole:
         return []
-    bar, legend = Text("time "), Table.grid(padding=(0, 2))
+    bar = Text("time ")
     ordered = sorted(amounts.items(), key=lambda item: -item[1])
     cells: list[RenderableType] = []
     drawn, reached = 0, 0.0
@@ -270,14 +283,40 @@ def _time(spent: TimeSpent, now: datetime | None) -> list[RenderableType]:
         drawn += width
         share = "<1%" if seconds / whole < 0.005 else f"{seconds / whole:.0%}"
         shown = f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
-        cells.append(Text.assemble((name, style), f" {shown} ({share})"))
-    for start in range(0, len(cells), 4):
-        legend.add_row(*cells[start : start + 4])
-    until = parse_time(spent.until)
-    unaccounted = (now - until).total_seconds() if now is not None and until is not None else 0.0
-    if unaccounted < UNACCOUNTED_SECONDS:
-        return [bar, legend]
-    return [bar, legend, Text(f"and {duration(unaccounted)} since, without progress reports", "dim")]
+        cells.append(Text.assemble((name, style), f" {shown} ({share})", no_wrap=True))
+    parts: list[RenderableType] = [bar, Columns(cells, padding=(0, 2))]
+    if unbooked >= UNACCOUNTED_SECONDS:
+        unreported = ", without progress reports" if job.phase == "Running" else ""
+        parts.append(Text(f"and {duration(unbooked)} since{unreported}", "dim"))
+    return parts
+
+
+def _waits_in(job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns the category in which a job that doesn't run waits, as the operator will book it
+    (reconciling/status/time_spent.py); None for one that runs, and where its pods can't be seen."""
+    status = job.status
+    if job.phase == "Suspended":
+        by_user = all(each.reason == "Suspended" for each in status.conditions if each.type == "Suspended")
+        return "suspended" if by_user else "queue"
+    if job.phase not in ("Pending", "Starting", "Restarting"):
+        return None
+    if status.scheduling_backoff:
+        return "queue"
+    training = () if status.workers.spares is None else status.worker_order
+    alive = [
+        pod
+        for pod in pods
+        if not pod["metadata"].get("deletionTimestamp") and (not training or _index(pod) in map(str, training))
+    ]
+    if len(alive) < status.workers.desired:
+        if not pods and status.workers.created:
+            return None
+        return "restart" if job.phase == "Restarting" or status.attempt > 1 else "queue"
+    if not all((pod.get("spec") or {}).get("nodeName") for pod in alive):
+        return "schedule"
+    if any((pod.get("status") or {}).get("phase") == "Pending" for pod in alive):
+        return "pull"
+    return "restart" if job.phase == "Restarting" else "rendezvous"
 
 
 def steps_done(progress: Progress) -> str:
@@ -288,7 +327,9 @@ def steps_done(progress: Progress) -> str:
 
 
 def _failures(failures: Sequence[Failure]) -> RenderableType:
+    """Returns the newest failures, a message that says the same as a newer one's only once."""
     parts: list[RenderableType] = []
+    shown: dict[tuple[str, str], int] = {}
     for failure in failures[:MAX_FAILURES]:
         where = [f"attempt {failure.attempt}"]
         if failure.rank is not None:
@@ -299,12 +340,39 @@ def _failures(failures: Sequence[Failure]) -> RenderableType:
             where.append(f"node {failure.node}")
         if failure.exit_code is not None:
             where.append(f"exit code {failure.exit_code}")
-        parts.append(Text(f"{failure.reason}: {', '.join(where)}", style="red"))
-        parts.extend(Text(f"  {line}", style="dim") for line in failure.message.splitlines()[-8:])
+        heading = Text(f"{failure.reason}: {', '.join(where)}", style="red")
+        newer = shown.setdefault((failure.reason, _cause(failure)), failure.attempt)
+        if newer == failure.attempt or not failure.message:
+            parts.append(heading)
+            parts.extend(Text(f"  {line}", style="dim") for line in failure.message.splitlines()[-8:])
+        else:
+            parts.append(Text.assemble(heading, (f" (the same as attempt {newer})", "dim")))
         if failure.recovery is not None:
             times = failure.recovery.model_dump(by_alias=True)
             parts.append(Text(f"  {recovery_sentence(times)}", style="green"))
     return Group(*parts)
+
+
+def _cause(failure: Failure) -> str:
+    """Returns a failure's message without what differs from one attempt to another that fails for the same cause."""
+    message = failure.message
+    for name in filter(None, (failure.pod, failure.node)):
+        message = message.replace(name, "")
+    return _NUMBER.sub("0", message)
+
+
+def _without_failure(message: str, failure: Failure) -> str:
+    """Returns what a condition's message says beside the failure's own, which is shown already.
+
+    "attempt 7 failed: CAUSE; no restart is left" is "attempt 7 failed; no restart is left", and nothing is left of
+    "attempt 7 failed: CAUSE".
+    """
+    cause = failure.message
+    before, _, said = message.partition(": ")
+    if not cause or not before.startswith("attempt ") or not said.startswith(cause):
+        return message
+    beside = said.removeprefix(cause)
+    return f"{before}{beside}" if beside else ""
 
 
 def _reason(job: TrainingJob) -> str:
@@ -317,7 +385,12 @@ def _reason(job: TrainingJob) -> str:
 def _blocking_message(job: TrainingJob) -> str:
     """Returns what keeps the job from running: the message of the newest condition that has one."""
     newest = _newest_condition(job)
-    return "" if newest is None or job.phase == "Running" else newest.message
+    if newest is None or job.phase == "Running":
+        return ""
+    if job.phase == "Suspended" and newest.reason == "Suspended":
+        resume = f"{called()} resume {job.name} -n {job.namespace}"
+        return f"runPolicy.suspend is true; to let it go on: {resume}"
+    return newest.message
 
 
 def _newest_condition(job: TrainingJob) -> Condition | None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+import textwrap
 
 import typer
 
@@ -22,6 +24,25 @@ _PLAIN_AGAIN = "\x1b[0m"
 def shows_colours() -> bool:
     """Returns whether results go to a terminal whose user wants colours (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def terminal_width() -> int | None:
+    """Returns how many columns the terminal has that results go to; None for a pipe or a file: lines stay whole."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wrapped(text: str, width: int | None, *, first: str = "", further: str = "") -> list[str]:
+    """Returns a sentence in lines that break between words only, each behind its indentation."""
+    if width is None:
+        return [first + text]
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def say(text: str, *, error: bool = False) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from trainmaster.api.printable import one_line
+from trainmaster.cli.terminal import wrapped
 from trainmaster.client import JobClient, TrainingJob
 from trainmaster.client.diagnosis import Diagnosis, diagnose
 from trainmaster.client.gathering import gather, gather_all
@@ -16,25 +17,27 @@ MAX_LINE = 1_000
 FINE = frozenset({"Healthy", "Succeeded", "Starting"})
 
 
-def why_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yields the lines of an answer. The lines below "Next:" can be pasted into a shell: what isn't a command is a
-    comment."""
-    yield _line(diagnosis.sentence)
+def why_lines(diagnosis: Diagnosis, width: int | None = None) -> Iterator[str]:
+    """Yields the lines of an answer, broken between words where a width is given.
+
+    The lines below "Next:" can be pasted into a shell: what isn't a command is a comment, and no command is broken.
+    """
+    yield from wrapped(_line(diagnosis.sentence), width)
     if diagnosis.evidence:
         yield "Evidence:"
-        yield from (f"  {_line(line)}" for line in diagnosis.evidence)
+        yield from _entries(diagnosis.evidence, width)
     if diagnosis.steps:
         yield "Next:"
         for step in diagnosis.steps:
-            yield f"  # {_line(step.text)}"
+            yield from wrapped(_line(step.text), width, first="  # ", further="  # ")
             if step.command:
                 yield f"  {_line(' '.join(step.command.split()))}"
     if diagnosis.others:
         yield "Also seen:"
-        yield from (f"  {_line(other)}" for other in diagnosis.others)
+        yield from _entries(diagnosis.others, width)
     if diagnosis.unread:
         yield "Not read:"
-        yield from (f"  {_line(line)}" for line in diagnosis.unread)
+        yield from _entries(diagnosis.unread, width)
 
 
 def why(jobs: JobClient, job: TrainingJob) -> Diagnosis:
@@ -54,6 +57,11 @@ def brief(diagnosis: Diagnosis, *, namespaces: bool) -> str:
     """Returns an answer in one line."""
     where = f"{diagnosis.namespace}/" if namespaces else ""
     return _line(f"{where}{diagnosis.sentence}")
+
+
+def _entries(texts: Iterable[str], width: int | None) -> Iterator[str]:
+    for text in texts:
+        yield from wrapped(_line(text), width, first="  ", further="    ")
 
 
 def _line(text: str) -> str:

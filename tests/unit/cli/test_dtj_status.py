@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+from datetime import datetime, timedelta
+from typing import Any
 
+import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.unit.cli.dtj_command import JOBS, PODS, RUNNING, condition, run
 from tests.unit.client.fakes import FakeTransport, job, pod
+from tests.unit.reconciling import builders
 from trainmaster.cli import dtj
-from trainmaster.client import NotAllowed
+from trainmaster.cli.show import job_view
+from trainmaster.client import NotAllowed, TrainingJob
 
 
 def test_status_shows_attempt_progress_workers_and_who_failed(transport: FakeTransport) -> None:
@@ -95,19 +102,80 @@ def test_status_says_what_stands_in_the_way_and_not_that_nothing_did(transport: 
     assert "can be run" not in output
 
 
-def test_status_says_a_failure_that_ended_the_job_once(transport: FakeTransport) -> None:
-    said = "rank 5 of reviews-1 exited with 1\nRuntimeError: shapes differ"
-    failure = {"attempt": 2, "reason": "NonZeroExit", "message": said, "failedAt": "2026-11-21T04:00:00Z"}
-    ended = condition("Failed", "True", "MaxRestartsExceeded", f"{said}; no restart is left")
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        ({"maxRestarts": 0}, "attempt 1 failed; no restart is left (failurePolicy.maxRestarts is 0)"),
+        ({"rules": [{"action": "Fail", "exitCodes": [1]}]}, "attempt 1 failed (failurePolicy.rules)"),
+        ({"backoff": {"initialSeconds": 9}}, "attempt 1 ended; the next attempt waits 9 s"),
+    ],
+)
+def test_status_says_a_failure_that_ended_an_attempt_once(
+    transport: FakeTransport, policy: dict[str, Any], left: str
+) -> None:
+    of = builders.job(builders.running(), failurePolicy=policy)
+    reports = builders.said(1, "Failed", error="Traceback:\n  File 'train.py', line 6\nRuntimeError: shapes differ")
+    status = builders.decided(of, builders.settled(of, builders.observed(reports))).status
+    wire = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    transport.answers = {f"GET {JOBS}/reviews": job(**wire), f"GET {PODS}": {"items": []}}
+    lines = run("status", "reviews").output.splitlines()
+    assert sum("shapes differ" in line for line in lines) == 1
+    assert lines[-1] == left
+
+
+def test_status_says_once_what_ended_several_attempts_in_the_same_way(transport: FakeTransport) -> None:
+    def failure(attempt: int, rank: int, message: str) -> dict[str, Any]:
+        pod, node = f"reviews-{rank}", f"gpu-{'abc'[rank]}"
+        said = f"worker {rank} (pod {pod}, node {node}) ended with exit code 1:\n{message}"
+        where = {"rank": rank, "pod": pod, "node": node, "exitCode": 1}
+        return {"attempt": attempt, "reason": "Error", "message": said, "failedAt": "2026-11-21T04:00:00Z", **where}
+
+    failures = [
+        failure(4, 0, "pid 4711 at 0x7f3a: shapes differ"),
+        failure(3, 1, "pid 815 at 0x81bc: shapes differ"),
+        failure(2, 1, "pid 816: file not found"),
+        failure(1, 0, "pid 17 at 0x1: shapes differ"),
+    ]
+    transport.answers = {f"GET {JOBS}/reviews": job(phase="Failed", failures=failures), f"GET {PODS}": {"items": []}}
+    assert run("status", "reviews").output.splitlines()[1:-1] == [
+        "Error: attempt 4, rank 0, pod reviews-0, node gpu-a, exit code 1",
+        "  worker 0 (pod reviews-0, node gpu-a) ended with exit code 1:",
+        "  pid 4711 at 0x7f3a: shapes differ",
+        "Error: attempt 3, rank 1, pod reviews-1, node gpu-b, exit code 1 (the same as attempt 4)",
+        "Error: attempt 2, rank 1, pod reviews-1, node gpu-b, exit code 1",
+        "  worker 1 (pod reviews-1, node gpu-b) ended with exit code 1:",
+        "  pid 816: file not found",
+        "Error: attempt 1, rank 0, pod reviews-0, node gpu-a, exit code 1 (the same as attempt 4)",
+    ]
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded", "Suspended", "Restarting"])
+def test_a_job_that_does_not_run_has_no_speed_and_no_eta(transport: FakeTransport, phase: str) -> None:
+    found = job(**{**RUNNING, "phase": phase})
     transport.answers = {
-        f"GET {JOBS}/reviews": job(phase="Failed", failures=[failure], conditions=[ACCEPTED, ended]),
+        **{f"GET {JOBS}/reviews": found, f"GET {PODS}": {"items": []}, f"GET {JOBS}": {"items": [found]}}
+    }
+    output = run("status", "reviews").output
+    assert "step 120/1000" in output and "samples/s" not in output and "ETA" not in output
+    assert "5123" not in run("list", "-o", "wide").output
+
+
+def test_status_names_the_command_that_resumes_a_suspended_job(transport: FakeTransport) -> None:
+    of = builders.job(builders.running(), runPolicy={"suspend": True})
+    status = builders.decided(of, builders.settled(of, builders.observed(*builders.all_up()))).status
+    wire = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    transport.answers = {f"GET {JOBS}/reviews": job(**wire), f"GET {PODS}": {"items": []}}
+    lines = run("status", "reviews").output.splitlines()
+    assert lines[-1] == ("runPolicy.suspend is true; to let it go on: kubectl dtj resume reviews -n default")
+
+
+def test_a_job_that_kueue_holds_is_not_resumed_by_a_user(transport: FakeTransport) -> None:
+    waiting = condition("Running", "False", "Queued", "waiting for quota in queue gpus")
+    transport.answers = {
+        f"GET {JOBS}/reviews": job(phase="Suspended", conditions=[ACCEPTED, waiting]),
         f"GET {PODS}": {"items": []},
     }
-    lines = run("status", "reviews").output.splitlines()
-    assert [line for line in lines if "RuntimeError" in line or "exited" in line] == [
-        *("  rank 5 of reviews-1 exited with 1", "  RuntimeError: shapes differ")
-    ]
-    assert lines[-1] == "no restart is left"
+    assert run("status", "reviews").output.splitlines()[-1] == "waiting for quota in queue gpus"
 
 
 def test_status_says_that_no_operator_has_seen_the_job(transport: FakeTransport) -> None:
@@ -130,12 +198,92 @@ def test_status_is_shown_also_to_those_who_may_not_see_pods(transport: FakeTrans
     assert f"(without its pods: {refusal})" in result.output
 
 
-def test_status_says_how_old_the_books_are_while_a_script_reports_no_progress(transport: FakeTransport) -> None:
-    spent = {"until": "2026-11-21T05:00:00Z", "rendezvous": 1.4}
-    transport.answers = {f"GET {JOBS}/reviews": job(phase="Running", timeSpent=spent), f"GET {PODS}": {"items": []}}
-    assert "without progress reports" in run("status", "reviews").output
-    transport.answers[f"GET {JOBS}/reviews"] = job(phase="Succeeded", timeSpent=spent)
-    assert "without progress reports" not in run("status", "reviews").output
+BOOKED = "2026-11-21T05:00:00Z"
+LATER = datetime.fromisoformat(BOOKED) + timedelta(seconds=39)
+
+
+def legend(status: dict[str, Any], *pods: dict[str, Any]) -> list[str]:
+    """Returns what a job's view says of its time, 39 s after the operator has booked some."""
+    of = TrainingJob.of(job(**{"attempt": 1, "workers": {"desired": 2, "created": 2}, **status}))
+    console = Console(width=100, file=io.StringIO())
+    console.print(job_view(of, pods, LATER))
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    bar = next(at for at, line in enumerate(lines) if line.startswith("time "))
+    return lines[bar + 1 :][:2]
+
+
+def starting(worker: int, **status: Any) -> dict[str, Any]:
+    return pod(worker, phase="Pending", **status)
+
+
+def unscheduled(worker: int) -> dict[str, Any]:
+    return {**starting(worker), "spec": {}}
+
+
+@pytest.mark.parametrize(
+    ("status", "pods", "shown"),
+    [
+        ({"phase": "Pending"}, [], "queue 39s (100%)"),
+        ({"phase": "Pending"}, [starting(0), unscheduled(1)], "schedule 39s (100%)"),
+        ({"phase": "Starting"}, [starting(0), pod(1)], "pull 39s (100%)"),
+        ({"phase": "Starting"}, [pod(0), pod(1)], "rendezvous 39s (100%)"),
+        ({"phase": "Starting", "attempt": 2}, [pod(0)], "restart 39s (100%)"),
+        ({"phase": "Restarting", "attempt": 2}, [pod(0)], "restart 39s (100%)"),
+        ({"phase": "Restarting", "attempt": 2}, [pod(0), unscheduled(1)], "schedule 39s (100%)"),
+        ({"phase": "Restarting", "schedulingBackoff": True}, [pod(0)], "queue 39s (100%)"),
+        (
+            {"phase": "Suspended", "conditions": [condition("Suspended", "True", "Suspended", "by a user")]},
+            *([], "suspended 39s (100%)"),
+        ),
+        ({"phase": "Suspended", "conditions": [condition("Suspended", "True", "Queued", "x")]}, [], "queue 39s (100%)"),
+    ],
+)
+def test_time_before_a_job_runs_counts_into_what_it_waits_in(
+    status: dict[str, Any], pods: list[dict[str, Any]], shown: str
+) -> None:
+    created = {"desired": 2, "created": len(pods)}
+    time, *rest = legend({"timeSpent": {"until": BOOKED, "load": 0.1}, "workers": created, **status}, *pods)
+    assert time.startswith(shown)
+    assert not any("since" in line for line in rest)
+
+
+def test_a_spare_that_waits_for_a_node_holds_nothing_up() -> None:
+    workers = {"desired": 2, "created": 2, "spares": 0}
+    status = {"phase": "Starting", "workers": workers, "workerOrder": [0, 1], "timeSpent": {"until": BOOKED, "load": 1}}
+    assert legend(status, pod(0), pod(1), unscheduled(2))[0].startswith("rendezvous 39s")
+
+
+def test_time_whose_pods_cant_be_seen_is_said_without_a_guess() -> None:
+    shown = legend({"phase": "Starting", "timeSpent": {"until": BOOKED, "queue": 1.0}})
+    assert shown == ["queue 1.0s (100%)", "and 39s since"]
+
+
+def test_status_says_how_old_the_books_are_while_a_script_reports_no_progress() -> None:
+    spent = {"until": BOOKED, "rendezvous": 1.4}
+    running = legend({"phase": "Running", "timeSpent": spent}, pod(0), pod(1))
+    assert running == ["rendezvous 1.4s (100%)", "and 39s since, without progress reports"]
+    assert legend({"phase": "Succeeded", "timeSpent": spent}) == ["rendezvous 1.4s (100%)"]
+
+
+def test_progress_in_a_narrow_terminal_breaks_between_its_figures_only() -> None:
+    progress = {**RUNNING["progress"], "goodput": 0.9, "result": {"accuracy": 0.5}}
+    console = Console(width=80, file=io.StringIO())
+    console.print(job_view(TrainingJob.of(job(**{**RUNNING, "progress": progress})), [], LATER))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for figure in ("step 120/1000", "loss 0.3142", "5,123 samples/s", "ETA 75s", "goodput 90%", "accuracy 0.5"):
+        assert figure in text
+
+
+def test_the_legend_of_the_time_breaks_between_its_entries_only() -> None:
+    names = ("productive", "recompute", "data", "checkpoint", "evaluate", "stall", "load", "rendezvous", "restart")
+    spent = {"until": BOOKED, **dict.fromkeys(names, 700.0)}
+    view = job_view(TrainingJob.of(job(phase="Succeeded", timeSpent=spent)), [], LATER)
+    console = Console(width=80, file=io.StringIO())
+    console.print(view)
+    lines = console.file.getvalue().splitlines()[2:]  # type: ignore[attr-defined]
+    entries = [entry.strip() for line in lines for entry in line.split("  ") if entry.strip()]
+    assert sorted(entries) == sorted(f"{name} 11m40s (11%)" for name in names)
+    assert 2 < len(lines) < 5
 
 
 def test_status_as_json_is_the_api_s_own(transport: FakeTransport) -> None:
@@ -159,6 +307,20 @@ def test_without_a_terminal_nothing_is_cut_and_a_row_is_a_line(transport: FakeTr
         view = CliRunner().invoke(dtj.app, ["status", long], env=environment).output
         assert any(line.split()[:2] == ["0", f"{long}-0"] and node in line for line in view.splitlines())
         assert "\x1b" not in view and "…" not in view
+
+
+@pytest.mark.parametrize("command", [["list"], ["list", "-A"], ["status"], ["status", "reviews"]], ids=" ".join)
+def test_on_a_terminal_a_row_that_is_wider_is_one_line_that_the_terminal_breaks(
+    transport: FakeTransport, command: list[str]
+) -> None:
+    found = job(**RUNNING)
+    everywhere = JOBS.replace("/namespaces/default", "")
+    listed = {"items": [found]}
+    transport.answers = {f"GET {JOBS}": listed, f"GET {everywhere}": listed, f"GET {JOBS}/reviews": found}
+    # rich takes it for a terminal of 80 columns.
+    environment = {"FORCE_COLOR": "1", "TERM": "dumb"}
+    lines = CliRunner().invoke(dtj.app, [*command, "-o", "wide"], env=environment).output.splitlines()
+    assert [("GOODPUT" in line, "75s" in line) for line in lines] == [(True, False), (False, True)]
 
 
 def test_wrong_output_format_is_a_usage_error(transport: FakeTransport) -> None:

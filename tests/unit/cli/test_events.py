@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -84,6 +85,28 @@ def test_events_of_one_object_that_say_the_same_are_one_and_the_oldest_is_first(
     assert found[1].first.isoformat() == "2026-11-21T04:10:00+00:00"
 
 
+def test_events_of_one_second_are_in_the_order_in_which_they_were_written() -> None:
+    def numbered(reason: str, version: str, **fields: Any) -> dict[str, Any]:
+        found = event("Pod", "reviews-0", reason, **{"reason": reason, **fields})
+        found["metadata"]["resourceVersion"] = version
+        return found
+
+    scheduled = numbered("Scheduled", "998", lastTimestamp=None, eventTime="2026-11-21T05:00:00.900000Z")
+    pulled = numbered("Pulled", "999", firstTimestamp="2026-11-21T05:00:00Z")
+    created = numbered("Created", "1000")
+    before = numbered("Before", "2000", lastTimestamp="2026-11-21T04:59:59Z")
+    found = events_of([created, pulled, scheduled, before], owners({"workers": 1}))
+    assert [each.reason for each in found] == ["Before", "Scheduled", "Pulled", "Created"]
+    now = found[1].last + timedelta(seconds=51.5)
+    assert [each.seen(now) for each in found] == ["52s", "51s", "51s", "51s"]
+
+
+def test_events_of_one_second_without_a_version_stay_in_the_order_of_the_list() -> None:
+    listed = [event("Pod", "reviews-0", "b"), event("Pod", "reviews-0", "a"), event("Pod", "reviews-0", "c")]
+    listed[1]["metadata"]["resourceVersion"] = "opaque"
+    assert [each.message for each in events_of(listed, owners({"workers": 1}))] == ["b", "a", "c"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
@@ -100,11 +123,12 @@ def test_the_command_shows_them_by_type(transport: FakeTransport) -> None:
     transport.answers = {
         f"GET {jobs}/reviews": job(),
         "GET /api/v1/namespaces/default/events": {
-            "items": [event("Pod", "reviews-0"), event("Pod", "reviews-1", "bad", type="Warning")]
+            "items": [event("Pod", "reviews-0"), event("Pod", "reviews-1", "longer", type="Warning")]
         },
     }
     lines = run("events", "reviews").stdout.splitlines()
     assert lines[0].startswith("LAST SEEN") and len(lines) == 3
+    assert [line for line in lines if line.endswith(" ")] == [], "no blanks fill the last column in a pipe"
     assert "pod/reviews-1" in run("events", "reviews", "--types", "warning").stdout.splitlines()[1]
     wrong = run("events", "reviews", "--types", "Bad")
     assert (wrong.exit_code, "'Bad' is no type of event; use Normal or Warning" in wrong.stderr) == (2, True)

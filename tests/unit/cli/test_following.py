@@ -115,9 +115,8 @@ def test_it_waits_while_the_job_is_suspended_whose_kept_output_comes_first(kubel
     kubelet.containers = {"reviews-0": [[(1, "--- attempt 2 ---"), (2, "after")]]}
     result = run("logs", "reviews", "-f")
     assert result.stdout == "before\n--- attempt 2 ---\nafter\n"
-    assert result.stderr == (
-        "Job reviews has no pods: Suspended: runPolicy.suspend is true; set it to false to go on\n" + ENDED
-    )
+    resume = "to let it go on: kubectl dtj resume reviews -n default"
+    assert result.stderr == (f"Job reviews has no pods: Suspended: runPolicy.suspend is true; {resume}\n{ENDED}")
 
 
 def test_what_nobody_could_read_before_the_end_comes_from_what_was_kept(kubelet: FakeKubelet) -> None:

@@ -44,6 +44,24 @@ def test_a_cause_comes_first_then_evidence_then_what_to_paste(cluster: Expected)
     assert any(f"-n {NAMESPACE}" in line for line in below)
 
 
+@pytest.mark.parametrize("cluster", ["eight GPUs a worker, and the best node has four free"], indirect=True)
+def test_on_a_terminal_lines_break_between_words_and_commands_stay_whole(
+    cluster: Expected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, whole_brief = run("why", "big").output, run("why").output
+    monkeypatch.setattr("trainmaster.cli.commands.why.terminal_width", lambda: 60)
+    narrow = run("why", "big").output.splitlines()
+    commands = [line for line in whole.splitlines() if line.startswith("  kubectl ")]
+    assert commands and set(commands) <= set(narrow)
+    assert [line for line in narrow if len(line) > 60 and line not in commands] == []
+    assert " ".join(" ".join(narrow).replace("#", " ").split()) == " ".join(whole.replace("#", " ").split())
+    below = narrow[narrow.index("Next:") + 1 :]
+    assert all(line.startswith(("  # ", "  kubectl ")) for line in below)
+    brief = run("why").output.splitlines()
+    assert len(brief) > 1 and all(len(line) <= 60 for line in brief)
+    assert " ".join(" ".join(brief).split()) == whole_brief.strip()
+
+
 @pytest.mark.parametrize("cluster", ["only CPU is short, and nodes can't be read"], indirect=True)
 def test_what_may_not_be_read_is_said(cluster: Expected) -> None:
     output = run("why", "cpus").output

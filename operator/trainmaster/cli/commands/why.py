@@ -10,7 +10,7 @@ from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.job_names import complete_job, find_job, plain_name
 from trainmaster.cli.output import ObjectOutput, print_value
 from trainmaster.cli.program import Part
-from trainmaster.cli.terminal import say
+from trainmaster.cli.terminal import say, terminal_width, wrapped
 
 app = Part()
 
@@ -50,7 +50,7 @@ def why(
         if output is not None:
             print_value(answer.to_json(), output)
             return
-        for line in answers.why_lines(answer):
+        for line in answers.why_lines(answer, terminal_width()):
             say(line)
         return
     listed = jobs.list(all_namespaces=everywhere)
@@ -59,7 +59,8 @@ def why(
         print_value([answer.to_json() for answer in found], output)
         return
     for answer in found:
-        say(answers.brief(answer, namespaces=everywhere))
+        for line in wrapped(answers.brief(answer, namespaces=everywhere), terminal_width(), further="  "):
+            say(line)
     if not found:
         where = "any namespace" if everywhere else f"namespace {jobs.namespace}"
         say(f"No job of {where} is in trouble." if listed else f"There are no jobs in {where}.", error=True)

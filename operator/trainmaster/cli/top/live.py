@@ -22,7 +22,7 @@ from rich.text import Text
 
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.top.asking import Asking, Picture
-from trainmaster.cli.top.view import JobPicture, jobs_table
+from trainmaster.cli.top.view import JobPicture, JobsPicture
 from trainmaster.client import ClientError, JobClient, JobNotFound, TrainingJob
 
 # Seconds between two readings, and between two drawings where nothing changed: ages do.
@@ -117,7 +117,7 @@ def jobs_reading(jobs: JobClient, *, all_namespaces: bool) -> Callable[[], Draw 
         if not going_on:
             where = "any namespace" if all_namespaces else f"namespace {jobs.namespace}"
             return lambda: Text(f"No job goes on in {where}.")
-        return lambda: jobs_table(going_on, namespaces=all_namespaces)
+        return lambda: JobsPicture(going_on, namespaces=all_namespaces)
 
     return read
 

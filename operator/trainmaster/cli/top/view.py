@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -22,6 +23,9 @@ from trainmaster.client import RankMetrics, TrainingJob
 MAX_RANKS = 16
 SLOWEST, FASTEST = 4, 2
 SPARK_WIDTH = 24
+BAR_WIDTH = 12
+NO_TIME_YET = "no rank has reported the time of a step yet"
+UNTIMED = "the script reports its steps without their time, stepSeconds (docs/progress.md)"
 # Into a pipe as much is shown as a large terminal has room for.
 PIPE_LINES = 60
 
@@ -45,7 +49,7 @@ class JobPicture:
         width = min(options.max_width, 200)
         head: list[RenderableType] = [headline(job, now)]
         if job.status.progress is not None:
-            head += _progress(job.status.progress, width, self._losses, self._speeds)
+            head += _progress(job, job.status.progress, width, self._losses, self._speeds)
         if job.phase != "Running":
             trouble = UNSEEN if job.status.phase is None else job_trouble(job)
             head.append(
@@ -63,7 +67,7 @@ class JobPicture:
             yield Text()
             yield from _ranks(spread, width, room)
         elif job.phase == "Running" and not picture.missing:
-            yield Text("no rank has reported the time of a step yet", style="dim")
+            yield Text(UNTIMED if any(each.step for each in picture.ranks) else NO_TIME_YET, style="dim")
         if picture.pods:
             yield Text()
             yield pod_table(picture.pods[:pods], now, _training(job))
@@ -87,35 +91,69 @@ def event_table(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
     return table
 
 
-def jobs_table(jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False) -> Table:
-    """Returns the jobs that go on, a row each."""
-    now = now or datetime.now(UTC)
-    table = Table(box=None, pad_edge=False)
-    names = ["NAME", "PHASE", "WORKERS", "STEP", "", "LOSS", "SAMPLES/S", "ETA", "GOODPUT"]
-    for name in [*(["NAMESPACE"] if namespaces else []), *names]:
-        table.add_column(name, no_wrap=True)
-    for job in jobs:
-        status, progress = job.status, job.status.progress or Progress()
-        bar: RenderableType = ""
-        if progress.step is not None and progress.total_steps:
-            bar = ProgressBar(total=progress.total_steps, completed=progress.step, width=12)
-        table.add_row(
-            *([job.namespace] if namespaces else []),
-            job.name,
-            Text(job.phase, style=PHASE_STYLES.get(job.phase, "")),
-            f"{status.workers.running}/{status.workers.desired}",
-            steps_done(progress),
-            bar,
-            "" if progress.loss is None else f"{progress.loss:.4g}",
-            "" if progress.samples_per_second is None else f"{progress.samples_per_second:,.0f}",
-            "" if progress.eta_seconds is None else duration(progress.eta_seconds),
-            "" if progress.goodput is None else f"{progress.goodput:.0%}",
-        )
-    return table
+class JobsPicture:
+    """JobsPicture draws the jobs that go on, a row each. No column is cut: those that the width hasn't room for go."""
+
+    # The first goes first, but before them those that are empty. The others always stay.
+    _EXPENDABLE = ("", "GOODPUT", "ETA", "SAMPLES/S", "LOSS")
+
+    def __init__(self, jobs: Sequence[TrainingJob], *, namespaces: bool = False) -> None:
+        self._jobs = jobs
+        self._namespaces = namespaces
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields the table."""
+        shown = {
+            **({"NAMESPACE": [job.namespace for job in self._jobs]} if self._namespaces else {}),
+            **{name: [cells[name] for cells in map(_job_cells, self._jobs)] for name in _JOB_COLUMNS},
+        }
+        for name in sorted(self._EXPENDABLE, key=lambda name: any(shown[name])):
+            if _width(shown) <= options.max_width:
+                break
+            del shown[name]
+        table = Table(box=None, pad_edge=False)
+        for name in shown:
+            table.add_column(name, no_wrap=True)
+        for at, job in enumerate(self._jobs):
+            row: dict[str, RenderableType] = {name: cells[at] for name, cells in shown.items()}
+            row["PHASE"] = Text(job.phase, style=PHASE_STYLES.get(job.phase, ""))
+            if row.get(""):
+                progress = job.status.progress or Progress()
+                row[""] = ProgressBar(total=progress.total_steps, completed=progress.step or 0, width=BAR_WIDTH)
+            table.add_row(*row.values())
+        yield table
 
 
-def _progress(progress: Progress, width: int, losses: Sequence[float], speeds: Sequence[float]) -> list[RenderableType]:
+_JOB_COLUMNS = ("NAME", "PHASE", "WORKERS", "STEP", "", "LOSS", "SAMPLES/S", "ETA", "GOODPUT")
+
+
+def _job_cells(job: TrainingJob) -> dict[str, str]:
+    """Returns a job's cells by the names of the columns; where a bar is to be, its width in blocks."""
+    workers, progress = job.status.workers, job.status.progress or Progress()
+    running = job.phase == "Running"
+    return {
+        "NAME": job.name,
+        "PHASE": job.phase,
+        "WORKERS": f"{workers.running}/{workers.desired}",
+        "STEP": steps_done(progress),
+        "": "█" * BAR_WIDTH if progress.step is not None and progress.total_steps else "",
+        "LOSS": "" if progress.loss is None else f"{progress.loss:.4g}",
+        "SAMPLES/S": f"{progress.samples_per_second:,.0f}" if running and progress.samples_per_second else "",
+        "ETA": duration(progress.eta_seconds) if running and progress.eta_seconds is not None else "",
+        "GOODPUT": "" if progress.goodput is None else f"{progress.goodput:.0%}",
+    }
+
+
+def _width(columns: Mapping[str, Sequence[str]]) -> int:
+    """Returns the width of a table of these columns, with two blanks between them."""
+    return sum(max(map(cell_len, [name, *cells])) for name, cells in columns.items()) + 2 * (len(columns) - 1)
+
+
+def _progress(
+    job: TrainingJob, progress: Progress, width: int, losses: Sequence[float], speeds: Sequence[float]
+) -> list[RenderableType]:
     """Returns how far the job is, and how its loss and speed went since the picture began."""
+    running = job.phase == "Running"
     line = Table.grid(padding=(0, 2))
     cells: list[RenderableType] = []
     if progress.step is not None and progress.total_steps:
@@ -124,7 +162,7 @@ def _progress(progress: Progress, width: int, losses: Sequence[float], speeds: S
         cells += [f"{share:.0%}"]
     if progress.step is not None:
         cells.append(f"step {steps_done(progress)}")
-    if progress.eta_seconds is not None and progress.step != progress.total_steps:
+    if running and progress.eta_seconds is not None and progress.step != progress.total_steps:
         cells.append(f"ETA {duration(progress.eta_seconds)}")
     if progress.section is not None and progress.section != "train":
         cells.append(progress.section)
@@ -137,7 +175,7 @@ def _progress(progress: Progress, width: int, losses: Sequence[float], speeds: S
         figures.append(f"loss {progress.loss:.4f} ")
         figures.append(sparkline(losses, spark), style="cyan")
         figures.append("   " if len(losses) > 1 else "  ")
-    if progress.samples_per_second is not None:
+    if running and progress.samples_per_second is not None:
         figures.append(f"{progress.samples_per_second:,.0f} samples/s ")
         figures.append(sparkline(speeds, spark), style="green")
     return [line, figures] if figures.plain else [line]

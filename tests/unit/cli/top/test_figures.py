@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.unit.client.fakes import job, pod
 from trainmaster.cli.top.asking import Asking, Picture
 from trainmaster.cli.top.figures import histogram, sparkline, spread_of
-from trainmaster.cli.top.view import JobPicture
+from trainmaster.cli.top.view import NO_TIME_YET, UNTIMED, JobPicture, JobsPicture
 from trainmaster.client import JobMetrics, NotAllowed, RankMetrics, TrainingJob
 
 
@@ -18,10 +18,10 @@ def ranks(*seconds: float) -> list[RankMetrics]:
     return [RankMetrics(rank // 8, rank, step=10, step_seconds=each) for rank, each in enumerate(seconds)]
 
 
-def drawn(picture: Picture, width: int = 80, height: int = 24) -> list[str]:
+def drawn(picture: Picture | JobsPicture, width: int = 80, height: int = 24) -> list[str]:
     console = Console(width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
     with console.capture() as captured:
-        console.print(JobPicture(picture))
+        console.print(JobPicture(picture) if isinstance(picture, Picture) else picture)
     return captured.get().splitlines()
 
 
@@ -94,3 +94,34 @@ def test_what_isnt_allowed_is_said_and_the_rest_is_shown() -> None:
     assert "(without its events: events is forbidden)" in text
     assert "(without figures of each rank: pods/proxy is forbidden)" in text
     assert "reviews-0" in text
+
+
+def test_it_says_that_a_script_reports_no_time_of_a_step_once_steps_are_done() -> None:
+    assert NO_TIME_YET in drawn(Picture(running(), ranks=[RankMetrics(0, 0, step=0)]))
+    assert NO_TIME_YET in drawn(Picture(running()))
+    lines = drawn(Picture(running(), ranks=[RankMetrics(0, 0, step=7)]))
+    assert UNTIMED in [line.rstrip() for line in lines]
+
+
+def test_a_job_that_has_ended_has_no_eta_and_no_speed() -> None:
+    progress = {"step": 50, "totalSteps": 200, "loss": 0.5, "samplesPerSecond": 1234.0, "etaSeconds": 75}
+    text = "\n".join(drawn(Picture(TrainingJob.of(job(phase="Failed", progress=progress)))))
+    assert "loss 0.5000" in text and "ETA" not in text and "samples/s" not in text
+
+
+def test_of_all_jobs_no_column_is_cut_and_those_without_room_go() -> None:
+    jobs = [running(), TrainingJob.of(job("a-job-that-waits-for-room", phase="Pending"))]
+
+    def names(width: int) -> list[str]:
+        lines = drawn(JobsPicture(jobs), width)
+        assert all(len(line) <= width and "…" not in line for line in lines)
+        assert lines[2].startswith("a-job-that-waits-for-room")
+        assert ("━" in lines[1]) == (width >= 87)
+        return lines[0].split()
+
+    everything = ["NAME", "PHASE", "WORKERS", "STEP", "LOSS", "SAMPLES/S", "ETA", "GOODPUT"]
+    assert names(96) == everything
+    assert names(95) == everything[:-1], "first what is empty, then the bar"
+    assert names(86) == everything[:-1]
+    assert names(72) == everything[:-2]
+    assert names(56) == everything[:4]
