@@ -31,6 +31,7 @@
 | `completion` | `test_completion` |
 | `columns` | `test_dtj_status` |
 | `connection` | `test_connection`, `test_program` |
+| `connection_values` | `test_completion`, `cluster/test_command_line` |
 | `console` | `test_hostile_text` |
 | `convert` | `test_convert` |
 | `demo` | `e2e/test_demo` |
