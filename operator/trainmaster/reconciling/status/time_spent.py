@@ -164,7 +164,7 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
     succeeded = over and after.phase == "Succeeded"
     stop = _ended_at(before, end, first=reason is not None) if reason or succeeded else end
     if before.status.phase != "Running":
-        first = "queue" if before.status.attempt == 1 or before.status.phase == "Pending" else "restart"
+        first = "queue" if before.status.attempt == 1 else "restart"
         _until_pods_run(books, before, stop, first)
         books.book("rendezvous", min(_latest(_up_at(before, worker) for worker in before.workers), stop))
     latest = _latest_report(before)

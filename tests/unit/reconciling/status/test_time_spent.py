@@ -146,7 +146,7 @@ class TestFailures:
         status = go_on(status, gone, 12)
         assert status.phase == "Restarting"
         status = go_on(status, observed(given=(pod(0), replace(fresh(1, 20, None, None), uid="new"))), 21)
-        assert (status.phase, status.attempt) == ("Starting", 2)
+        assert (status.phase, status.attempt) == ("Pending", 2)
         back = (pod(0), replace(fresh(1, 20, 26, 30), uid="new"))
         up = (said(0, "Running", 2, ago=-22), said(1, "Running", 2, ago=-33, uid="new"))
         status = go_on(status, observed(*up, given=back, attempt=2), 33)
