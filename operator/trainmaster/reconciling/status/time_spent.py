@@ -263,8 +263,11 @@ def _last_steps(books: _Books, latest: _Latest | None, stop: int) -> None:
     """Books from the last report to the end of an attempt that succeeded."""
     total = latest.first.total_steps if latest is not None else None
     if latest is not None and total is not None and books.step is not None and books.step < total:
-        # No report came of them, but they must have been done.
+        # No report came of what it did since, which were steps. Which one was the last, only a report could say: a rank
+        # may count from 0, or stop early.
+        furthest = books.furthest
         _steps(books, latest, total, stop)
+        books.furthest = furthest
     books.book("finish", stop)
 
 

@@ -127,6 +127,9 @@ class TestSteps:
         status = go_on(go_on(started(), trained(990, 0.5), 0.5), done, 10)
         assert status.phase == "Succeeded"
         assert spent(status) == {"productive": 9, "finish": 1}
+        # It may as well have stopped early, or have counted its steps from 0.
+        assert status.progress is not None
+        assert (status.progress.step, status.progress.furthest_step) == (995, 995)
 
 
 class TestFailures:
