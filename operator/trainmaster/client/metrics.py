@@ -37,7 +37,7 @@ class RankMetrics:
     total_steps: int | None = None
     loss: float | None = None
     samples_per_second: float | None = None
-    # The rank's own time for a step, without waiting for the others.
+    # The rank's own time for a step, without waiting for the others; where it says none, the time between its steps.
     step_seconds: float | None = None
 
 

@@ -50,6 +50,15 @@ def test_lines_of_a_pattern_are_progress_and_their_absence_is_a_hang(job: Job) -
     stream.close()
 
 
+def test_a_script_that_says_its_steps_alone_has_a_speed(job: Job) -> None:
+    agent = start(job, STEPS.format(last=100, pause=0.25, then=""), TRAINMASTER_PROGRESS_PATTERN=PATTERN)
+    stream = Stream(agent)
+    line = stream.until(lambda line: line["type"] == "progress" and "stepSeconds" in line["ranks"]["0"])
+    # Never faster than it sleeps, but for when steps are seen; a machine that others use may be slower.
+    assert 0.2 < line["ranks"]["0"]["stepSeconds"] < 1.0
+    stream.close()
+
+
 @pytest.mark.parametrize("preset", ["auto", "none"])
 def test_what_nobody_asked_for_is_never_a_hang(job: Job, preset: str) -> None:
     """The line is DeepSpeed's, whose pipeline engine prints it."""

@@ -18,6 +18,7 @@
 | `progress/presets` | `progress/test_log_rules` |
 | `progress/printed` | `progress/test_sources`, `test_printed_progress` |
 | `progress/sources` | `progress/test_sources`, `trainer/test_progress_huggingface` |
+| `progress/step_times` | `progress/test_step_times`, `test_printed_progress` |
 | `progress/trainer_environment` | `progress/test_trainer_reports` |
 | `progress/trainer_reports` | `progress/test_trainer_reports` |
 | `progress/trainer_server` | `test_trainer_server`, `trainer/test_progress_huggingface` |

@@ -16,6 +16,16 @@ def describe_process(pid: int) -> str:
     except OSError:
         threads = []
     for thread in threads:
-        name, place = (children.read_text(f"/proc/{pid}/task/{thread}/{file}") for file in ("comm", "wchan"))
-        lines.append(f"  thread {thread} {name.strip()}: waits in {place or '?'}")
+        folder = f"/proc/{pid}/task/{thread}"
+        name = children.read_text(f"{folder}/comm").strip()
+        lines.append(f"  thread {thread} {name}: {_at(children.read_text(f'{folder}/wchan'), int(thread))}")
     return "\n".join(lines)
+
+
+def _at(place: str, thread: int) -> str:
+    """Returns where a thread waits. The kernel says 0 where it doesn't, and where it won't say (fs/proc/base.c,
+    `proc_pid_wchan`): then the thread's state has to do."""
+    if place not in ("", "0"):
+        return f"waits in {place}"
+    state = children.status_of(thread).get("State", "gone")
+    return "runs" if state.startswith("R") else state

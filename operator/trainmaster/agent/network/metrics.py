@@ -14,7 +14,7 @@ _METRICS_OF_RANKS = (
     ("total_steps", "trainmaster_total_steps", "Steps that a rank is going to do."),
     ("loss", "trainmaster_loss", "A rank's last loss."),
     ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
-    ("step_seconds", "trainmaster_step_seconds", "A rank's own time for a step."),
+    ("step_seconds", "trainmaster_step_seconds", "A rank's own time for a step, else the time between its steps."),
 )
 
 

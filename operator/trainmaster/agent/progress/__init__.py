@@ -6,5 +6,6 @@
 - `trainer_environment` makes Hugging Face's Trainer report, `trainer_reports` reads what it sends (both pure), and
   `trainer_server` is where it sends it.
 - `counters` asks torch's flight recorder how far the collectives of a silent rank are.
+- `step_times` derives from a rank's steps what one takes, where the rank says only its steps. Pure.
 - `sources` brings all of them and the progress files together: which of them counts.
 """

@@ -8,6 +8,8 @@ In this order; a source that is nearer to what the script itself says goes befor
 3. What the rank prints, by the job's `spec.progress`, or by what nothing but training prints.
 4. torch's collectives, which say no step, only that a rank waits.
 
+Whichever it is, what a step takes is derived where the rank never says it (`step_times`).
+
 Only the first is watched by itself. Of the others a rank counts as alive for longer than they say: while it prints, and
 while its collectives go on, because nobody has said that an evaluation or a checkpoint between two reports is short.
 With a pattern of the job's own it is the lines that match alone, and what is recognised without being asked for is
@@ -23,6 +25,7 @@ from trainmaster.agent.hang.heartbeats import Heartbeats
 from trainmaster.agent.hang.rank_states import observe_rank, observe_waiting
 from trainmaster.agent.progress.counters import Counters
 from trainmaster.agent.progress.printed import Printed
+from trainmaster.agent.progress.step_times import StepTimes
 from trainmaster.agent.progress.trainer_reports import TrainerReports
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.evidence import RankState
@@ -49,6 +52,7 @@ class Sources:
         self._printed = printed
         self._counters = None if settings.progress_preset == NONE else counters
         self._trainer = TrainerReports()
+        self._step_times = {rank: StepTimes() for rank in ranks}
         self._reported_at = started_at
         self._changed = False
         self._first_report_with_step: Optional[float] = None
@@ -71,7 +75,12 @@ class Sources:
             self._printed.changed, changed = False, True
         self._changed = False
         if changed:
-            self.ranks = {rank: found for rank in self._own if (found := self._progress(rank)) is not None}
+            found = {rank: self._progress(rank) for rank in self._own}
+            self.ranks = {
+                rank: self._step_times[rank].complete(progress, now)
+                for rank, progress in found.items()
+                if progress is not None
+            }
         if self._counters is not None:
             limit = self._settings.progress_timeout
             self._counters.poll([rank for rank in self._own if self._may_wait(rank, now, limit)], now)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from trainmaster.api.v1alpha1 import Failure
+from trainmaster.api.v1alpha1 import Failure, Phase
 from trainmaster.reconciling.observed.container_ends import count_ends, is_unresponsive_report
 from trainmaster.reconciling.observed.lineup import can_open, desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
@@ -122,7 +122,7 @@ def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) ->
     """Returns the transition that opens the next attempt with these workers."""
     message = f"attempt {situation.status.attempt + 1} opens with {_count(len(workers))}"
     message += "".join(f"; {sentence}" for sentence in _stand_ins(situation, workers))
-    return Transition("Starting", reason, message, _opening(situation, workers))
+    return Transition(_opening_phase(situation, workers), reason, message, _opening(situation, workers))
 
 
 def held_since(situation: Situation) -> str | None:
@@ -159,7 +159,8 @@ def advance(situation: Situation) -> Transition:
         # Kubernetes keeps the kubelet's Events for an hour only; these ends must never count.
         ends = {**situation.restart_counts, **situation.stalled_before_attempt}
         change = StatusChange(pod_restart_counts=[ends.get(worker, 0) for worker in situation.workers])
-    if _are_placed(situation):
+    are_placed = _have_nodes(situation, situation.workers)
+    if are_placed and not situation.worker_uids and not situation.lacks_domains:
         # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
         change = _pods_recorded(situation, workers)
@@ -170,7 +171,8 @@ def advance(situation: Situation) -> Transition:
             f"attempt {status.attempt}: all ranks are up",
             change | NEW_STARTUP,
         )
-    if status.phase == "Pending" and change:
+    # The pods of a later attempt are recorded when it opens, with nodes or without.
+    if status.phase == "Pending" and are_placed and (situation.worker_uids or change):
         return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", change)
     return replace(waiting, change=change)
 
@@ -227,7 +229,7 @@ def _respond(
     if wait <= 0 and can_open(situation, workers, without=going):
         opening = _opening(situation, workers, going)
         message += "".join(f"; {sentence}" for sentence in _stand_ins(situation, workers))
-        return Transition("Starting", "AttemptOpened", message, change | opening)
+        return Transition(_opening_phase(situation, workers), "AttemptOpened", message, change | opening)
     change |= StatusChange(replacing_pod_uids=list(dict.fromkeys([*situation.status.replacing_pod_uids, *replacing])))
     if wait > 0:
         return Transition("Restarting", "BackOff", f"{message}; the next attempt waits {wait:g} s", change)
@@ -383,11 +385,13 @@ def _opening(situation: Situation, workers: tuple[int, ...], going: frozenset[st
     )
 
 
-def _are_placed(situation: Situation) -> bool:
-    """Returns whether the attempt's pods aren't recorded yet, but can be: every worker has a node in a known place."""
-    if situation.worker_uids or situation.lacks_domains:
-        return False
-    return all(_has_node(situation, worker) for worker in situation.workers)
+def _opening_phase(situation: Situation, workers: Iterable[int]) -> Phase:
+    """Returns the phase in which an attempt opens: a pod that was made a moment ago may find no node for hours."""
+    return "Starting" if _have_nodes(situation, workers) else "Pending"
+
+
+def _have_nodes(situation: Situation, workers: Iterable[int]) -> bool:
+    return all(_has_node(situation, worker) for worker in workers)
 
 
 def _has_node(situation: Situation, worker: int) -> bool:

@@ -164,7 +164,7 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
     succeeded = over and after.phase == "Succeeded"
     stop = _ended_at(before, end, first=reason is not None) if reason or succeeded else end
     if before.status.phase != "Running":
-        first = "queue" if before.status.attempt == 1 or before.status.phase == "Pending" else "restart"
+        first = "queue" if before.status.attempt == 1 else "restart"
         _until_pods_run(books, before, stop, first)
         books.book("rendezvous", min(_latest(_up_at(before, worker) for worker in before.workers), stop))
     latest = _latest_report(before)
@@ -263,8 +263,11 @@ def _last_steps(books: _Books, latest: _Latest | None, stop: int) -> None:
     """Books from the last report to the end of an attempt that succeeded."""
     total = latest.first.total_steps if latest is not None else None
     if latest is not None and total is not None and books.step is not None and books.step < total:
-        # No report came of them, but they must have been done.
+        # No report came of what it did since, which were steps. Which one was the last, only a report could say: a rank
+        # may count from 0, or stop early.
+        furthest = books.furthest
         _steps(books, latest, total, stop)
+        books.furthest = furthest
     books.book("finish", stop)
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
-from trainmaster.agent.hang import stacks
+import pytest
+
+from trainmaster.agent.hang import kernel_view, stacks
 from trainmaster.agent.hang.kernel_view import describe_process
 
 
@@ -27,6 +32,31 @@ def test_texts_are_bounded_as_they_travel() -> None:
     for text in ("é" * 1_000, '"' * 1_000, "\n\x00" * 500):
         short = stacks.shortened(text, 300)
         assert 0 < len(json.dumps(short)) <= 300
+
+
+def test_the_kernels_view_says_of_each_thread_whether_it_runs_or_where_it_waits() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        ended = threading.Event()
+        waiting = pool.submit(lambda: (threading.get_native_id(), ended.wait())[0])
+        view = ""
+        try:
+            for _ in range(1_000):
+                view = describe_process(os.getpid())
+                if "waits in" in view:
+                    break
+        finally:
+            ended.set()
+        process, *threads = view.splitlines()
+    assert process.startswith(f"pid {os.getpid()} ")
+    lines = {int(line.split()[1]): line.partition(": ")[2] for line in threads}
+    assert lines[threading.get_native_id()] == "runs"
+    assert re.fullmatch("waits in [a-z_]+", lines[waiting.result()])
+
+
+@pytest.mark.parametrize(("place", "said"), [("futex_wait_queue", "waits in futex_wait_queue"), ("0", "gone")])
+def test_a_thread_of_which_the_kernel_names_no_place_has_its_state(place: str, said: str) -> None:
+    beyond_any_process = 2**22 + 1
+    assert kernel_view._at(place, beyond_any_process) == said
 
 
 def test_a_signal_for_stacks_is_not_sent_to_who_does_not_catch_it() -> None:

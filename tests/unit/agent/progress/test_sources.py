@@ -103,6 +103,23 @@ def test_the_trainers_bar_is_the_one_that_is_as_long_as_it_reports(ranks: Ranks)
     assert ranks.sources.first_step_at.keys() == {0}
 
 
+@pytest.mark.parametrize("source", ["file", "lines", "trainer"])
+def test_a_speed_is_derived_whatever_says_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    ranks = Ranks(tmp_path, monkeypatch, pattern=r"step (?P<step>\d+)/(?P<totalSteps>\d+)")
+    for step in range(1, 9):
+        ranks.now += 2
+        if source == "file":
+            ranks.write(step=step, totalSteps=60)
+        elif source == "lines":
+            ranks.print(f"step {step}/60")
+        else:
+            ranks.report(step)
+        assert ranks.step() == step
+    assert ranks.sources.ranks[0].step_seconds == 2.0
+
+
 def test_a_trainer_that_says_nothing_any_more_hangs_unless_it_prints(ranks: Ranks) -> None:
     ranks.report(None)
     assert not ranks.is_over_after(99) and ranks.is_over_after(101), "the first step's limit"

@@ -281,8 +281,35 @@ def test_exactly_one_attempt_opens_when_the_replacement_is_there() -> None:
     assert decided(job(held), observed(given=[pod(0)]), NOW + 100).status.attempt == 1
     replacement = pod(1, uid="uid-1b", phase="Pending", node=None, worker_container=None, ready=False)
     opened = decided(job(held), observed(given=[pod(0), replacement]), NOW + 100)
-    assert (opened.status.phase, opened.status.attempt, opened.status.pod_uids) == ("Starting", 2, ["uid-0", "uid-1b"])
+    assert (opened.status.phase, opened.status.attempt, opened.status.pod_uids) == ("Pending", 2, ["uid-0", "uid-1b"])
     assert kinds(opened)[0] == "Assign 2 Run to bert-0,bert-1"
+
+
+RESUMED = running(phase="Restarting", failures=[])
+STOPPED = running(phase="Restarting", stopping=True, next_attempt_time=to_text(NOW + 20))
+LOST = decided(job(running()), observed(given=[pod(0)])).status
+
+
+@pytest.mark.parametrize("held", [RESUMED, STOPPED, LOST], ids=["resumed", "restarted", "replaced"])
+def test_a_later_attempt_is_pending_until_its_pods_have_nodes(held: JobStatus) -> None:
+    nowhere = replace(unscheduled(1), unschedulable="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+
+    def then(before: JobStatus, now: float, *given: PodView) -> JobStatus:
+        return decided(job(before), observed(given=given, attempt=before.attempt), now).status
+
+    opened = then(held, NOW + 100, pod(0, uid="new-0"), unscheduled(1))
+    assert (opened.phase, opened.attempt) == ("Pending", 2)
+    waiting = then(opened, NOW + 130, pod(0, uid="new-0"), nowhere)
+    shown = next(each for each in waiting.conditions if each.type == "Running")
+    assert (waiting.phase, waiting.attempt, shown.reason) == ("Pending", 2, "Unschedulable")
+    placed = then(waiting, NOW + 140, pod(0, uid="new-0"), replace(unscheduled(1), node="node-2", unschedulable=None))
+    assert (placed.phase, placed.attempt) == ("Starting", 2)
+    at_once = then(held, NOW + 100, pod(0, uid="new-0"), pod(1, uid="new-1"))
+    assert (at_once.phase, at_once.attempt) == ("Starting", 2)
+
+
+def unscheduled(worker: int) -> PodView:
+    return pod(worker, uid=f"new-{worker}", phase="Pending", node=None, worker_container=None, ready=False)
 
 
 def test_a_pod_evicted_for_its_own_use_of_storage_counts() -> None:

@@ -75,7 +75,7 @@ def test_its_loss_is_no_disruption_and_one_attempt_opens_when_the_new_pod_is_the
     status = decided(job(answer(exited()).status), observed(given=around), NOW + 0.5).status
     assert (status.restarts, status.disruptions, status.failures[0].reason) == (1, 0, "Error")
     if around[-1].uid == "new":
-        assert (status.phase, status.attempt, status.pod_uids) == ("Starting", 2, ["uid-0", "new"])
+        assert (status.phase, status.attempt, status.pod_uids) == ("Pending", 2, ["uid-0", "new"])
         assert status.replacing_pod_uids == []
     else:
         assert (status.phase, status.attempt) == ("Restarting", 1)

@@ -45,7 +45,7 @@ def test_at_the_limit_the_node_is_avoided_and_its_worker_moves_before_the_next_a
     still = decided(job(status), observed(bus_error(1)), NOW + 1)
     assert still.status.attempt == 1
     moved = decided(job(status), observed(given=pods(pod(1, uid="new", node=None))), NOW + 2)
-    assert (moved.status.phase, moved.status.attempt, moved.status.restarts) == ("Starting", 2, 1)
+    assert (moved.status.phase, moved.status.attempt, moved.status.restarts) == ("Pending", 2, 1)
 
 
 @pytest.mark.parametrize("around", [pods(pod(1, deleting=True, deadline=NOW + 30)), pods()[:1]])

@@ -127,6 +127,9 @@ class TestSteps:
         status = go_on(go_on(started(), trained(990, 0.5), 0.5), done, 10)
         assert status.phase == "Succeeded"
         assert spent(status) == {"productive": 9, "finish": 1}
+        # It may as well have stopped early, or have counted its steps from 0.
+        assert status.progress is not None
+        assert (status.progress.step, status.progress.furthest_step) == (995, 995)
 
 
 class TestFailures:
@@ -146,7 +149,7 @@ class TestFailures:
         status = go_on(status, gone, 12)
         assert status.phase == "Restarting"
         status = go_on(status, observed(given=(pod(0), replace(fresh(1, 20, None, None), uid="new"))), 21)
-        assert (status.phase, status.attempt) == ("Starting", 2)
+        assert (status.phase, status.attempt) == ("Pending", 2)
         back = (pod(0), replace(fresh(1, 20, 26, 30), uid="new"))
         up = (said(0, "Running", 2, ago=-22), said(1, "Running", 2, ago=-33, uid="new"))
         status = go_on(status, observed(*up, given=back, attempt=2), 33)
