@@ -231,7 +231,7 @@ class EvidenceKeeper:
             kept.early.pop(attempt, None)
 
     async def _log(self, key: JobKey, snapshot: Snapshot, failure: Failure) -> dict[int, str]:
-        """Read the end of what the culprit printed in the attempt, while its pod is there (and no other of its name)."""
+        """Read the end of what the culprit printed in the attempt, while its own pod is there."""
         if not self._keeps_output(snapshot.job):
             return {}
         uids = {
