@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit.cli.dtj_command import JOBS, RUNNING, run
 from tests.unit.client.fakes import FakeTransport, job
 from trainmaster.api.evidence import AttemptEvidence
@@ -53,3 +55,27 @@ def test_evidence_shows_the_culprit_first_and_a_rank_whole_when_asked(transport:
 def test_a_job_without_evidence_says_so(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {CONFIG_MAP}": JobNotFound("none")}
     assert run("evidence", "reviews").output.startswith("No evidence was kept of job reviews")
+
+
+@pytest.mark.parametrize("output", [[], ["-o", "json"]])
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (("--attempt", "3"), "Job reviews has no attempt 3: its newest is 2"),
+        (("--rank", "2"), "Job reviews has no rank 2: it has ranks 0 to 1"),
+    ],
+)
+def test_what_the_job_doesnt_have_is_refused_with_what_it_has(
+    transport: FakeTransport, option: tuple[str, str], sentence: str, output: list[str]
+) -> None:
+    found = {**job(**RUNNING), "spec": {"image": "x", "command": ["python"], "workers": 2}}
+    transport.answers = {f"GET {JOBS}/reviews": found, f"GET {CONFIG_MAP}": kept(HANG)}
+    result = run("evidence", "reviews", *option, *output)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {sentence}\n")
+
+
+def test_an_attempt_without_evidence_is_no_error(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {CONFIG_MAP}": kept(HANG)}
+    result = run("evidence", "reviews", "--attempt", "1")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("No evidence of attempt 1 was kept of job reviews")

@@ -195,6 +195,39 @@ def test_a_worker_that_the_job_cant_have_is_refused_with_those_that_there_are(
     assert (result.exit_code, result.stderr) == (1, "error: Job reviews has no worker 2: it has workers 0 to 1\n")
 
 
+SPEC: dict[str, Any] = {"image": "x", "command": ["python", "train.py"], "workers": 2}
+GROUPS = [{"name": "a", "workers": 1, "resources": {"gpus": 4}}, {"name": "b", "workers": 2}]
+
+
+@pytest.mark.parametrize("follow", [[], ["-f"]])
+@pytest.mark.parametrize(
+    ("spec", "rank", "there"),
+    [
+        ({}, 2, "ranks 0 to 1"),
+        ({"workers": 1}, 1, "rank 0 alone"),
+        ({"processesPerWorker": 4}, 8, "ranks 0 to 7"),
+        ({"resources": {"gpus": 8}, "spares": 1}, 16, "ranks 0 to 15"),
+        ({"elastic": {"minWorkers": 1, "maxWorkers": 4}}, 4, "ranks 0 to 3"),
+        ({"workers": None, "workerGroups": GROUPS}, 6, "ranks 0 to 5"),
+    ],
+)
+def test_a_rank_that_the_job_cant_have_is_refused_with_those_that_there_are(
+    kubelet: FakeKubelet, spec: dict[str, Any], rank: int, there: str, follow: list[str]
+) -> None:
+    found = {**job(**{**RUNNING, "workers": {}}), "spec": {**SPEC, **spec}}
+    kubelet.answers = answers([*[found] * 4, {**found, "status": {"phase": "Succeeded"}}], [pods()])
+    result = run("logs", "reviews", "--rank", str(rank), *follow)
+    assert (result.exit_code, result.stderr) == (1, f"error: Job reviews has no rank {rank}: it has {there}\n")
+    assert run("logs", "reviews", "--rank", str(rank - 1), *follow).exit_code == 0, "it has no output yet"
+
+
+def test_a_rank_isnt_refused_where_nobody_knows_how_many_there_are(kubelet: FakeKubelet) -> None:
+    """The job is of another release."""
+    kubelet.answers = answers([{**job(**RUNNING), "spec": {"workers": 2, "unheardOf": True}}], [pods(running(0))])
+    kubelet.containers = {"reviews-0": [[(1, "[rank 5]: hello")]]}
+    assert run("logs", "reviews", "--rank", "5").stdout == "[rank 5]: hello\n"
+
+
 def test_a_spare_is_one_of_those_that_there_are(kubelet: FakeKubelet) -> None:
     found = job(**{**RUNNING, "workerOrder": [0, 2]})
     found["spec"]["spares"] = 1

@@ -29,9 +29,14 @@ def evidence(
     Also after the pods are gone. Without --rank only the stacks of the rank that failed are shown whole.
     """
     from trainmaster.cli.evidence import as_json, evidence_lines
+    from trainmaster.cli.job_parts import require_attempt, require_rank
 
     jobs = connection.client()
-    find_job(jobs, name)
+    job = find_job(jobs, name)
+    if attempt is not None:
+        require_attempt(job, attempt)
+    if rank is not None:
+        require_rank(job, rank)
     found = [one for one in jobs.evidence(name) if attempt in (None, one.attempt)]
     if output is not None:
         print_value(as_json(found, rank), output)
