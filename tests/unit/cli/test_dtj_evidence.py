@@ -6,10 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.unit.cli.dtj_command import JOBS, RUNNING, run
 from tests.unit.client.fakes import FakeTransport, job
 from trainmaster.api.evidence import AttemptEvidence
+from trainmaster.cli import dtj
+from trainmaster.cli.console import SafeConsole
 from trainmaster.client import JobNotFound
 
 
@@ -79,3 +82,28 @@ def test_an_attempt_without_evidence_is_no_error(transport: FakeTransport) -> No
     result = run("evidence", "reviews", "--attempt", "1")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.startswith("No evidence of attempt 1 was kept of job reviews")
+
+
+def test_on_a_terminal_sentences_are_broken_between_words_and_lines_of_logs_are_left_to_it(
+    transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = (
+        "worker 0 (rank 0, pod reviews-0) ended with exit code 1: Traceback | ValueError: no such data set: imagenet."
+    )
+    error = f"  File {'x' * 200}\nValueError: {'there is no such data set, ' * 5}"
+    log = "[rank 0]: " + "loss " * 40
+    crash = AttemptEvidence(
+        1, {"reason": "Error", "worker": 0, "message": message}, {0: {"error": error}}, {}, {0: log}
+    )
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {CONFIG_MAP}": kept(crash)}
+    page = run("evidence", "reviews").output
+    assert f"  {message}" in page.splitlines(), "whoever reads a pipe has sentences whole"
+    monkeypatch.setattr(SafeConsole, "is_terminal", True)
+    lines = CliRunner().invoke(dtj.app, ["evidence", "reviews"], env={"COLUMNS": "80"}).output.splitlines()
+    assert lines[1:3] == [
+        "  worker 0 (rank 0, pod reviews-0) ended with exit code 1: Traceback |",
+        "    ValueError: no such data set: imagenet.",
+    ]
+    assert f"    {log}" in lines
+    assert [line for line in lines if len(line) > 80] == [f"    {log}"]
+    assert "".join(page.split()) == "".join("".join(lines).split()), "nothing is lost"
