@@ -159,6 +159,10 @@ def test_logs_are_followed_from_before_the_first_pod_through_restart_suspend_and
     assert (code, kept.splitlines()[-2:]) == (0, ["--- attempt 2 ---", "[rank 0]: attempt 2 begins"])
     assert command("kubectl-dtj", "resume", "steps", "-n", cluster.namespace, **run)[0] == 0
     following.until("attempt 3 begins")
+    resumed = {
+        options: command("kubectl-dtj", "logs", "steps", *options, "-n", cluster.namespace, **run)[1].splitlines()
+        for options in ((), ("--attempt", "1"), ("-p",))
+    }
     (tmp_path / "go3").touch()
     code, output, errors = following.end()
     live = [
@@ -167,6 +171,7 @@ def test_logs_are_followed_from_before_the_first_pod_through_restart_suspend_and
     ]
     assert (code, [line for line in output.splitlines() if "attempt" in line]) == (0, live)
     assert errors.splitlines()[-1] == "Job steps has ended: Succeeded."
+    assert resumed == {(): live[:-1], ("--attempt", "1"): live[:2], ("-p",): live[2:4]}, "what was kept, once"
     code, kept, _ = command("kubectl-dtj", "logs", "steps", "-n", cluster.namespace, **run)
     assert (code, kept.splitlines()) == (0, live)
 

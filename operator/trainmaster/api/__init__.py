@@ -9,6 +9,6 @@ for whose paths are whose, `words` for those of the command, `training_schema` f
 `merge` merges it as Kubernetes does. `values`, `quantities`, `accelerator_names` are kinds of value; `compact` keeps
 large ones small in memory. `decoding` reads what others wrote, `encoding` writes what is sent, `printable` makes texts
 harmless to print, `signing` signs assignments, `evidence` is what is kept of an attempt, `kept_logs`
-what is kept of workers' output (`stamped_lines` are those of a log with their times), and `stacks` what ranks answered
-to who asked for theirs.
+what is kept of workers' output (`stamped_lines` are those of a log with their times, `attempt_marks` cut a log into its
+attempts), and `stacks` what ranks answered to who asked for theirs.
 """

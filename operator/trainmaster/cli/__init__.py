@@ -7,6 +7,7 @@
 | `program` | the frame: help, wrong usage, options before a command, completion's words |
 | `process` | a command's process: no garbage collection at its start, a quick end |
 | `connection`, `output`, `job_names`, `file_names`, `durations` | what commands share: `-n`, `-o`, names, times |
+| `job_parts` | workers, ranks and attempts that a job doesn't have are refused |
 | `wrong_values` | sentences on values that an option can't have |
 | `listing`, `show`, `columns`, `watching` | jobs as a table, a view and objects; followed, in a terminal and a pipe |
 | `logs`, `top` | packages: all ranks' output as one stream; a job as it runs |

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic.alias_generators import to_camel
+from rich.text import Text
 
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.printable import one_line, printable
 from trainmaster.api.v1alpha1 import RecoveryTimes
+from trainmaster.cli.console import SafeConsole
+from trainmaster.cli.terminal import say
 from trainmaster.wire.values import is_number, mapping
 
 MAX_SHOWN = 100_000
 BRIEF_LINES = 12
+# Columns by which the second line of a sentence stands behind its first one, and the fewest that a line has.
+HANGING_COLUMNS, FEWEST_COLUMNS = 2, 20
+
+
+class Sentence(str):
+    """Sentence is a line of the page that a terminal breaks between words only; lines of logs and stacks are none."""
+
+
+def print_page(lines: Iterable[str]) -> None:
+    """Prints the page: sentences within the terminal's width, each in one line where it goes to a pipe."""
+    console = SafeConsole()
+    for line in lines:
+        if not isinstance(line, Sentence) or not console.is_terminal:
+            say(line)
+            continue
+        text = line.lstrip()
+        indent = len(line) - len(text)
+        width = max(FEWEST_COLUMNS, console.width - indent - HANGING_COLUMNS)
+        for at, part in enumerate(Text(text).wrap(console, width)):
+            say(" " * (indent + HANGING_COLUMNS * (at > 0)) + part.plain.rstrip())
 
 
 def evidence_lines(attempts: list[AttemptEvidence], rank: int | None) -> Iterator[str]:
@@ -55,14 +78,14 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
     culprit = f" of {', '.join(where)}" if where else ""
     at = f" at {failure['failedAt']}" if failure.get("failedAt") else ""
     yield _line(f"Attempt {one.attempt}: {failure.get('reason', 'unknown')}{culprit}{code}{at}")
-    yield from _text(failure.get("message"), "  ")
+    yield from map(Sentence, _text(failure.get("message"), "  "))
     if times := recovery_sentence(mapping(failure.get("recovery"))):
-        yield f"  {times}"
+        yield Sentence(f"  {times}")
     for number, state in sorted(one.ranks.items(), key=lambda item: (item[0] != failure.get("rank"), item[0])):
         if rank in (None, number):
             yield from rank_lines(number, state, whole=rank is not None or number == failure.get("rank"))
     if rank is not None and rank not in one.ranks and rank != failure.get("rank"):
-        yield f"  Nothing was kept of rank {rank}: stacks are collected where ranks make no progress."
+        yield Sentence(f"  Nothing was kept of rank {rank}: stacks are collected where ranks make no progress.")
     if rank is None or rank == failure.get("rank"):
         culprit_worker = failure.get("worker")
         for worker, report in sorted(one.workers.items(), key=lambda item: (item[0] != culprit_worker, item[0])):
@@ -104,7 +127,7 @@ def _worker(worker: int, report: Mapping[str, Any]) -> Iterator[str]:
     if report.get("culprit") is False and report.get("state") == "Failed":
         facts.append("only lost its peers")
     yield _line(f"  Worker {worker}: {', '.join(facts)}")
-    yield from _text(report.get("error"), "    ")
+    yield from map(Sentence, _text(report.get("error"), "    "))
 
 
 def _text(text: object, indent: str) -> Iterator[str]:
@@ -112,5 +135,5 @@ def _text(text: object, indent: str) -> Iterator[str]:
         yield indent + line
 
 
-def _line(text: str) -> str:
-    return one_line(text[:2_000])
+def _line(text: str) -> Sentence:
+    return Sentence(one_line(text[:2_000]))

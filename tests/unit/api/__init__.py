@@ -3,6 +3,7 @@
 | module | test files |
 |---|---|
 | `accelerator_names` | `test_pod_template`, `unit/rendering/test_golden` |
+| `attempt_marks` | `test_attempt_marks` |
 | `compact` | `unit/rendering/test_hostile` |
 | `crd` | `test_crd` |
 | `decoding` | `unit/controller/cache/test_unreadable` |

@@ -43,6 +43,7 @@
 | `evidence` | `test_dtj_evidence`, `test_hostile_text` |
 | `file_names` | `test_manifests` |
 | `init` | `test_init`, `trainer/test_starter` |
+| `job_parts` | `test_following`, `test_dtj_evidence` |
 | `job_names` | `test_dtj`, `test_completion` |
 | `keys` | `test_keys` |
 | `listing` | `test_dtj_status`, `test_dtj_watching` |

@@ -62,6 +62,10 @@ def test_a_missing_job_comes_with_the_names_that_are_near(transport: FakeTranspo
 
 
 def test_logs_of_several_workers_name_each(transport: FakeTransport) -> None:
-    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {PODS}": {"items": [pod(0), pod(1)]}}
+    transport.answers = {
+        f"GET {JOBS}/reviews": job(**RUNNING),
+        f"GET {PODS}": {"items": [pod(0), pod(1)]},
+        "GET /api/v1/namespaces/default/configmaps/reviews-logs": JobNotFound("none"),
+    }
     transport.streams = {f"{PODS}/reviews-{worker}/log": [[f"hello {worker}".encode()]] for worker in (0, 1)}
     assert run("logs", "reviews").output == "[worker 0] hello 0\n[worker 1] hello 1\n"

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+from typer.testing import CliRunner
+
 from tests.unit.cli.dtj_command import JOBS, RUNNING, run
 from tests.unit.client.fakes import FakeTransport, job
 from trainmaster.api.evidence import AttemptEvidence
+from trainmaster.cli import dtj
+from trainmaster.cli.console import SafeConsole
 from trainmaster.client import JobNotFound
 
 
@@ -53,3 +58,52 @@ def test_evidence_shows_the_culprit_first_and_a_rank_whole_when_asked(transport:
 def test_a_job_without_evidence_says_so(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {CONFIG_MAP}": JobNotFound("none")}
     assert run("evidence", "reviews").output.startswith("No evidence was kept of job reviews")
+
+
+@pytest.mark.parametrize("output", [[], ["-o", "json"]])
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (("--attempt", "3"), "Job reviews has no attempt 3: its newest is 2"),
+        (("--rank", "2"), "Job reviews has no rank 2: it has ranks 0 to 1"),
+    ],
+)
+def test_what_the_job_doesnt_have_is_refused_with_what_it_has(
+    transport: FakeTransport, option: tuple[str, str], sentence: str, output: list[str]
+) -> None:
+    found = {**job(**RUNNING), "spec": {"image": "x", "command": ["python"], "workers": 2}}
+    transport.answers = {f"GET {JOBS}/reviews": found, f"GET {CONFIG_MAP}": kept(HANG)}
+    result = run("evidence", "reviews", *option, *output)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {sentence}\n")
+
+
+def test_an_attempt_without_evidence_is_no_error(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {CONFIG_MAP}": kept(HANG)}
+    result = run("evidence", "reviews", "--attempt", "1")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("No evidence of attempt 1 was kept of job reviews")
+
+
+def test_on_a_terminal_sentences_are_broken_between_words_and_lines_of_logs_are_left_to_it(
+    transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = (
+        "worker 0 (rank 0, pod reviews-0) ended with exit code 1: Traceback | ValueError: no such data set: imagenet."
+    )
+    error = f"  File {'x' * 200}\nValueError: {'there is no such data set, ' * 5}"
+    log = "[rank 0]: " + "loss " * 40
+    crash = AttemptEvidence(
+        1, {"reason": "Error", "worker": 0, "message": message}, {0: {"error": error}}, {}, {0: log}
+    )
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {CONFIG_MAP}": kept(crash)}
+    page = run("evidence", "reviews").output
+    assert f"  {message}" in page.splitlines(), "whoever reads a pipe has sentences whole"
+    monkeypatch.setattr(SafeConsole, "is_terminal", True)
+    lines = CliRunner().invoke(dtj.app, ["evidence", "reviews"], env={"COLUMNS": "80"}).output.splitlines()
+    assert lines[1:3] == [
+        "  worker 0 (rank 0, pod reviews-0) ended with exit code 1: Traceback |",
+        "    ValueError: no such data set: imagenet.",
+    ]
+    assert f"    {log}" in lines
+    assert [line for line in lines if len(line) > 80] == [f"    {log}"]
+    assert "".join(page.split()) == "".join("".join(lines).split()), "nothing is lost"

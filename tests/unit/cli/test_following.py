@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.dtj_command import JOBS, PODS, RUNNING, condition, run
-from tests.unit.cli.fake_kubelet import FakeKubelet
+from tests.unit.cli.fake_kubelet import BEGINNING, FakeKubelet
 from tests.unit.client.fakes import job, pod
+from trainmaster.api.kept_logs import KeptLog
 from trainmaster.cli.connection import Connection
 from trainmaster.client import InvalidRequest, JobClient, JobNotFound, NotAllowed
 
@@ -193,6 +194,39 @@ def test_a_worker_that_the_job_cant_have_is_refused_with_those_that_there_are(
     assert (result.exit_code, result.stderr) == (1, "error: Job reviews has no worker 2: it has workers 0 to 1\n")
 
 
+SPEC: dict[str, Any] = {"image": "x", "command": ["python", "train.py"], "workers": 2}
+GROUPS = [{"name": "a", "workers": 1, "resources": {"gpus": 4}}, {"name": "b", "workers": 2}]
+
+
+@pytest.mark.parametrize("follow", [[], ["-f"]])
+@pytest.mark.parametrize(
+    ("spec", "rank", "there"),
+    [
+        ({}, 2, "ranks 0 to 1"),
+        ({"workers": 1}, 1, "rank 0 alone"),
+        ({"processesPerWorker": 4}, 8, "ranks 0 to 7"),
+        ({"resources": {"gpus": 8}, "spares": 1}, 16, "ranks 0 to 15"),
+        ({"elastic": {"minWorkers": 1, "maxWorkers": 4}}, 4, "ranks 0 to 3"),
+        ({"workers": None, "workerGroups": GROUPS}, 6, "ranks 0 to 5"),
+    ],
+)
+def test_a_rank_that_the_job_cant_have_is_refused_with_those_that_there_are(
+    kubelet: FakeKubelet, spec: dict[str, Any], rank: int, there: str, follow: list[str]
+) -> None:
+    found = {**job(**{**RUNNING, "workers": {}}), "spec": {**SPEC, **spec}}
+    kubelet.answers = answers([*[found] * 4, {**found, "status": {"phase": "Succeeded"}}], [pods()])
+    result = run("logs", "reviews", "--rank", str(rank), *follow)
+    assert (result.exit_code, result.stderr) == (1, f"error: Job reviews has no rank {rank}: it has {there}\n")
+    assert run("logs", "reviews", "--rank", str(rank - 1), *follow).exit_code == 0, "it has no output yet"
+
+
+def test_a_rank_isnt_refused_where_nobody_knows_how_many_there_are(kubelet: FakeKubelet) -> None:
+    """The job is of another release."""
+    kubelet.answers = answers([{**job(**RUNNING), "spec": {"workers": 2, "unheardOf": True}}], [pods(running(0))])
+    kubelet.containers = {"reviews-0": [[(1, "[rank 5]: hello")]]}
+    assert run("logs", "reviews", "--rank", "5").stdout == "[rank 5]: hello\n"
+
+
 def test_a_spare_is_one_of_those_that_there_are(kubelet: FakeKubelet) -> None:
     found = job(**{**RUNNING, "workerOrder": [0, 2]})
     found["spec"]["spares"] = 1
@@ -228,3 +262,132 @@ def test_an_image_that_is_pulled_in_vain_again_and_again_is_said_once(kubelet: F
     lines = run("logs", "reviews", "-f").stderr.splitlines()
     assert [line.rpartition(" ")[2] for line in lines[:2]] == ["ErrImagePull.", "ImagePullBackOff."]
     assert not any(line.startswith("Worker") for line in lines[2:])
+
+
+def test_a_job_that_has_ended_is_said_to_have_ended(kubelet: FakeKubelet) -> None:
+    kubelet.answers = answers([single(phase="Succeeded")], [pods()], {"worker-0.log": "all of it\n"})
+    result = run("logs", "reviews", "-f")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "all of it\n", ENDED)
+    assert run("logs", "reviews").stderr == ""
+
+
+def test_a_job_that_has_ended_without_output_is_said_to_have_ended_once(kubelet: FakeKubelet) -> None:
+    kubelet.answers = answers([single(phase="Succeeded")], [pods()])
+    assert run("logs", "reviews", "-f").stderr == f"{ENDED}  It printed nothing that was kept.\n"
+
+
+def kept_of(log: list[tuple[float, str]], *, cut: bool = False) -> dict[str, str]:
+    """What the operator keeps of worker 0's log."""
+    times = tuple(round((BEGINNING + seconds) * 1_000) for seconds, _ in log)
+    return KeptLog(tuple(text for _, text in log), times, cut).to_data(0)
+
+
+FIRST = [(1.0001, "[rank 0]: one"), (1.0002, "[rank 0]: and")]
+SECOND = [(70.0, "--- attempt 2 ---"), (71.0, "[rank 0]: two")]
+THIRD = [(80.0, "--- attempt 3 ---"), (81.0, "[rank 0]: three")]
+
+
+def texts(*logs: list[tuple[float, str]]) -> list[str]:
+    return [text for log in logs for _, text in log]
+
+
+@pytest.mark.parametrize("follow", [[], ["-f"]])
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ([], texts(FIRST, SECOND)),
+        (["--attempt", "1"], texts(FIRST)),
+        (["-p"], texts(FIRST)),
+        (["--attempt", "2"], texts(SECOND)),
+        (["--tail", "3"], texts(FIRST, SECOND)[-3:]),
+        (["--tail", "1"], texts(SECOND)[-1:]),
+        (["--tail", "0"], []),
+        (["--rank", "0"], [*texts(FIRST), SECOND[1][1]]),
+    ],
+    ids=" ".join,
+)
+def test_behind_a_resume_comes_what_was_kept_and_then_what_the_new_pod_has(
+    kubelet: FakeKubelet, options: list[str], lines: list[str], follow: list[str]
+) -> None:
+    kubelet.answers = answers([*[single(**ONE)] * 3, single(phase="Succeeded")], [pods(running())], kept_of(FIRST))
+    kubelet.containers = {"reviews-0": [SECOND]}
+    result = run("logs", "reviews", *options, *follow)
+    assert (result.exit_code, result.stdout.splitlines()) == (0, lines)
+    assert "Nothing" not in result.stderr
+
+
+@pytest.mark.parametrize("follow", [[], ["-f"]])
+@pytest.mark.parametrize("phase", ["Suspended", "Succeeded"])
+@pytest.mark.parametrize(
+    ("kept", "there"),
+    [
+        ([FIRST], [FIRST]),
+        ([FIRST, SECOND], [SECOND]),
+        ([FIRST, SECOND, THIRD], [SECOND, THIRD]),
+        ([FIRST[1:], SECOND], [FIRST, SECOND]),
+        ([SECOND], [FIRST, SECOND]),
+        ([FIRST, SECOND], [SECOND[1:]]),
+    ],
+)
+def test_kept_output_of_a_pod_that_is_still_there_doesnt_come_twice(
+    kubelet: FakeKubelet, kept: list[Any], there: list[Any], phase: str, follow: list[str]
+) -> None:
+    kubelet.answers = answers(
+        [*[single(**{**ONE, "attempt": 3, "phase": phase})] * 3, single(phase="Succeeded")],
+        [pods(running())],
+        kept_of([line for log in kept for line in log], cut=kept[0][0] != FIRST[0]),
+    )
+    kubelet.containers = {"reviews-0": [[line for log in there for line in log]]}
+    whole = sorted({line for log in (*kept, *there) for line in log})
+    result = run("logs", "reviews", *follow)
+    assert result.stdout.splitlines() == texts(whole)
+    assert "first lines" not in result.stderr
+
+
+def test_a_clock_that_is_behind_the_last_nodes_loses_nothing(kubelet: FakeKubelet) -> None:
+    kubelet.answers = answers([single(**ONE)], [pods(running())], kept_of(FIRST))
+    kubelet.containers = {"reviews-0": [[(0.5, "--- attempt 2 ---"), (0.6, "[rank 0]: two")]]}
+    assert sorted(run("logs", "reviews").stdout.splitlines()) == sorted(texts(FIRST, SECOND))
+
+
+def test_what_was_kept_without_times_comes_once_too(kubelet: FakeKubelet) -> None:
+    kubelet.answers = answers(
+        [single(**{**ONE, "phase": "Suspended"})], [pods(running())], {"worker-0.log": kept_of(FIRST)["worker-0.log"]}
+    )
+    kubelet.containers = {"reviews-0": [FIRST]}
+    assert run("logs", "reviews").stdout.splitlines() == texts(FIRST)
+
+
+def test_what_was_kept_comes_while_the_new_pod_waits(kubelet: FakeKubelet) -> None:
+    waits = running(waiting={"reason": "ContainerCreating"})
+    kubelet.answers = answers([single(**ONE)], [pods(waits)], kept_of(FIRST))
+    result = run("logs", "reviews")
+    assert result.stdout.splitlines() == texts(FIRST)
+    assert result.stderr == "Worker 0 has no output yet: pod reviews-0 is ContainerCreating.\n"
+
+
+@pytest.mark.parametrize(("options", "said"), [([], True), (["--attempt", "1"], True), (["--attempt", "2"], False)])
+def test_behind_a_resume_it_is_said_that_first_lines_are_missing(
+    kubelet: FakeKubelet, options: list[str], said: bool
+) -> None:
+    kubelet.answers = answers(
+        [single(**{**ONE, "attempt": 3})], [pods(running())], kept_of([*FIRST[1:], *SECOND], cut=True)
+    )
+    kubelet.containers = {"reviews-0": [THIRD]}
+    assert ("The first lines of worker 0 aren't there" in run("logs", "reviews", *options).stderr) is said
+
+
+def test_what_was_kept_first_isnt_printed_again_when_nobody_could_read_the_rest(kubelet: FakeKubelet) -> None:
+    suspended = single(**{**ONE, "phase": "Suspended"})
+    kubelet.answers = {
+        **answers([*[suspended] * 2, single(phase="Succeeded")], [pods()]),
+        f"GET {KEPT}": [{"data": kept_of(FIRST)}, {"data": kept_of([*FIRST[1:], *SECOND], cut=True)}],
+    }
+    assert run("logs", "reviews", "-f").stdout.splitlines() == texts(FIRST, SECOND)
+
+
+def test_who_may_not_read_config_maps_sees_what_the_pods_have(kubelet: FakeKubelet) -> None:
+    kubelet.answers = {**answers([single(**ONE)], [pods(running())]), f"GET {KEPT}": NotAllowed("forbidden")}
+    kubelet.containers = {"reviews-0": [SECOND]}
+    result = run("logs", "reviews")
+    assert (result.exit_code, result.stdout.splitlines()) == (0, texts(SECOND))

@@ -127,6 +127,7 @@ def answers(phase: str = "Running") -> dict[str, Any]:
         f"GET {MAPS}/reviews-evidence": {"data": {"attempt-1.json": EVIDENCE.to_json()}},
         f"GET {MAPS}/reviews-stacks": {"data": STACKS.to_data()},
         f"GET {MAPS}/reviews-logs": {"data": {"worker-0.log": HOSTILE + "\ud83d"}},
+        f"GET {MAPS}/{HOSTILE}-logs": {"data": {}},
     }
 
 

@@ -28,16 +28,20 @@ def evidence(
 
     Also after the pods are gone. Without --rank only the stacks of the rank that failed are shown whole.
     """
-    from trainmaster.cli.evidence import as_json, evidence_lines
+    from trainmaster.cli.evidence import as_json, evidence_lines, print_page
+    from trainmaster.cli.job_parts import require_attempt, require_rank
 
     jobs = connection.client()
-    find_job(jobs, name)
+    job = find_job(jobs, name)
+    if attempt is not None:
+        require_attempt(job, attempt)
+    if rank is not None:
+        require_rank(job, rank)
     found = [one for one in jobs.evidence(name) if attempt in (None, one.attempt)]
     if output is not None:
         print_value(as_json(found, rank), output)
     elif found:
-        for line in evidence_lines(found, rank):
-            say(line)
+        print_page(evidence_lines(found, rank))
     else:
         which = "" if attempt is None else f" of attempt {attempt}"
         say(f"No evidence{which} was kept of job {name}: it is written when an attempt fails.", error=True)

@@ -66,10 +66,9 @@ def _sources(
         text = evidence.logs.get(worker)
         if text:
             kept = KeptLog(tuple(text.removesuffix("\n").split("\n")), cut=True)
-            # The end of a log has the attempt's own separator only where that is short.
-            known = any(line.startswith("--- attempt ") for line in kept.lines)
-            wanted = selection if known else replace(selection, attempt=None)
-            yield "The log is gone; this is its end, from the evidence.", of_kept(job, worker, kept, wanted)
+            # All of it is the attempt's, and nothing in it says so.
+            own = replace(selection, attempt=None)
+            yield "The log is gone; this is its end, from the evidence.", of_kept(job, worker, kept, own)
         error = evidence.workers.get(worker, {}).get("error")
         if isinstance(error, str) and error:
             lines = (Line(0.0, worker, text) for text in error.splitlines())

@@ -1,8 +1,8 @@
 """`-f` prints a job's output as it comes, from one container to the next, until the job has ended.
 
-First comes what there is, merged as without `-f`; then a thread follows each container's log from its last line on
-and the job and its pods are read again whenever one of them ends or has not begun. A log that breaks off is
-read on from its last line, by the time that the kubelet has of it.
+First comes what there is, merged as without `-f`: what was kept of earlier pods, and what the pods have. Then a thread
+follows each container's log from its last line on and the job and its pods are read again whenever one of them ends or
+has not begun. A log that breaks off is read on from its last line, by the time that the kubelet has of it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from trainmaster.api.kept_logs import KeptLog
 from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.merging import Ended, Window
 from trainmaster.cli.logs.printed import kept_or_none, print_merged, print_there, say_each
@@ -21,6 +23,8 @@ from trainmaster.cli.logs.printing import Printer
 from trainmaster.cli.logs.selection import Filter, Selection
 from trainmaster.cli.logs.sources import (
     Life,
+    added,
+    behind_kept,
     container_lines,
     ending,
     has_started,
@@ -46,7 +50,6 @@ class _Place:
 
     time: float = 0.0
     lines: int = 0
-    printed: bool = False
 
     def passed(self, line: Line) -> None:
         """Moves on behind a line."""
@@ -80,6 +83,10 @@ class Follower:
     _window: Window[Life] = field(default_factory=Window, init=False)
     _filters: dict[Life, Filter] = field(default_factory=dict, init=False)
     _places: dict[Life, _Place] = field(default_factory=dict, init=False)
+    # Workers whose pods' output was printed.
+    _printed: set[int] = field(default_factory=set, init=False)
+    # What was kept of earlier pods, and was printed first.
+    _kept: dict[int, KeptLog] = field(default_factory=dict, init=False)
     # What was said of each worker without output, and of the job (None).
     _said: defaultdict[int | None, set[str]] = field(default_factory=lambda: defaultdict(set), init=False)
 
@@ -87,13 +94,17 @@ class Follower:
         """Follows until the job has ended. Raises ClientError, JobNotFound when the job is deleted."""
         job = self.job
         if self._over(job):
-            print_there(self.jobs, job, self.selection, self.printer)
+            print_there(self.jobs, job, self.selection, self.printer, with_end=True)
             return
         pods = self._pods()
-        if not pods:
-            self._print_kept()
-        elif started := [pod for pod in pods if has_started(pod)]:
-            print_merged([self._from_beginning(pod) for pod in started], self.printer)
+        self._kept = self._now_kept()
+        started = {worker_index(pod): pod for pod in pods if has_started(pod)}
+        streams = [self._from_beginning(pod, self._kept.get(worker)) for worker, pod in started.items()]
+        streams += [
+            of_kept(job, worker, log, self.selection) for worker, log in self._kept.items() if worker not in started
+        ]
+        print_merged(streams, self.printer)
+        if started:
             # There may be others by now: it can be long.
             job, pods = self._reread()
         while True:
@@ -106,7 +117,7 @@ class Follower:
             job, pods = self._reread()
         if job.finished:
             self._print(None)
-            self._print_kept()
+            self._print_missed()
             say(job_end(job), error=True)
         else:
             self._print(POLL_SECONDS)
@@ -130,7 +141,7 @@ class Follower:
             )
         return job, self._pods()
 
-    def _from_beginning(self, pod: Mapping[str, Any]) -> Iterator[Line]:
+    def _from_beginning(self, pod: Mapping[str, Any], kept: KeptLog | None) -> Iterator[Line]:
         """Yields what there is of a worker's output and is wanted; the places are behind it then."""
         selection, lives = self.selection, lives_of(pod)
         # One line at least, which says where following begins.
@@ -138,27 +149,34 @@ class Follower:
         tail = max(1, selection.tail or 0) if cut_there else None
         since = None if selection.attempt is not None else selection.since
 
-        def lines() -> Iterator[Line]:
-            for life in lives:
-                kept = Filter(selection, self.job)
-                place = self._begin(life, kept)
-                previous = life is not lives[-1]
-                try:
-                    for line in container_lines(self.jobs, life, previous=previous, tail=tail, since=since):
-                        place.passed(line)
-                        if kept(line):
-                            place.printed = True
-                            yield line
-                except (InvalidRequest, JobNotFound):
-                    # There is no log yet, or none any more: the next list of the pods says which.
-                    if not previous:
-                        del self._places[life]
+        def lines(life: Life, place: _Place) -> Iterator[Line]:
+            previous = life is not lives[-1]
+            try:
+                for line in container_lines(self.jobs, life, previous=previous, tail=tail, since=since):
+                    place.passed(line)
+                    yield line
+            except (InvalidRequest, JobNotFound):
+                # There is no log yet, or none any more: the next list of the pods says which.
+                if not previous:
+                    del self._places[life]
 
-        return ending(lines(), selection.tail)
+        streams = (
+            (lines(life, self._begin(life, Filter(selection, self.job))), partial(self._wanted, life)) for life in lives
+        )
+        return ending(
+            behind_kept(worker_index(pod), kept, streams, Filter(selection, self.job)),
+            selection.tail,
+        )
 
     def _begin(self, life: Life, kept: Filter) -> _Place:
         self._filters[life] = kept
         return self._places.setdefault(life, _Place())
+
+    def _wanted(self, life: Life, line: Line) -> bool:
+        wanted = self._filters[life](line)
+        if wanted:
+            self._printed.add(life.worker)
+        return wanted
 
     def _read_on(self, job: TrainingJob, pod: Mapping[str, Any]) -> None:
         """Starts to read the pod's containers, those that aren't read."""
@@ -211,10 +229,8 @@ class Follower:
                     # The job's status follows within moments.
                     deadline = min(deadline, time.monotonic() + POLL_SECONDS)
                 continue
-            place = self._places[life]
-            place.passed(line)
-            if self._filters[life](line):
-                place.printed = True
+            self._places[life].passed(line)
+            if self._wanted(life, line):
                 self.printer(line)
 
     def _patience(self, job: TrainingJob) -> float:
@@ -240,19 +256,17 @@ class Follower:
             self._said[each].add(text)
         say_each(list(new.values()))
 
-    def _print_kept(self) -> None:
-        """Prints what was kept of workers of which nothing was printed."""
-        seen = {life.worker for life, place in self._places.items() if place.printed}
+    def _now_kept(self) -> dict[int, KeptLog]:
         kept = kept_or_none(self.jobs, self.job.name)
-        tail = None if self._places else self.selection.tail
-        selection = Selection(
-            self.selection.workers, self.selection.ranks, self.selection.attempt, self.selection.since, tail
-        )
-        print_merged(
-            [
-                of_kept(self.job, worker, log, selection)
-                for worker, log in kept.items()
-                if worker not in seen and selection.wants(worker)
-            ],
-            self.printer,
-        )
+        return {worker: log for worker, log in kept.items() if self.selection.wants(worker)}
+
+    def _print_missed(self) -> None:
+        """Prints what was kept of workers whose pods' output nobody has read, but for what was printed first."""
+        # A tail is of what was there before.
+        selection = replace(self.selection, tail=None) if self._places or self._kept else self.selection
+        missed = {
+            worker: added(log, self._kept.get(worker))
+            for worker, log in self._now_kept().items()
+            if worker not in self._printed
+        }
+        print_merged([of_kept(self.job, worker, log, selection) for worker, log in missed.items()], self.printer)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from trainmaster.api.attempt_marks import marked_attempt
+
 _RANK = re.compile(r"\[rank (\d{1,9})\]: ?")
 # What the launcher prints, and no rank of its own.
 _WORKER = re.compile(r"\[worker \d{1,9}\]: ?")
-_SEPARATOR = re.compile(r"--- attempt (\d{1,9}) ---")
 
 
 class Line(NamedTuple):
@@ -21,8 +22,7 @@ class Line(NamedTuple):
     @property
     def separates(self) -> int | None:
         """Returns the attempt that begins behind this line; None for any other line."""
-        match = _SEPARATOR.fullmatch(self.text) if self.text.startswith("---") else None
-        return int(match[1]) if match else None
+        return marked_attempt(self.text)
 
     @property
     def rank(self) -> int | None:

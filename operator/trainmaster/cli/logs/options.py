@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
+from trainmaster.cli.job_parts import most_workers, require_attempt, require_rank, require_worker
 from trainmaster.cli.logs.failed import print_failed
 from trainmaster.cli.logs.following import Follower
 from trainmaster.cli.logs.printed import print_there
@@ -36,6 +36,8 @@ def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
     """Prints what is wanted of a job's output. Raises ClientError; JobNotFound for what the job can't have."""
     for worker in options.workers:
         require_worker(job, worker)
+    for rank in options.ranks:
+        require_rank(job, rank)
     # Many logs are read at once; that some of the connections aren't kept for later is no news.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     attempt = _attempt(job, options)
@@ -46,7 +48,7 @@ def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
         since=None if options.since_seconds is None else time.time() - options.since_seconds,
         tail=options.tail,
     )
-    several = max(job.status.workers.desired, _most_workers(job)) > 1 and len(options.workers) != 1
+    several = max(job.status.workers.desired, most_workers(job)) > 1 and len(options.workers) != 1
     printer = Printer(Style(several and not options.failed, options.prefix, options.timestamps, not options.ranks))
     if options.failed:
         print_failed(jobs, job, selection, printer)
@@ -56,34 +58,12 @@ def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
         print_there(jobs, job, selection, printer)
 
 
-def require_worker(job: TrainingJob, worker: int) -> None:
-    """Raises JobNotFound for a worker that the job can't have."""
-    most = _most_workers(job)
-    if 0 < most <= worker:
-        there = "worker 0 alone" if most == 1 else f"workers 0 to {most - 1}"
-        raise JobNotFound(f"Job {job.name} has no worker {worker}: it has {there}")
-
-
-def _most_workers(job: TrainingJob) -> int:
-    """Returns how many workers the job can have, spares too; 0 where that isn't known."""
-    spec: Any = job.raw.get("spec") or {}
-    elastic = spec.get("elastic")
-    sizes = [job.status.workers.desired, spec.get("workers"), elastic.get("maxWorkers") if elastic else None]
-    most = max((size for size in sizes if isinstance(size, int)), default=0)
-    if most:
-        # A spare's output is a worker's as soon as it has taken a worker's place.
-        most += sum(group.get("spares") or 0 for group in (spec, *(spec.get("workerGroups") or ())))
-    return most
-
-
 def _attempt(job: TrainingJob, options: LogOptions) -> int | None:
     """Returns the attempt that is wanted; None for all. Raises JobNotFound for one that there wasn't."""
-    newest = job.status.attempt
     if options.previous:
-        if newest < 2:
+        if job.status.attempt < 2:
             raise JobNotFound(f"Job {job.name} is in its first attempt: there is no previous one")
-        return newest - 1
-    if options.attempt is not None and options.attempt > newest:
-        there = f"its newest is {newest}" if newest else "none has begun"
-        raise JobNotFound(f"Job {job.name} has no attempt {options.attempt}: {there}")
+        return job.status.attempt - 1
+    if options.attempt is not None:
+        require_attempt(job, options.attempt)
     return options.attempt

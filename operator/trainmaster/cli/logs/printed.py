@@ -1,4 +1,4 @@
-"""What there is of a job's output is printed once: from the pods, or from what was kept of them."""
+"""What there is of a job's output is printed once: what was kept of pods that are gone, and then what the pods have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from trainmaster.api.attempt_marks import marked_attempt
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.merging import merged
@@ -22,28 +23,37 @@ MAX_MERGED = 128
 MAX_NAMED = 8
 
 
-def print_there(jobs: JobClient, job: TrainingJob, selection: Selection, printer: Printer) -> None:
-    """Prints what there is of the output that is wanted, and says why there is none. Raises ClientError."""
+def print_there(
+    jobs: JobClient, job: TrainingJob, selection: Selection, printer: Printer, *, with_end: bool = False
+) -> None:
+    """Prints what there is of the output that is wanted, and says why there is none. Raises ClientError.
+
+    `with_end`: also says how the job has ended.
+    """
     pods = {worker_index(pod): pod for pod in jobs.pods(job.name) if selection.wants(worker_index(pod))}
-    kept: dict[int, KeptLog] = {}
-    if not pods:
-        kept = {worker: log for worker, log in jobs.kept_logs(job.name).items() if selection.wants(worker)}
+    all_kept = kept_or_none(jobs, job.name) if pods else jobs.kept_logs(job.name)
+    kept = {worker: log for worker, log in all_kept.items() if selection.wants(worker)}
     waiting = {worker: pod for worker, pod in pods.items() if not has_started(pod)}
     say_each([waiting_sentence(worker, pod) for worker, pod in waiting.items()])
-    there = [pod for worker, pod in pods.items() if worker not in waiting]
-    streams = [_of_pod(jobs, job, pod, selection) for pod in there]
-    streams += [of_kept(job, worker, log, selection) for worker, log in kept.items()]
+    there = {worker: pod for worker, pod in pods.items() if worker not in waiting}
+    streams = [_of_pod(jobs, job, pod, selection, kept.get(worker)) for worker, pod in there.items()]
+    gone = {worker: log for worker, log in kept.items() if worker not in there}
+    streams += [of_kept(job, worker, log, selection) for worker, log in gone.items()]
     print_merged(streams, printer)
-    if kept and (missing := missing_sentence(kept, selection)):
+    # Where pods may outlive what was kept of them, they have their first lines themselves.
+    earlier = gone if job.finished or job.phase == "Suspended" else kept
+    if missing := missing_sentence(earlier, selection):
         say(missing, error=True)
-    if printer.printed or selection.tail == 0:
-        return
-    if (selection.by_content or selection.since is not None) and (there or kept):
+    silent = not printer.printed and selection.tail != 0
+    if silent and (selection.by_content or selection.since is not None) and (there or kept):
         say(nothing_sentence(job, selection), error=True)
-    elif job.finished and not selection.by_content:
+    elif silent and job.finished and not selection.by_content:
         say(f"{job_end(job)}\nIt printed nothing that was kept.", error=True)
-    elif not pods and not kept:
+        return
+    elif silent and not pods and not kept:
         say(f"Job {job.name} has no output: {job_trouble(job)}", error=True)
+    if with_end and job.finished:
+        say(job_end(job), error=True)
 
 
 def print_merged(streams: Sequence[Iterator[Line]], printer: Printer) -> None:
@@ -69,7 +79,7 @@ def say_each(sentences: Sequence[str]) -> None:
 
 def missing_sentence(kept: Mapping[int, KeptLog], selection: Selection) -> str:
     """Returns of which workers the first lines weren't kept; empty where they were, or nobody asked for them."""
-    cut = [worker for worker, log in kept.items() if log.cut]
+    cut = [worker for worker, log in kept.items() if log.cut and not _begins_in(log, selection.attempt)]
     if not cut or selection.tail is not None or selection.since is not None:
         return ""
     if len(cut) == len(kept) and len(cut) > 1:
@@ -78,6 +88,12 @@ def missing_sentence(kept: Mapping[int, KeptLog], selection: Selection) -> str:
         names = ", ".join(map(str, cut[:MAX_NAMED])) + (", ..." if len(cut) > MAX_NAMED else "")
         who = f"worker{'' if len(cut) == 1 else 's'} {names}"
     return f"The first lines of {who} aren't there: only the ends of logs are kept when the pods go."
+
+
+def _begins_in(log: KeptLog, attempt: int | None) -> bool:
+    """Returns whether the lines that are missing are of earlier attempts than the one that is wanted."""
+    marks = map(marked_attempt, log.lines)
+    return attempt is not None and any(begins is not None and begins <= attempt for begins in marks)
 
 
 def nothing_sentence(job: TrainingJob, selection: Selection) -> str:
@@ -101,9 +117,11 @@ def kept_or_none(jobs: JobClient, name: str) -> dict[int, KeptLog]:
         return {}
 
 
-def _of_pod(jobs: JobClient, job: TrainingJob, pod: Mapping[str, Any], selection: Selection) -> Iterator[Line]:
+def _of_pod(
+    jobs: JobClient, job: TrainingJob, pod: Mapping[str, Any], selection: Selection, kept: KeptLog | None
+) -> Iterator[Line]:
     """Yields a worker's output, as it was kept when its pod has gone since it was listed."""
-    lines = of_pod(jobs, job, pod, selection)
+    lines = of_pod(jobs, job, pod, selection, kept)
     try:
         first = next(lines, None)
     except JobNotFound:

@@ -7,7 +7,7 @@ say which attempt there was at the time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from trainmaster.cli.logs.lines import Line
@@ -69,7 +69,7 @@ def attempt_at(job: TrainingJob, time: float) -> int:
     return max(ended, default=0) + 1
 
 
-def picked(lines: Iterable[Line], keep: Filter) -> Iterator[Line]:
+def picked(lines: Iterable[Line], keep: Callable[[Line], bool]) -> Iterator[Line]:
     """Yields the lines that are wanted."""
     return (line for line in lines if keep(line))
 

@@ -7,7 +7,7 @@ reports by exiting leaves what its ranks printed in the older one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from trainmaster.api.kept_logs import KeptLog
@@ -16,6 +16,8 @@ from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.selection import Filter, Selection, picked
 from trainmaster.cli.show import pod_trouble
 from trainmaster.client import InvalidRequest, JobClient, JobNotFound, TrainingJob, worker_index
+
+Wanted = Callable[[Line], bool]
 
 
 class Life(NamedTuple):
@@ -94,22 +96,69 @@ def kept_lines(worker: int, log: KeptLog) -> Iterator[Line]:
     return (Line(time / 1_000, worker, text) for time, text in zip(times, log.lines, strict=True))
 
 
-def of_pod(jobs: JobClient, job: TrainingJob, pod: Mapping[str, Any], selection: Selection) -> Iterator[Line]:
-    """Yields what is wanted of the output of a worker whose pod is there."""
+def kept_before(worker: int, log: KeptLog, first: Line) -> Iterator[Line]:
+    """Yields what the operator kept of a worker's output from before the first line of a pod's log.
+
+    What is kept has the pod's own lines at its end where the pod has outlived the end or the suspension of its job.
+    They begin where the pod's log does: at the attempt that it begins with, or else at its time.
+    """
+    begins = first.separates
+    for line in kept_lines(worker, log):
+        if begins is not None:
+            own = (line.separates or 0) >= begins
+        elif log.times is not None:
+            # The operator keeps milliseconds.
+            own = round(line.time * 1_000) >= round(first.time * 1_000)
+        else:
+            own = line.text == first.text
+        if own:
+            return
+        yield line
+
+
+def of_pod(
+    jobs: JobClient, job: TrainingJob, pod: Mapping[str, Any], selection: Selection, kept: KeptLog | None = None
+) -> Iterator[Line]:
+    """Yields what is wanted of the output of a worker whose pod is there, behind what was `kept` of earlier pods."""
     lives = lives_of(pod)
     # The kubelet cuts only what needs no reading.
     tail = None if selection.by_content or len(lives) > 1 else selection.tail
     since = None if selection.attempt is not None else selection.since
-    streams = (
-        picked(_there(jobs, life, previous=life is not lives[-1], tail=tail, since=since), Filter(selection, job))
+    streams = [
+        (_there(jobs, life, previous=life is not lives[-1], tail=tail, since=since), Filter(selection, job))
         for life in lives
-    )
-    return ending((line for stream in streams for line in stream), selection.tail)
+    ]
+    return ending(behind_kept(worker_index(pod), kept, streams, Filter(selection, job)), selection.tail)
+
+
+def behind_kept(
+    worker: int, kept: KeptLog | None, streams: Iterable[tuple[Iterator[Line], Wanted]], keep_kept: Wanted
+) -> Iterator[Line]:
+    """Yields what is wanted of the logs of a pod, and before it what was kept of the worker's earlier pods."""
+    for lines, keep in streams:
+        for line in lines:
+            if kept is not None:
+                yield from picked(kept_before(worker, kept, line), keep_kept)
+                kept = None
+            if keep(line):
+                yield line
+    if kept is not None:
+        yield from picked(kept_lines(worker, kept), keep_kept)
 
 
 def of_kept(job: TrainingJob, worker: int, log: KeptLog, selection: Selection) -> Iterator[Line]:
     """Yields what is wanted of what the operator kept of a worker's output."""
     return ending(picked(kept_lines(worker, log), Filter(selection, job)), selection.tail)
+
+
+def added(log: KeptLog, before: KeptLog | None) -> KeptLog:
+    """Returns the lines that a kept log has more than before; of a long one the first lines have gone meanwhile."""
+    known = () if before is None else before.lines
+    for gone in range(len(known)):
+        if log.lines[: len(known) - gone] == known[gone:]:
+            first = len(known) - gone
+            return KeptLog(log.lines[first:], None if log.times is None else log.times[first:])
+    return log
 
 
 def ending(lines: Iterator[Line], tail: int | None) -> Iterator[Line]:

@@ -18,14 +18,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from trainmaster.api.attempt_marks import lines_of_attempt
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean, evidence_key, evidence_name
+from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.v1alpha1 import Failure, JobStatus
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster
 from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import owner_uid
-from trainmaster.controller.keeping.logs import allows_logs
+from trainmaster.controller.keeping.logs import TAIL_LINES, allows_logs
 from trainmaster.controller.keeping.owned_config_map import owned_config_map
 from trainmaster.controller.watching.watched import EVIDENCE_CONTENT
 from trainmaster.reconciling.observed.snapshot import Job, PodView
@@ -50,6 +52,8 @@ HELD_BYTES = 512 * 1024
 # An operator that comes back writes the evidence of a failure that is younger than this.
 OLD_SECONDS = 60.0
 LOG_BYTES = 12 * 1024
+# Of a container's log so much is read: the next attempt may have printed behind the one that failed.
+READ_BYTES = 1024 * 1024
 # Of how many workers an attempt's evidence is kept: all of it is one ConfigMap.
 KEPT_WORKERS = 64
 WRITES = 3
@@ -227,7 +231,7 @@ class EvidenceKeeper:
             kept.early.pop(attempt, None)
 
     async def _log(self, key: JobKey, snapshot: Snapshot, failure: Failure) -> dict[int, str]:
-        """Read the end of the culprit's log, while its pod is there (and not another of its name)."""
+        """Read the end of what the culprit printed in the attempt, while its own pod is there."""
         if not self._keeps_output(snapshot.job):
             return {}
         uids = {
@@ -241,9 +245,13 @@ class EvidenceKeeper:
             same = pod.name == failure.pod and (not uids or pod.uid in uids)
             if same and pod.worker == failure.worker and pod.worker_container is not None:
                 try:
-                    return {pod.worker: clean(await self._tail(key.namespace, pod, LOG_BYTES), LOG_BYTES)}
+                    text = await self._tail(key.namespace, pod, READ_BYTES)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
+                    continue
+                newest = max(snapshot.job.status.attempt, failure.attempt)
+                if log := _end_of_attempt(text, failure.attempt, newest):
+                    return {pod.worker: log}
         return {}
 
     async def _write_now(self, key: JobKey, snapshot: Snapshot, failure: Failure, *, with_log: bool) -> bool:
@@ -290,6 +298,13 @@ class EvidenceKeeper:
                 return
             except Conflict:
                 continue
+
+
+def _end_of_attempt(text: str, attempt: int, newest: int) -> str:
+    """Returns the end of what was printed in an attempt, of the end of a container's log that other attempts share."""
+    lines = text.removesuffix("\n").split("\n")
+    own = lines_of_attempt(lines, attempt, newest=newest, whole=len(lines) < TAIL_LINES)
+    return clean("".join(f"{line}\n" for line in KeptLog(tuple(own)).ending(LOG_BYTES).lines), LOG_BYTES)
 
 
 def _recorded(failure: Failure) -> tuple[int, str, str, bool]:

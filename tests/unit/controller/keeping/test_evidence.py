@@ -48,10 +48,12 @@ class World:
         self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         for index in range(2):
             self.store.upsert(PODS, self.cluster.put(PODS, b.pod(index)))
+        # By pod, where a test says what it printed.
+        self.printed: dict[str, str] = {}
         self.keeper = EvidenceKeeper(self.cluster, self.store, self.tail, settle_seconds=self.settle_seconds)
 
     async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
-        return f"the end of {pod.name}\n"
+        return self.printed.get(pod.name, f"the end of {pod.name}\n")[-limit:]
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(KEY)
@@ -160,6 +162,37 @@ async def test_attempts_are_added_and_the_same_failure_is_written_once() -> None
     await until(lambda: len(world.data()) == 2)
     assert world.cluster.calls["patch", "ConfigMap"] + world.cluster.calls["create", "ConfigMap"] == writes + 1
     assert (world.kept(1).failure["reason"], world.kept(2).failure["reason"]) == ("Error", "Signal")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "lines"), [(1, ["one", "it fails"]), (2, ["[rank 1]: two", "it fails again"]), (3, None)]
+)
+async def test_the_log_is_of_the_attempt_alone_however_much_the_next_one_has_printed(
+    attempt: int, lines: list[str] | None
+) -> None:
+    world = World()
+    job = b.job(status={"phase": "Running", "attempt": 4})
+    job["metadata"]["resourceVersion"] = "1000"
+    world.store.upsert(JOBS, job)
+    more = "".join(f"[rank 1]: step {step} of the next attempt\n" for step in range(1_000))
+    world.printed["bert-1"] = (
+        "one\nit fails\n--- attempt 2 ---\n[rank 1]: two\nit fails again\n--- attempt 4 ---\n" + more
+    )
+    world.record(failed(attempt, "Error"))
+    await until(lambda: bool(world.data()))
+    assert world.kept(attempt).logs == ({} if lines is None else {1: "".join(f"{line}\n" for line in lines)})
+    await world.keeper.close()
+
+
+async def test_of_an_attempt_that_printed_much_the_last_whole_lines_are_kept() -> None:
+    world = World()
+    world.printed["bert-1"] = "".join(f"line {number:04}\n" for number in range(1_900))
+    world.record(failed(1, "Error"))
+    await until(lambda: bool(world.data()))
+    log = world.kept(1).logs[1]
+    assert log.startswith("line ") and log.endswith("line 1899\n")
+    assert 11 * 1024 < len(log) <= 12 * 1024
+    await world.keeper.close()
 
 
 async def test_how_long_the_way_back_took_is_added_when_it_is_known() -> None:
