@@ -11,6 +11,7 @@ import builtins
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.limits import check_size
 from trainmaster.api.stacks import Stacks
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
+from trainmaster.client.all_workers import AllWorkers
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest, WaitTimeout
 from trainmaster.client.events import list_events, watch_events
@@ -181,9 +183,16 @@ class AsyncJobClient:
         return await self._output.pods(name)
 
     def logs(
-        self, name: str, worker: int, *, follow: bool = False, tail: int | None = None
+        self, name: str, worker: int | None = None, *, follow: bool = False, tail: int | None = None
     ) -> AsyncGenerator[str, None]:
-        """Yields a worker's output line by line, from the operator's copy when the pod is gone. Raises JobNotFound."""
+        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
+
+        Where there are several workers each line of all begins with its rank's or its worker's label. What was kept is
+        there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
+        job ends. `tail`: only so many lines of each worker, the last ones.
+        """
+        if worker is None:
+            return self._all_logs(name, follow=follow, tail=tail)
         return self._output.log(name, worker, follow=follow, tail=tail)
 
     def pod_log(
@@ -247,6 +256,12 @@ class AsyncJobClient:
     async def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
         return await self._output.evidence(name)
+
+    async def _all_logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[str, None]:
+        lines = AllWorkers(self._output, await self.get(name), tail).text(follow=follow)
+        async with aclosing(lines):
+            async for line in lines:
+                yield line
 
     async def _set_suspend(self, name: str, verb: str, *, suspend: bool) -> TrainingJob:
         job = await self.get(name)

@@ -116,8 +116,15 @@ class JobClient:
         """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
         return run(self._jobs.pods(name))
 
-    def logs(self, name: str, worker: int, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yields a worker's output line by line, from the operator's copy when the pod is gone. Raises JobNotFound."""
+    def logs(
+        self, name: str, worker: int | None = None, *, follow: bool = False, tail: int | None = None
+    ) -> Iterator[str]:
+        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
+
+        Where there are several workers each line of all begins with its rank's or its worker's label. What was kept is
+        there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
+        job ends. `tail`: only so many lines of each worker, the last ones.
+        """
         return iterate(self._jobs.logs(name, worker, follow=follow, tail=tail))
 
     def pod_log(

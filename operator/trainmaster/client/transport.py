@@ -29,6 +29,8 @@ JSON = "application/json"
 CHUNK_BYTES = 65536
 # Kept open: a job's agents are asked at once.
 MOST_CONNECTIONS = 16
+# The logs of so many workers are read at once; urllib3 warns of each connection that it doesn't keep.
+MOST_KEPT = 256
 
 
 class Transport(Protocol):
@@ -170,7 +172,7 @@ def url(server: Server, path: str, query: Mapping[str, str]) -> str:
 
 
 def _pool(server: Server) -> urllib3.PoolManager:
-    options: dict[str, Any] = {"retries": False, "maxsize": MOST_CONNECTIONS}
+    options: dict[str, Any] = {"retries": False, "maxsize": MOST_KEPT}
     if server.tls is not None:
         options |= {"ssl_context": server.tls, "cert_reqs": server.tls.verify_mode}
     if server.certificate_name is not None:
