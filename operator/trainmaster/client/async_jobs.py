@@ -8,6 +8,7 @@ async with AsyncJobClient() as jobs:
 from __future__ import annotations
 
 import builtins
+import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -21,10 +22,19 @@ from trainmaster.api.limits import check_size
 from trainmaster.api.stacks import Stacks
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.client.all_workers import AllWorkers
+from trainmaster.client.arguments import require, require_count, require_manifest, require_seconds
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest, WaitTimeout
 from trainmaster.client.events import list_events, watch_events
-from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query, require_name, require_namespace
+from trainmaster.client.job import (
+    TrainingJob,
+    collection_path,
+    items_of,
+    label_query,
+    require_name,
+    require_name_text,
+    require_namespace,
+)
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.watching import Watcher
@@ -46,7 +56,7 @@ class AsyncJobClient:
         self,
         namespace: str | None = None,
         *,
-        kubeconfig: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
         context: str | None = None,
         transport: AsyncTransport | None = None,
     ) -> None:
@@ -54,9 +64,9 @@ class AsyncJobClient:
         if transport is None:
             # aiohttp takes half a second to import, and the synchronous client doesn't need it.
             from trainmaster.client.asynchronous import AiohttpTransport
-            from trainmaster.client.server import find_server
+            from trainmaster.client.server import server_for
 
-            server = find_server(kubeconfig, context)
+            server = server_for(kubeconfig, context)
             namespace = namespace or server.namespace
             transport = own = AiohttpTransport(server)
             self._close = own.close
@@ -78,6 +88,7 @@ class AsyncJobClient:
 
     async def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
         """Creates a job; with `replace`, applies it (server-side). Raises JobExists, InvalidRequest."""
+        require_manifest(manifest)
         body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
         problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
         if problem is not None:
@@ -122,6 +133,7 @@ class AsyncJobClient:
 
     async def scale(self, name: str, workers: int) -> TrainingJob:
         """Asks for another number of workers."""
+        require("workers", workers, int, "a whole number")
         return await self.merge(name, {"spec": {"workers": workers}})
 
     async def restart(self, name: str) -> TrainingJob:
@@ -137,6 +149,7 @@ class AsyncJobClient:
 
     async def merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
         """Changes a job by a merge patch."""
+        require("patch", patch, Mapping, "a mapping with the fields that change")
         return TrainingJob.of(
             await self.transport.request(
                 *("PATCH", self._path(name)),
@@ -169,6 +182,9 @@ class AsyncJobClient:
         Raises WaitTimeout after `timeout` seconds and JobNotFound when the job is deleted meanwhile.
         """
         require_name(name)
+        require_seconds("timeout", timeout)
+        if not callable(until):
+            raise InvalidRequest(f"until is of type {type(until).__name__}: give a function of a job, or leave it out")
         return await Watcher(self.transport, self.namespace).until(name, until, timeout)
 
     async def metrics(self, name: str) -> JobMetrics:
@@ -180,6 +196,7 @@ class AsyncJobClient:
 
     async def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
         """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
+        require_name_text(name)
         return await self._output.pods(name)
 
     def logs(
@@ -191,6 +208,9 @@ class AsyncJobClient:
         there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
         job ends. `tail`: only so many lines of each worker, the last ones.
         """
+        require_name_text(name)
+        require_count("worker", worker)
+        require_count("tail", tail)
         if worker is None:
             return self._all_logs(name, follow=follow, tail=tail)
         return self._output.log(name, worker, follow=follow, tail=tail)
@@ -211,6 +231,9 @@ class AsyncJobClient:
         connection breaks. With `timestamps` each line begins with its time (api/stamped_lines.py). `since`: no lines
         before that second (since the epoch).
         """
+        require("pod", pod, str, "the name of a pod as text")
+        require_count("tail", tail)
+        require_seconds("since", since)
         return self._output.pod_log(
             pod, follow=follow, tail=tail, previous=previous, timestamps=timestamps, since=since
         )
@@ -221,6 +244,7 @@ class AsyncJobClient:
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
         """Returns what the operator kept of the workers' output when their pods went, by worker."""
+        require_name_text(name)
         return await self._output.kept_logs(name)
 
     async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
@@ -236,6 +260,7 @@ class AsyncJobClient:
 
         Raises InvalidRequest where no ranks run, and WaitTimeout after `timeout` seconds.
         """
+        require_seconds("timeout", timeout)
         job = await self.get(name)
         if job.phase not in ("Starting", "Running"):
             raise InvalidRequest(f"Job {name} is {job.phase}: there are no ranks that could be asked for their stacks.")
@@ -255,6 +280,7 @@ class AsyncJobClient:
 
     async def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
+        require_name_text(name)
         return await self._output.evidence(name)
 
     async def _all_logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[str, None]:

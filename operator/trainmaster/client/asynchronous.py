@@ -11,12 +11,19 @@ from typing import Any, Generic, TypeVar
 
 import aiohttp
 
-from trainmaster.api.encoding import encode
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.arrivals import MAX_AHEAD, Arrival, Ended, Readers
 from trainmaster.client.errors import NoCluster
 from trainmaster.client.server import Server
-from trainmaster.client.transport import CONNECT_SECONDS, JSON, MOST_CONNECTIONS, READ_SECONDS, request_headers, url
+from trainmaster.client.transport import (
+    CONNECT_SECONDS,
+    JSON,
+    MOST_CONNECTIONS,
+    READ_SECONDS,
+    encoded,
+    request_headers,
+    url,
+)
 from trainmaster.kubeconfig import KubeconfigError
 
 T = TypeVar("T")
@@ -132,7 +139,7 @@ class AiohttpTransport:
                 method,
                 URL(url(self.server, path, query), encoded=True),
                 headers=headers,
-                data=None if body is None else encode(body),
+                data=None if body is None else encoded(body),
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=read_seconds),
                 allow_redirects=False,
                 proxy=self.server.proxy,

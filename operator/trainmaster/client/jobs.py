@@ -13,6 +13,7 @@ What the methods do stands once, in `AsyncJobClient`; here it runs without an ev
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ class JobClient:
         self,
         namespace: str | None = None,
         *,
-        kubeconfig: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
         context: str | None = None,
         transport: Transport | None = None,
     ) -> None:

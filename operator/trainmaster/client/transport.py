@@ -5,6 +5,7 @@ The official client would do it too, but takes longer to import than a command t
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 import warnings
@@ -19,8 +20,8 @@ from urllib3.exceptions import HTTPError, InsecureRequestWarning, SSLError
 from trainmaster import __version__
 from trainmaster.api.encoding import encode
 from trainmaster.client.answers import Answer, Reader
-from trainmaster.client.errors import NoCluster
-from trainmaster.client.server import Server, find_server
+from trainmaster.client.errors import InvalidRequest, NoCluster
+from trainmaster.client.server import Server, server_for
 from trainmaster.kubeconfig import KubeconfigError
 
 CONNECT_SECONDS = 10.0
@@ -126,7 +127,7 @@ class HttpTransport:
                     method,
                     url(self.server, path, query),
                     headers=headers,
-                    body=None if body is None else encode(body),
+                    body=None if body is None else encoded(body),
                     timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
                     preload_content=False,
                     redirect=False,
@@ -166,6 +167,17 @@ def request_headers(server: Server, content_type: str) -> dict[str, str]:
     return headers if authorization is None else {**headers, "Authorization": authorization}
 
 
+def encoded(body: Any) -> bytes:
+    """Returns the body of a request. Raises InvalidRequest for what can't be JSON, such as an array's number."""
+    try:
+        return encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"what was given can't be JSON ({error}): give None, True, False, finite numbers, text, and lists and "
+            "mappings of them"
+        ) from error
+
+
 def url(server: Server, path: str, query: Mapping[str, str]) -> str:
     """Returns the address of a request."""
     return f"{server.address}{path}?{urlencode(query, quote_via=quote)}" if query else f"{server.address}{path}"
@@ -188,7 +200,7 @@ def _pool(server: Server) -> urllib3.PoolManager:
     return urllib3.ProxyManager(server.proxy, proxy_headers=headers, **options)
 
 
-def connect(kubeconfig: str | None = None, context: str | None = None) -> tuple[HttpTransport, str]:
+def connect(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> tuple[HttpTransport, str]:
     """Connects by kubeconfig (or from inside a pod); returns also the context's namespace. Raises NoCluster."""
-    server = find_server(kubeconfig, context)
+    server = server_for(kubeconfig, context)
     return HttpTransport(server), server.namespace
