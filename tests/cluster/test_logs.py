@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from tests.cluster.test_command_line import apply, command, phase, wait_for
+from trainmaster.client import AsyncJobClient, JobClient
 from trainmaster_local.testing.clusters import Cluster
 
 TURNS = 6
@@ -48,6 +51,15 @@ def has_log(cluster: Cluster, attempt: int) -> bool:
     return bool(json.loads(data.get(f"attempt-{attempt}.json", "{}")).get("logs"))
 
 
+def in_python(lines: Iterator[str]) -> list[str]:
+    return [line for line in lines if "[agent]" not in line]
+
+
+async def in_coroutines(cluster: Cluster) -> list[str]:
+    async with AsyncJobClient(cluster.namespace, kubeconfig=str(cluster.kubeconfig)) as jobs:
+        return [line async for line in jobs.logs("turns") if "[agent]" not in line]
+
+
 def turns(attempt: int) -> list[str]:
     """What both ranks print in their turns, in the order of time."""
     return [f"[rank {turn % 2}]: attempt {attempt} turn {turn}" for turn in range(TURNS)]
@@ -64,13 +76,17 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
         return [line for line in output.splitlines() if "[agent]" not in line]
 
     sentences: list[str] = []
+    jobs = JobClient(cluster.namespace, kubeconfig=str(cluster.kubeconfig))
+    followed: list[str] = []
+    following = threading.Thread(target=lambda: followed.extend(in_python(jobs.logs("turns", follow=True))))
     (tmp_path / "1-0").touch()
     job = training_job("turns", IN_TURNS.replace("FOLDER", str(tmp_path)), workers=2)
     job["spec"]["failurePolicy"] = {"maxRestarts": 1}
     apply(cluster, job)
     wait_for(lambda: (tmp_path / f"1-{TURNS}").exists(), "both ranks have had their turns")
     first = turns(1)
-    assert logs() == first
+    assert logs() == first == in_python(jobs.logs("turns"))
+    following.start()
     assert logs("--rank", "1") == first[1::2]
     assert logs("--worker", "0") == first[0::2]
     assert logs("--tail", "1", "--no-prefix") == ["attempt 1 turn 4", "attempt 1 turn 5"]
@@ -80,7 +96,7 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     wait_for(lambda: (tmp_path / f"2-{TURNS}").exists(), "both ranks have had their turns again")
     failing = "[rank 1]: attempt 1 fails"
     both = [*first, failing, "--- attempt 2 ---", *turns(2)]
-    assert logs() == both
+    assert logs() == both == in_python(jobs.logs("turns"))
     assert logs("--attempt", "1") == [*first, failing] == logs("--previous")
     assert logs("--attempt", "2", "--rank", "1") == turns(2)[1::2]
     assert logs("--failed") == [*first[1::2], failing]
@@ -92,7 +108,9 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     wait_for(lambda: phase(cluster, "turns") == "Failed", "the job has failed")
     wait_for(lambda: not cluster.items("pods"), "the pods are gone")
     ended = [*both, "[rank 1]: attempt 2 fails"]
-    assert logs() == ended
+    assert logs() == ended == in_python(jobs.logs("turns")) == asyncio.run(in_coroutines(cluster))
+    following.join(30)
+    assert followed == ended
     assert logs("--attempt", "1") == [*first, failing]
     assert logs("--rank", "0", "--rank", "1", "--attempt", "2") == [*turns(2), ended[-1]]
     assert logs("--failed") == [*turns(2)[1::2], ended[-1]]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.cluster.operator_under_test import running_operator, training_job
-from trainmaster.client import InvalidRequest, JobClient, WaitTimeout, train
+from trainmaster.client import InvalidRequest, JobClient, JobNotFound, WaitTimeout, train
 from trainmaster.client.functions import training
 from trainmaster.local import run_locally, runs
 from trainmaster_local.testing.clusters import Cluster
@@ -158,6 +158,17 @@ def test_the_metrics_of_each_rank_come_from_the_agents_through_the_api_server(jo
     assert [(each.worker, each.rank) for each in known] == [(0, 0), (1, 1)]
     assert {(each.total_steps, each.loss, each.samples_per_second) for each in known} == {(1000, 0.5, 80.0)}
     assert metrics.silent == {}
+
+
+def test_a_refusal_and_a_missing_job_are_one_sentence(jobs: JobClient) -> None:
+    missing = "metadata.name: Required value: name or generateName is required"
+    with pytest.raises(InvalidRequest, match=rf" is invalid: \[{missing}, spec: Required value\]$"):
+        jobs.submit({})
+    with pytest.raises(InvalidRequest, match=rf" is invalid: {missing}$"):
+        jobs.submit({"spec": training_job("nameless", "")["spec"]})
+    for asked in (jobs.get, jobs.delete, jobs.logs):
+        with pytest.raises(JobNotFound, match=rf"^There is no job nope in namespace {jobs.namespace}\.$"):
+            list(asked("nope") or ())
 
 
 def test_a_watch_in_a_thread_shows_the_end_of_a_job(jobs: JobClient) -> None:

@@ -3,10 +3,12 @@
 1. `jobs` has `JobClient`, which everybody starts from; `errors` is the tree of what it raises, `job` what it returns.
 2. `async_jobs` has `AsyncJobClient` and what the methods of both do, with `watching`, `events`, `output` and `metrics`;
    `blocking` runs it without an event loop.
+   `all_workers` has the output of all workers as one stream: `merging` puts lines in order, `arrivals` and `containers`
+   are what it reads.
 3. `functions` has `train`, which makes a job of a function, and `notebook` shows jobs.
 4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
    where to (with `tls`, `proxies` and `authorization`), and `answers` makes results and errors of what comes back.
-   `read_only` is a connection that can't write.
+   `arguments` refuses what no method takes. `read_only` is a connection that can't write.
 5. `code` brings the user's code without an image: an archive, and what puts it where the pods mount it.
 6. `gathering` reads all around a job, and `diagnosis` says from that why the job is as it is.
 """

@@ -9,13 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.api.decoding import decode
-from trainmaster.api.v1alpha1.names import GROUP, INSTALL_CRD
+from trainmaster.api.v1alpha1.names import GROUP, INSTALL_CRD, PLURAL
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NoCluster, NotAllowed
+from trainmaster.wire.values import mapping
 
 # Characters of an answer that a sentence quotes.
 MAX_QUOTED = 60
 # What an API server answers for a path of which it serves nothing; a proxy has words of its own.
 NO_SUCH_PATH = b"404 page not found"
+_JOB = re.compile(rf"/apis/{re.escape(GROUP)}/[^/]+/namespaces/(?P<namespace>[^/]+)/{PLURAL}/(?P<name>[^/]+)")
+# After a field that is missing or of a wrong type, the rules in CEL are skipped, and that is a cause of its own.
+_UNCHECKED_RULES = (
+    r"<nil>: Invalid value: (?:null|\"null\"|\"\"): some validation rules were not checked because the object was "
+    "invalid; correct the existing errors to complete validation"
+)
+_UNCHECKED = re.compile(rf", {_UNCHECKED_RULES}|{_UNCHECKED_RULES}, ")
+_LIST_OF_ONE = re.compile(r": \[(.*)\]\Z", re.DOTALL)
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 
@@ -52,7 +61,7 @@ class Reader:
         except ValueError:
             found = None
         is_status = isinstance(found, dict) and found.get("kind") == "Status"
-        message = str(found.get("message") or found.get("reason") or f"HTTP {status}") if is_status else ""
+        message = _message(found, status) if is_status else ""
         if status == 401:
             return NotAllowed(
                 f"The cluster at {self.address} doesn't know you (401 Unauthorized): the kubeconfig's token or "
@@ -68,6 +77,8 @@ class Reader:
                 "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
                 f"({INSTALL_CRD})"
             )
+        if status == 404 and is_status and (job := _JOB.fullmatch(path)):
+            return JobNotFound(f"There is no job {job['name']} in namespace {job['namespace']}.")
         if status == 404 and path.startswith("/apis/") and answer.body.strip() == NO_SUCH_PATH:
             return JobNotFound(f"this cluster doesn't serve {'/'.join(path.split('/')[2:4])}")
         if not is_status and status not in (429, *range(500, 600)):
@@ -111,6 +122,17 @@ class Reader:
             f"What answers at {self.address} is no Kubernetes API server (HTTP {answer.status}{where}, "
             f"{what}{_beginning(answer.body)!r}): check the kubeconfig's server, and proxies in between."
         )
+
+
+def _message(status: Mapping[str, Any], code: int) -> str:
+    """Returns the message of a Status, without what an API server says of rules that it didn't come to."""
+    message = str(status.get("message") or status.get("reason") or f"HTTP {code}")
+    shorter = _UNCHECKED.sub("", message)
+    causes = mapping(status.get("details")).get("causes")
+    if shorter != message and isinstance(causes, list) and len(causes) == 2:
+        # One is left, and no list of them.
+        shorter = _LIST_OF_ONE.sub(r": \1", shorter)
+    return shorter
 
 
 def _reason(error: BaseException) -> str:

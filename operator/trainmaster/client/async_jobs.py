@@ -8,9 +8,11 @@ async with AsyncJobClient() as jobs:
 from __future__ import annotations
 
 import builtins
+import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -19,10 +21,20 @@ from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.limits import check_size
 from trainmaster.api.stacks import Stacks
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
+from trainmaster.client.all_workers import AllWorkers
+from trainmaster.client.arguments import require, require_count, require_manifest, require_seconds
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest, WaitTimeout
 from trainmaster.client.events import list_events, watch_events
-from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query, require_name, require_namespace
+from trainmaster.client.job import (
+    TrainingJob,
+    collection_path,
+    items_of,
+    label_query,
+    require_name,
+    require_name_text,
+    require_namespace,
+)
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.watching import Watcher
@@ -44,7 +56,7 @@ class AsyncJobClient:
         self,
         namespace: str | None = None,
         *,
-        kubeconfig: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
         context: str | None = None,
         transport: AsyncTransport | None = None,
     ) -> None:
@@ -52,9 +64,9 @@ class AsyncJobClient:
         if transport is None:
             # aiohttp takes half a second to import, and the synchronous client doesn't need it.
             from trainmaster.client.asynchronous import AiohttpTransport
-            from trainmaster.client.server import find_server
+            from trainmaster.client.server import server_for
 
-            server = find_server(kubeconfig, context)
+            server = server_for(kubeconfig, context)
             namespace = namespace or server.namespace
             transport = own = AiohttpTransport(server)
             self._close = own.close
@@ -76,6 +88,7 @@ class AsyncJobClient:
 
     async def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
         """Creates a job; with `replace`, applies it (server-side). Raises JobExists, InvalidRequest."""
+        require_manifest(manifest)
         body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
         problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
         if problem is not None:
@@ -120,6 +133,7 @@ class AsyncJobClient:
 
     async def scale(self, name: str, workers: int) -> TrainingJob:
         """Asks for another number of workers."""
+        require("workers", workers, int, "a whole number")
         return await self.merge(name, {"spec": {"workers": workers}})
 
     async def restart(self, name: str) -> TrainingJob:
@@ -135,6 +149,7 @@ class AsyncJobClient:
 
     async def merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
         """Changes a job by a merge patch."""
+        require("patch", patch, Mapping, "a mapping with the fields that change")
         return TrainingJob.of(
             await self.transport.request(
                 *("PATCH", self._path(name)),
@@ -167,6 +182,9 @@ class AsyncJobClient:
         Raises WaitTimeout after `timeout` seconds and JobNotFound when the job is deleted meanwhile.
         """
         require_name(name)
+        require_seconds("timeout", timeout)
+        if not callable(until):
+            raise InvalidRequest(f"until is of type {type(until).__name__}: give a function of a job, or leave it out")
         return await Watcher(self.transport, self.namespace).until(name, until, timeout)
 
     async def metrics(self, name: str) -> JobMetrics:
@@ -178,12 +196,23 @@ class AsyncJobClient:
 
     async def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
         """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
+        require_name_text(name)
         return await self._output.pods(name)
 
     def logs(
-        self, name: str, worker: int, *, follow: bool = False, tail: int | None = None
+        self, name: str, worker: int | None = None, *, follow: bool = False, tail: int | None = None
     ) -> AsyncGenerator[str, None]:
-        """Yields a worker's output line by line, from the operator's copy when the pod is gone. Raises JobNotFound."""
+        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
+
+        Where there are several workers each line of all begins with its rank's or its worker's label. What was kept is
+        there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
+        job ends. `tail`: only so many lines of each worker, the last ones.
+        """
+        require_name_text(name)
+        require_count("worker", worker)
+        require_count("tail", tail)
+        if worker is None:
+            return self._all_logs(name, follow=follow, tail=tail)
         return self._output.log(name, worker, follow=follow, tail=tail)
 
     def pod_log(
@@ -202,6 +231,9 @@ class AsyncJobClient:
         connection breaks. With `timestamps` each line begins with its time (api/stamped_lines.py). `since`: no lines
         before that second (since the epoch).
         """
+        require("pod", pod, str, "the name of a pod as text")
+        require_count("tail", tail)
+        require_seconds("since", since)
         return self._output.pod_log(
             pod, follow=follow, tail=tail, previous=previous, timestamps=timestamps, since=since
         )
@@ -212,6 +244,7 @@ class AsyncJobClient:
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
         """Returns what the operator kept of the workers' output when their pods went, by worker."""
+        require_name_text(name)
         return await self._output.kept_logs(name)
 
     async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
@@ -227,6 +260,7 @@ class AsyncJobClient:
 
         Raises InvalidRequest where no ranks run, and WaitTimeout after `timeout` seconds.
         """
+        require_seconds("timeout", timeout)
         job = await self.get(name)
         if job.phase not in ("Starting", "Running"):
             raise InvalidRequest(f"Job {name} is {job.phase}: there are no ranks that could be asked for their stacks.")
@@ -246,7 +280,14 @@ class AsyncJobClient:
 
     async def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
+        require_name_text(name)
         return await self._output.evidence(name)
+
+    async def _all_logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[str, None]:
+        lines = AllWorkers(self._output, await self.get(name), tail).text(follow=follow)
+        async with aclosing(lines):
+            async for line in lines:
+                yield line
 
     async def _set_suspend(self, name: str, verb: str, *, suspend: bool) -> TrainingJob:
         job = await self.get(name)

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+import time
+from collections.abc import AsyncGenerator, Coroutine, Hashable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 
-from trainmaster.api.encoding import encode
 from trainmaster.client.answers import Answer, Reader
+from trainmaster.client.arrivals import MAX_AHEAD, Arrival, Ended, Readers
 from trainmaster.client.errors import NoCluster
 from trainmaster.client.server import Server
-from trainmaster.client.transport import CONNECT_SECONDS, JSON, MOST_CONNECTIONS, READ_SECONDS, request_headers, url
+from trainmaster.client.transport import (
+    CONNECT_SECONDS,
+    JSON,
+    MOST_CONNECTIONS,
+    READ_SECONDS,
+    encoded,
+    request_headers,
+    url,
+)
 from trainmaster.kubeconfig import KubeconfigError
 
 T = TypeVar("T")
@@ -100,6 +110,10 @@ class AiohttpTransport:
 
         return list(await asyncio.gather(*map(limited, parts)))
 
+    def readers(self) -> Readers[Any]:
+        """Returns what reads several streams at once, each in a task."""
+        return TaskReaders()
+
     async def _send(
         self,
         method: str,
@@ -114,7 +128,8 @@ class AiohttpTransport:
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self.server.tls if self.server.tls is not None else True)
+                # The logs of all workers are followed at once, each over a connection.
+                connector=aiohttp.TCPConnector(limit=0, ssl=self.server.tls if self.server.tls is not None else True)
             )
         try:
             async with self._authorizing:
@@ -124,7 +139,7 @@ class AiohttpTransport:
                 method,
                 URL(url(self.server, path, query), encoded=True),
                 headers=headers,
-                data=None if body is None else encode(body),
+                data=None if body is None else encoded(body),
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=read_seconds),
                 allow_redirects=False,
                 proxy=self.server.proxy,
@@ -147,3 +162,56 @@ class AiohttpTransport:
             raise self._reader.broken_off(error) from error
         finally:
             response.release()
+
+
+class TaskReaders(Generic[T]):
+    """TaskReaders read each stream in a task of its own."""
+
+    def __init__(self) -> None:
+        self._arrivals: asyncio.Queue[Arrival[T]] = asyncio.Queue()
+        self._room: dict[Hashable, asyncio.Semaphore] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, source: Hashable, stream: AsyncGenerator[T, None]) -> None:
+        """Starts to read a stream."""
+        self._room[source] = room = asyncio.Semaphore(MAX_AHEAD)
+        task = asyncio.create_task(self._read(source, stream, room))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def take(self, seconds: float | None) -> list[Arrival[T]]:
+        """Returns all that has come; waits so long (None: for ever) where that is nothing."""
+        # The tasks read only while this one waits.
+        await asyncio.sleep(0)
+        found = []
+        if self._arrivals.empty():
+            try:
+                async with asyncio.timeout(seconds):
+                    found.append(await self._arrivals.get())
+            except TimeoutError:
+                return []
+        while not self._arrivals.empty():
+            found.append(self._arrivals.get_nowait())
+        return found
+
+    def passed(self, source: Hashable) -> None:
+        """Makes room for one more item of a stream."""
+        self._room[source].release()
+
+    async def close(self) -> None:
+        """Ends the reading."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, source: Hashable, stream: AsyncGenerator[T, None], room: asyncio.Semaphore) -> None:
+        error: Exception | None = None
+        try:
+            async with aclosing(stream) as items:
+                async for item in items:
+                    await room.acquire()
+                    self._arrivals.put_nowait(Arrival(source, item, time.monotonic()))
+        except Exception as found:
+            error = found
+        self._arrivals.put_nowait(Arrival(source, Ended(error), time.monotonic()))

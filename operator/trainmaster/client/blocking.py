@@ -6,11 +6,14 @@ whose import and loop a command would pay for, isn't needed, and inside a notebo
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from trainmaster.client.arrivals import MAX_AHEAD, Arrival, Ended, Readers
 from trainmaster.client.transport import JSON, MOST_CONNECTIONS, Transport
 
 T = TypeVar("T")
@@ -41,6 +44,9 @@ class AsyncTransport(Protocol):
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Runs several coroutines, which raise nothing, at once, and returns what they return."""
+
+    def readers(self) -> Readers[Any]:
+        """Returns what reads several streams at once."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,58 @@ class Blocking:
             return [await part for part in parts]
         with ThreadPoolExecutor(min(MOST_CONNECTIONS, len(parts))) as threads:
             return list(threads.map(run, parts))
+
+    def readers(self) -> Readers[Any]:
+        """Returns what reads several streams at once, each in a thread."""
+        return ThreadReaders()
+
+
+class ThreadReaders(Generic[T]):
+    """ThreadReaders read each stream in a thread of its own, which ends at its stream's next item when they close."""
+
+    def __init__(self) -> None:
+        self._arrivals: queue.SimpleQueue[Arrival[T]] = queue.SimpleQueue()
+        self._room: dict[Hashable, threading.Semaphore] = {}
+        self._closed = False
+
+    def add(self, source: Hashable, stream: AsyncGenerator[T, None]) -> None:
+        """Starts to read a stream."""
+        self._room[source] = room = threading.Semaphore(MAX_AHEAD)
+        threading.Thread(target=self._read, args=(source, iterate(stream), room), daemon=True).start()
+
+    async def take(self, seconds: float | None) -> list[Arrival[T]]:
+        """Returns all that has come; waits so long (None: for ever) where that is nothing."""
+        found = []
+        try:
+            found.append(self._arrivals.get(timeout=seconds))
+            while True:
+                found.append(self._arrivals.get_nowait())
+        except queue.Empty:
+            return found
+
+    def passed(self, source: Hashable) -> None:
+        """Makes room for one more item of a stream."""
+        self._room[source].release()
+
+    async def close(self) -> None:
+        """Ends the reading."""
+        self._closed = True
+        for room in self._room.values():
+            room.release()
+
+    def _read(self, source: Hashable, items: Generator[T, None, None], room: threading.Semaphore) -> None:
+        error: Exception | None = None
+        try:
+            for item in items:
+                room.acquire()
+                if self._closed:
+                    return
+                self._arrivals.put(Arrival(source, item, time.monotonic()))
+        except Exception as found:
+            error = found
+        finally:
+            items.close()
+            self._arrivals.put(Arrival(source, Ended(error), time.monotonic()))
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

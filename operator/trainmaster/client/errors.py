@@ -4,7 +4,7 @@
     ├── NoCluster          no kubeconfig, or nothing answers at its address
     ├── JobNotFound        no such job (or the custom resource isn't installed)
     ├── JobExists          a job of that name is there already
-    ├── InvalidRequest     the API server refused it; the text is its own sentence
+    ├── InvalidRequest     the API server refused it, or no method takes such an argument
     ├── NotAllowed         the user lacks a permission; the text names it
     └── WaitTimeout        the job wasn't there in time; `.phase` is the phase it was in
 
@@ -31,7 +31,7 @@ class JobExists(ClientError):
 
 
 class InvalidRequest(ClientError):
-    """The API server refused the request."""
+    """The request was refused, by the API server or before it was sent."""
 
 
 class NotAllowed(ClientError):

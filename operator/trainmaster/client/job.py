@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from trainmaster.api.v1alpha1 import GROUP, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
 from trainmaster.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
+from trainmaster.client.arguments import require, require_text
 from trainmaster.client.errors import ClientError, InvalidRequest, NoCluster
 from trainmaster.wire.names import POD_INDEX_LABEL
 
@@ -18,9 +19,9 @@ from trainmaster.wire.names import POD_INDEX_LABEL
 MAX_NAME = 253
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainingJob:
-    """TrainingJob is a job as the API server holds it: the raw object and its parsed status."""
+    """TrainingJob is a job as the API server holds it: the raw object and its parsed status. Notebooks show a table."""
 
     raw: Mapping[str, Any]
     status: JobStatus
@@ -76,6 +77,20 @@ class TrainingJob:
         """Returns whether the phase is terminal."""
         return self.phase in TERMINAL_PHASES
 
+    def __repr__(self) -> str:
+        progress = self.status.progress
+        step = None if progress is None else progress.step
+        return (
+            f"TrainingJob({self.name!r}, namespace={self.namespace!r}, phase={self.phase!r}, "
+            f"attempt={self.status.attempt}{'' if step is None else f', step={step}'})"
+        )
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        from trainmaster.client.notebook import job_bundle
+
+        del include, exclude
+        return job_bundle(self)
+
 
 def collection_path(namespace: str | None) -> str:
     """Returns the path of all jobs of a namespace; None: of all namespaces."""
@@ -85,19 +100,27 @@ def collection_path(namespace: str | None) -> str:
 
 def label_query(selector: str | None) -> dict[str, str]:
     """Returns the query of a list or a watch by which the API server selects by labels."""
+    require_text("selector", selector, "labels as text, such as 'team=vision'")
     return {} if selector is None else {"labelSelector": selector}
 
 
 def require_name(name: str) -> None:
     """Raises InvalidRequest for what no job can be named: it would be part of the path of a request."""
+    require_name_text(name)
     if len(name) > MAX_NAME or re.fullmatch(SUBDOMAIN_PATTERN, name) is None:
         raise InvalidRequest(
             f"{show(name)} is no name of a job: it has small letters, digits and '-', such as bert-mrpc"
         )
 
 
+def require_name_text(name: str) -> None:
+    """Raises InvalidRequest for a name that is no text, where the API server may have given it."""
+    require("name", name, str, "the name of a job as text, such as 'bert-mrpc'")
+
+
 def require_namespace(name: str) -> None:
     """Raises InvalidRequest for what no namespace can be named."""
+    require("namespace", name, str, "the name of a namespace as text")
     if re.fullmatch(DNS_LABEL_PATTERN, name) is None:
         raise InvalidRequest(f"{show(name)} is no name of a namespace: give small letters, digits and '-'")
 

@@ -13,6 +13,7 @@ What the methods do stands once, in `AsyncJobClient`; here it runs without an ev
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ class JobClient:
         self,
         namespace: str | None = None,
         *,
-        kubeconfig: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
         context: str | None = None,
         transport: Transport | None = None,
     ) -> None:
@@ -116,8 +117,15 @@ class JobClient:
         """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
         return run(self._jobs.pods(name))
 
-    def logs(self, name: str, worker: int, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yields a worker's output line by line, from the operator's copy when the pod is gone. Raises JobNotFound."""
+    def logs(
+        self, name: str, worker: int | None = None, *, follow: bool = False, tail: int | None = None
+    ) -> Iterator[str]:
+        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
+
+        Where there are several workers each line of all begins with its rank's or its worker's label. What was kept is
+        there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
+        job ends. `tail`: only so many lines of each worker, the last ones.
+        """
         return iterate(self._jobs.logs(name, worker, follow=follow, tail=tail))
 
     def pod_log(

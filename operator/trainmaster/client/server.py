@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from trainmaster.client.arguments import require, require_text
 from trainmaster.client.authorization import Authorization, Fixed, PluginCredentials, ProviderToken, TokenFile
 from trainmaster.client.errors import NoCluster
 from trainmaster.client.proxies import environment_proxy
 from trainmaster.client.tls import tls_context
 from trainmaster.kubeconfig import Kubeconfig, KubeconfigError, read_kubeconfig
 
+_OPTION = re.compile(r"--(kubeconfig|context)\b")
 # What the kubelet mounts into a pod with a service account.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -52,6 +55,21 @@ def find_server(
     except KubeconfigError as error:
         raise NoCluster(f"{error}.") from error
     return server
+
+
+def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
+    """Returns the server for a program, whose sentences name the arguments and not the command line's options.
+
+    Raises NoCluster, and InvalidRequest for arguments of another type.
+    """
+    if kubeconfig is not None:
+        require("kubeconfig", kubeconfig, (str, os.PathLike), "the path of a file")
+        kubeconfig = os.fspath(kubeconfig)
+    require_text("context", context, "the name of a context as text")
+    try:
+        return find_server(kubeconfig, context)
+    except NoCluster as error:
+        raise NoCluster(_OPTION.sub(r"\1=", str(error))) from error
 
 
 def _of_kubeconfig(found: Kubeconfig) -> Server:

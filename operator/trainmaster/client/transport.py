@@ -5,6 +5,7 @@ The official client would do it too, but takes longer to import than a command t
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 import warnings
@@ -19,8 +20,8 @@ from urllib3.exceptions import HTTPError, InsecureRequestWarning, SSLError
 from trainmaster import __version__
 from trainmaster.api.encoding import encode
 from trainmaster.client.answers import Answer, Reader
-from trainmaster.client.errors import NoCluster
-from trainmaster.client.server import Server, find_server
+from trainmaster.client.errors import InvalidRequest, NoCluster
+from trainmaster.client.server import Server, server_for
 from trainmaster.kubeconfig import KubeconfigError
 
 CONNECT_SECONDS = 10.0
@@ -29,6 +30,8 @@ JSON = "application/json"
 CHUNK_BYTES = 65536
 # Kept open: a job's agents are asked at once.
 MOST_CONNECTIONS = 16
+# The logs of so many workers are read at once; urllib3 warns of each connection that it doesn't keep.
+MOST_KEPT = 256
 
 
 class Transport(Protocol):
@@ -124,7 +127,7 @@ class HttpTransport:
                     method,
                     url(self.server, path, query),
                     headers=headers,
-                    body=None if body is None else encode(body),
+                    body=None if body is None else encoded(body),
                     timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
                     preload_content=False,
                     redirect=False,
@@ -164,13 +167,24 @@ def request_headers(server: Server, content_type: str) -> dict[str, str]:
     return headers if authorization is None else {**headers, "Authorization": authorization}
 
 
+def encoded(body: Any) -> bytes:
+    """Returns the body of a request. Raises InvalidRequest for what can't be JSON, such as an array's number."""
+    try:
+        return encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"what was given can't be JSON ({error}): give None, True, False, finite numbers, text, and lists and "
+            "mappings of them"
+        ) from error
+
+
 def url(server: Server, path: str, query: Mapping[str, str]) -> str:
     """Returns the address of a request."""
     return f"{server.address}{path}?{urlencode(query, quote_via=quote)}" if query else f"{server.address}{path}"
 
 
 def _pool(server: Server) -> urllib3.PoolManager:
-    options: dict[str, Any] = {"retries": False, "maxsize": MOST_CONNECTIONS}
+    options: dict[str, Any] = {"retries": False, "maxsize": MOST_KEPT}
     if server.tls is not None:
         options |= {"ssl_context": server.tls, "cert_reqs": server.tls.verify_mode}
     if server.certificate_name is not None:
@@ -186,7 +200,7 @@ def _pool(server: Server) -> urllib3.PoolManager:
     return urllib3.ProxyManager(server.proxy, proxy_headers=headers, **options)
 
 
-def connect(kubeconfig: str | None = None, context: str | None = None) -> tuple[HttpTransport, str]:
+def connect(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> tuple[HttpTransport, str]:
     """Connects by kubeconfig (or from inside a pod); returns also the context's namespace. Raises NoCluster."""
-    server = find_server(kubeconfig, context)
+    server = server_for(kubeconfig, context)
     return HttpTransport(server), server.namespace

@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from tests.processes.controller.fake_http import kubeconfig
-from trainmaster.client import AsyncJobClient, ClientError, JobClient, JobNotFound, NoCluster, NotAllowed
+from trainmaster.client import (
+    AsyncJobClient,
+    ClientError,
+    InvalidRequest,
+    JobClient,
+    JobNotFound,
+    NoCluster,
+    NotAllowed,
+    find_server,
+)
 from trainmaster.client.asynchronous import AiohttpTransport
 from trainmaster.client.authorization import Fixed
 from trainmaster.client.server import Server
@@ -23,15 +32,21 @@ from trainmaster.client.transport import connect
 
 
 def test_a_kubeconfig_that_isnt_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NoCluster, match=r"^kubeconfig /none \(--kubeconfig\): doesn't exist; name a kubeconfig"):
-        JobClient(kubeconfig="/none")
+    sentence = r"^kubeconfig /none \(kubeconfig=\): doesn't exist; name a kubeconfig with kubeconfig= or KUBECONFIG\.$"
+    for given in ("/none", Path("/none")):
+        with pytest.raises(NoCluster, match=sentence):
+            JobClient(kubeconfig=given)
+    with pytest.raises(NoCluster, match=sentence):
+        AsyncJobClient(kubeconfig="/none")
+    with pytest.raises(NoCluster, match=r"^kubeconfig /none \(--kubeconfig\): doesn't exist"):
+        find_server("/none")
     monkeypatch.setenv("KUBECONFIG", "/none:/nowhere")
     with pytest.raises(NoCluster, match=r"^kubeconfig /none:/nowhere \(KUBECONFIG\): doesn't exist; .*[^.]\.$"):
         JobClient()
 
 
 def test_a_context_that_isnt_there_is_named_without_a_second_full_stop(tmp_path: Path) -> None:
-    with pytest.raises(NoCluster, match=r"^kubeconfig .*: --context: 'nope' is not among its contexts: '.*'\.$"):
+    with pytest.raises(NoCluster, match=r"^kubeconfig .*: context=: 'nope' is not among its contexts: '.*'\.$"):
         JobClient(kubeconfig=kubeconfig(tmp_path, "http://127.0.0.1:1"), context="nope")
 
 
@@ -68,9 +83,16 @@ def serving(answer: Answer) -> Iterator[str]:
             server.shutdown()
 
 
-def status(code: int, reason: str, message: str) -> Answer:
+UNCHECKED = (
+    "<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the "
+    "existing errors to complete validation"
+)
+
+
+def status(code: int, reason: str, message: str, causes: int = 0) -> Answer:
     """An answer of an API server that isn't what was asked for."""
-    body = {"kind": "Status", "apiVersion": "v1", "reason": reason, "message": message, "code": code}
+    details = {"details": {"causes": [{}] * causes}} if causes else {}
+    body = {"kind": "Status", "apiVersion": "v1", "reason": reason, "message": message, "code": code, **details}
     return Answer(code, "application/json", json.dumps(body).encode())
 
 
@@ -158,6 +180,43 @@ def test_whatever_answers_the_error_is_one_sentence(tmp_path: Path, name: str) -
         with pytest.raises(kind) as same:
             asyncio.run(listed(path))
     assert str(same.value).split(" broke off")[0] == str(caught.value).split(" broke off")[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "sentence"),
+    [
+        (
+            status(404, "NotFound", 'distributedtrainingjobs.trainmaster.dev "reviews" not found'),
+            JobNotFound,
+            "There is no job reviews in namespace default.",
+        ),
+        (
+            status(
+                422, "Invalid", f"it is invalid: [metadata.name: Required value: [give one], {UNCHECKED}]", causes=2
+            ),
+            InvalidRequest,
+            "it is invalid: metadata.name: Required value: [give one]",
+        ),
+        (
+            status(422, "Invalid", f"it is invalid: [a: Required value, {UNCHECKED}, b: Required value]", causes=3),
+            InvalidRequest,
+            "it is invalid: [a: Required value, b: Required value]",
+        ),
+    ],
+)
+def test_what_an_api_server_says_of_a_job_is_said_without_what_nobody_needs(
+    tmp_path: Path, answer: Answer, kind: type[ClientError], sentence: str
+) -> None:
+    with serving(answer) as url, pytest.raises(kind) as caught:
+        JobClient(kubeconfig=kubeconfig(tmp_path, url)).get("reviews")
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("value", [object(), float("nan")])
+def test_what_cant_be_json_is_said_before_anything_is_sent(tmp_path: Path, value: object) -> None:
+    manifest = {"metadata": {"name": "reviews"}, "spec": {"workers": value}}
+    with pytest.raises(InvalidRequest, match=r"^what was given can't be JSON \(.*\): give None, True"):
+        JobClient(kubeconfig=kubeconfig(tmp_path, "http://127.0.0.1:1")).submit(manifest)
 
 
 async def listed(path: str) -> None:

@@ -39,8 +39,8 @@ class JobHandle:
         """Yields the job now and at every change, until it is deleted."""
         return self.jobs.watch(self.name)
 
-    def logs(self, worker: int = 0, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yields a worker's output line by line. Raises JobNotFound."""
+    def logs(self, worker: int | None = None, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound."""
         return self.jobs.logs(self.name, worker, follow=follow, tail=tail)
 
     def metrics(self) -> JobMetrics:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from trainmaster.api.v1alpha1 import API_VERSION, DEFAULT_IMAGE, KIND
+from trainmaster.client.arguments import require
 from trainmaster.client.code import archive_files, submit_with_code
+from trainmaster.client.errors import InvalidRequest
 from trainmaster.client.functions.bundle import SCRIPT, bundle
 from trainmaster.client.functions.handle import JobHandle
 from trainmaster.client.jobs import JobClient
@@ -54,6 +56,7 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
     ['[rank 1]: rank 1 of 2 does 10 steps']
     >>> job.delete()
     """
+    _check(jobs, options)
     files = bundle(function, options.get("arguments", {}), options.get("imports", ""))
     name = options.get("name") or _name(function)
     spec: dict[str, Any] = {
@@ -71,6 +74,18 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
     }
     jobs = jobs or JobClient()
     return JobHandle(jobs, submit_with_code(jobs, manifest, archive_files(files)).name)
+
+
+def _check(jobs: object, options: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for options that there aren't, and for values of another type."""
+    known = TrainOptions.__annotations__
+    if unknown := [option for option in options if option not in known]:
+        raise InvalidRequest(f"{', '.join(unknown)}: train has no such option; it has {', '.join(known)}")
+    if jobs is not None:
+        require("jobs", jobs, JobClient, "a JobClient")
+    require("arguments", options.get("arguments", {}), Mapping, "them by name, such as {'steps': 10}")
+    require("imports", options.get("imports", ""), str, "import statements as text, such as 'import torch'")
+    require("spec", options.get("spec", {}), Mapping, "more fields of the job's spec as a mapping")
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmaster.client.errors import ClientError
+from trainmaster.client.job import TrainingJob
 from trainmaster.client.jobs import JobClient
 from trainmaster.client.notebook.page import job_html, job_text
 
 if TYPE_CHECKING:
     from trainmaster.client.notebook.widget import JobWidget
 
-__all__ = ["job_html", "job_text", "live", "mimebundle"]
+__all__ = ["job_bundle", "job_html", "job_text", "live", "mimebundle"]
 
 
 def mimebundle(jobs: JobClient, name: str) -> dict[str, str]:
@@ -20,6 +21,11 @@ def mimebundle(jobs: JobClient, name: str) -> dict[str, str]:
         job = jobs.get(name)
     except ClientError as error:
         return {"text/plain": str(error)}
+    return job_bundle(job)
+
+
+def job_bundle(job: TrainingJob) -> dict[str, str]:
+    """Returns a job as a page and as text."""
     return {"text/plain": job_text(job), "text/html": job_html(job)}
 
 

@@ -105,6 +105,9 @@ def test_a_handle_has_the_clients_methods_for_its_job() -> None:
     transport.streams["/api/v1/namespaces/default/pods/reviews-0/log"] = [[b"one"]]
     transport.answers[f"DELETE {JOBS}/reviews"] = {"kind": "Status"}
     assert handle.wait().phase == handle.job.phase == handle.status.phase == "Succeeded"
-    assert list(handle.logs()) == ["one"]
+    transport.answers["GET /api/v1/namespaces/default/configmaps/reviews-logs"] = {"data": {"worker-1.log": "two"}}
+    assert sorted(handle.logs()) == ["[worker 0] one", "[worker 1] two"]
+    transport.streams["/api/v1/namespaces/default/pods/reviews-0/log"] = [[b"one"]]
+    assert list(handle.logs(worker=0)) == ["one"]
     handle.delete()
     assert transport.asked[-1][0] == "DELETE"

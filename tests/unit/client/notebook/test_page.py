@@ -62,6 +62,15 @@ def test_ipython_takes_the_table_and_a_terminal_the_text() -> None:
     assert data["text/plain"].startswith("reviews: Running")
 
 
+def test_a_job_that_get_or_wait_returned_is_shown_in_the_same_way_and_printed_on_a_line() -> None:
+    shown = TrainingJob.of(job(**RUNNING))
+    data = DisplayFormatter().format(shown)[0]  # type: ignore[no-untyped-call]
+    assert data["text/html"] == job_html(shown) and data["text/plain"] == job_text(shown)
+    assert repr(shown) == "TrainingJob('reviews', namespace='default', phase='Running', attempt=2, step=30)"
+    waiting = TrainingJob.of(job())
+    assert repr([waiting]) == "[TrainingJob('reviews', namespace='default', phase='Pending', attempt=0)]"
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_job_that_is_gone_is_a_sentence() -> None:
     transport = FakeTransport({f"GET {JOBS}/reviews": JobNotFound("there is no such job")})

@@ -1,0 +1,268 @@
+"""The output of all workers is one stream, in which each line names its rank or its worker.
+
+What there is comes first, and with `follow` what is printed from then on, from one container to the next until the job
+has ended. A log that breaks off is read on from its last line, by the time that the kubelet has of it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.api.kept_logs import KeptLog
+from trainmaster.api.stamped_lines import stamped_line
+from trainmaster.client.arrivals import Ended
+from trainmaster.client.containers import Container, container_before, container_of, has_started, runs
+from trainmaster.client.errors import InvalidRequest, JobNotFound, NotAllowed
+from trainmaster.client.job import TrainingJob, worker_index
+from trainmaster.client.merging import Merger, WorkerLine
+from trainmaster.client.output import Output
+
+# Seconds after which the pods are listed again: while output is missing, and while all workers are read.
+POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
+# Pods that outlive their job keep their logs open: no line for so long (seconds) after the end is the end.
+SILENT_SECONDS = 3.0
+# Logs that are read at once; of more workers, the output of so many comes before that of the next.
+MAX_MERGED = 128
+# What agents print: whose a line is (a rank's, or the launcher's), and where an attempt begins.
+_LABEL = re.compile(r"\[(rank|worker) \d{1,9}\]: ?")
+_SEPARATOR = re.compile(r"--- attempt (\d{1,9}) ---")
+
+
+@dataclass
+class _Place:
+    """_Place is how far a container's log was read: to a time, and how many lines have just that time."""
+
+    tail: int | None
+    time: float = 0.0
+    lines: int = 0
+
+    def passed(self, time: float) -> None:
+        """Moves on behind a line."""
+        if time > self.time:
+            self.time, self.lines = time, 0
+        self.lines += time == self.time
+
+
+@dataclass
+class AllWorkers:
+    """AllWorkers reads the output of one job; `tail` is how many of each worker's last lines it begins with."""
+
+    output: Output
+    job: TrainingJob
+    tail: int | None
+    _places: dict[Container, _Place] = field(default_factory=dict, init=False)
+
+    async def text(self, *, follow: bool) -> AsyncGenerator[str, None]:
+        """Yields the lines, labelled where there may be several workers. Raises ClientError."""
+        several = not _alone(self.job)
+        newest = 0
+        lines = self._followed() if follow and not self.job.finished else self._there()
+        async with aclosing(lines):
+            async for line in lines:
+                begins = _SEPARATOR.fullmatch(line.text) if line.text.startswith("---") else None
+                if not several or _LABEL.match(line.text):
+                    yield line.text
+                elif begins is None:
+                    yield f"[worker {line.worker}] {line.text}"
+                elif int(begins[1]) > newest:
+                    # It stands in the log of each worker.
+                    newest = int(begins[1])
+                    yield line.text
+
+    async def _there(self) -> AsyncGenerator[WorkerLine, None]:
+        """Yields what there is: from the pods, and what was kept of those that are gone."""
+        pods = await self.output.pods(self.job.name)
+        streams = [self._of_pod(pod) for pod in pods if has_started(pod)]
+        if self.job.finished or not pods:
+            there = {worker_index(pod) for pod in pods}
+            kept = await self._kept_or_none() if pods else await self.output.kept_logs(self.job.name)
+            streams += [_of_kept(worker, log, self.tail) for worker, log in kept.items() if worker not in there]
+        async with aclosing(self._merged(streams)) as lines:
+            async for line in lines:
+                yield line
+
+    async def _merged(self, streams: Sequence[AsyncGenerator[WorkerLine, None]]) -> AsyncGenerator[WorkerLine, None]:
+        for first in range(0, len(streams), MAX_MERGED):
+            merger = Merger(self.output.transport.readers(), follow=False)
+            try:
+                for place, stream in enumerate(streams[first : first + MAX_MERGED]):
+                    merger.add(place, stream)
+                while merger.sources:
+                    if line := _line(await merger.next()):
+                        yield line
+            finally:
+                await merger.close()
+
+    async def _of_pod(self, pod: Mapping[str, Any]) -> AsyncGenerator[WorkerLine, None]:
+        """Yields a worker's output, as it was kept when its pod has gone since it was listed."""
+        found = False
+        try:
+            async with aclosing(self._of_containers(pod)) as lines:
+                async for line in lines:
+                    found = True
+                    yield line
+        except JobNotFound:
+            worker = worker_index(pod)
+            log = None if found else (await self._kept_or_none()).get(worker)
+            if log is not None:
+                for line in _kept_lines(worker, log, self.tail):
+                    yield line
+
+    async def _of_containers(self, pod: Mapping[str, Any]) -> AsyncGenerator[WorkerLine, None]:
+        container, before = container_of(pod), container_before(pod)
+        if before is None:
+            streams = [self._read(container, _Place(self.tail))]
+        else:
+            streams = [self._read(before, _Place(None), previous=True), self._read(container, _Place(None))]
+        # The kubelet cuts the log of one container.
+        last = None if before is None or self.tail is None else deque[WorkerLine](maxlen=self.tail)
+        for stream in streams:
+            async with aclosing(stream) as lines:
+                async for line in lines:
+                    if last is None:
+                        yield line
+                    else:
+                        last.append(line)
+        for line in last or ():
+            yield line
+
+    async def _followed(self) -> AsyncGenerator[WorkerLine, None]:
+        """Yields what there is and what comes, until the job has ended."""
+        merger = Merger(self.output.transport.readers(), follow=True)
+        job, tail = self.job, self.tail
+        try:
+            while True:
+                for pod in await self.output.pods(job.name):
+                    self._read_on(merger, pod, tail)
+                # What starts later is read from its beginning.
+                tail = None
+                calm = len(merger.sources) >= max(1, job.status.workers.desired)
+                deadline = time.monotonic() + (CALM_SECONDS if calm else POLL_SECONDS)
+                while merger.sources if job.finished else time.monotonic() < deadline:
+                    found = await merger.next(time.monotonic() + SILENT_SECONDS if job.finished else deadline)
+                    if found is None:
+                        break
+                    if line := _line(found):
+                        yield line
+                    else:
+                        # The job's status follows within moments.
+                        deadline = min(deadline, time.monotonic() + POLL_SECONDS)
+                if job.finished:
+                    break
+                job = await self._reread()
+        finally:
+            await merger.close()
+        seen = {container.worker for container, place in self._places.items() if place.time}
+        tail = None if self._places else self.tail
+        kept = (await self._kept_or_none()).items()
+        rest = [line for worker, log in kept if worker not in seen for line in _kept_lines(worker, log, tail)]
+        for line in sorted(rest, key=lambda line: line.time):
+            yield line
+
+    def _read_on(self, merger: Merger, pod: Mapping[str, Any], tail: int | None) -> None:
+        """Starts to read the pod's containers, those that aren't read."""
+        container, before = container_of(pod), container_before(pod)
+        if not has_started(pod) or container in merger.sources:
+            return
+        if before is not None and container not in self._places and before not in merger.sources and tail is None:
+            # It ran between two looks, or ended behind the last line that was read of it.
+            place = self._places.setdefault(before, _Place(None))
+            merger.add(before, self._read(before, place, previous=True, gone_is_the_end=True))
+        known = container in self._places
+        place = self._places.setdefault(container, _Place(tail))
+        if not known or runs(pod) or not place.time:
+            # One that was read to its end and still runs broke off, or is to be followed from there.
+            merger.add(container, self._read(container, place, follow=True, gone_is_the_end=True))
+
+    async def _read(
+        self,
+        container: Container,
+        place: _Place,
+        *,
+        previous: bool = False,
+        follow: bool = False,
+        gone_is_the_end: bool = False,
+    ) -> AsyncGenerator[WorkerLine, None]:
+        """Yields the log of a container from a place on, which moves with it."""
+        since, behind = place.time, place.lines
+        at, caught_up = since, not since
+        raws = self.output.pod_log(
+            container.pod,
+            follow=follow,
+            tail=None if since else place.tail,
+            previous=previous,
+            timestamps=True,
+            since=since or None,
+        )
+        try:
+            async with aclosing(raws):
+                async for raw in raws:
+                    stamp, text = stamped_line(raw)
+                    # What has no time comes with the line before it.
+                    at = at if stamp is None else stamp
+                    if not caught_up:
+                        # Whole seconds are asked for, so lines that are known come again.
+                        if at < since or (at == since and behind):
+                            behind -= at == since
+                            continue
+                        caught_up = True
+                    place.passed(at)
+                    yield WorkerLine(at, container.worker, text)
+        except InvalidRequest:
+            # The container before may have left no log, and this one may not have started.
+            return
+        except JobNotFound:
+            # The pod has gone since it was listed.
+            if not (previous or gone_is_the_end):
+                raise
+
+    async def _reread(self) -> TrainingJob:
+        try:
+            job = await self.output.job(self.job.name)
+        except JobNotFound as error:
+            raise JobNotFound(f"Job {self.job.name} was deleted while its output was followed.") from error
+        if job.uid != self.job.uid:
+            raise JobNotFound(
+                f"Job {self.job.name} was deleted while its output was followed; another has its name now."
+            )
+        return job
+
+    async def _kept_or_none(self) -> dict[int, KeptLog]:
+        """Returns what was kept, nothing for those who may read pods' logs and no ConfigMaps."""
+        try:
+            return await self.output.kept_logs(self.job.name)
+        except NotAllowed:
+            return {}
+
+
+async def _of_kept(worker: int, log: KeptLog, tail: int | None) -> AsyncGenerator[WorkerLine, None]:
+    for line in _kept_lines(worker, log, tail):
+        yield line
+
+
+def _kept_lines(worker: int, log: KeptLog, tail: int | None) -> list[WorkerLine]:
+    times = log.times or [0] * len(log.lines)
+    lines = [WorkerLine(time / 1_000, worker, text) for time, text in zip(times, log.lines, strict=True)]
+    return lines if tail is None else lines[-tail:] if tail else []
+
+
+def _line(found: WorkerLine | Ended | None) -> WorkerLine | None:
+    """Returns what is a line. Raises what ended the reading of a log."""
+    if isinstance(found, Ended):
+        if found.error is not None:
+            raise found.error
+        return None
+    return found
+
+
+def _alone(job: TrainingJob) -> bool:
+    """Returns whether the job has one worker and never more: no line needs its author."""
+    spec: Mapping[str, Any] = job.raw.get("spec") or {}
+    more = any(spec.get(name) for name in ("workerGroups", "elastic", "spares"))
+    return not more and spec.get("workers") in (None, 1) and job.status.workers.desired <= 1
