@@ -14,10 +14,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.api.attempt_marks import marked_attempt
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.stamped_lines import stamped_line
 from trainmaster.client.arrivals import Ended
-from trainmaster.client.containers import Container, container_before, container_of, has_started, runs
+from trainmaster.client.containers import Container, container_of, containers_of, has_started, runs
 from trainmaster.client.errors import InvalidRequest, JobNotFound, NotAllowed
 from trainmaster.client.job import TrainingJob, worker_index
 from trainmaster.client.merging import Merger, WorkerLine
@@ -29,9 +30,8 @@ POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
 SILENT_SECONDS = 3.0
 # Logs that are read at once; of more workers, the output of so many comes before that of the next.
 MAX_MERGED = 128
-# What agents print: whose a line is (a rank's, or the launcher's), and where an attempt begins.
+# What agents print: whose a line is, a rank's or the launcher's.
 _LABEL = re.compile(r"\[(rank|worker) \d{1,9}\]: ?")
-_SEPARATOR = re.compile(r"--- attempt (\d{1,9}) ---")
 
 
 @dataclass
@@ -65,14 +65,14 @@ class AllWorkers:
         lines = self._followed() if follow and not self.job.finished else self._there()
         async with aclosing(lines):
             async for line in lines:
-                begins = _SEPARATOR.fullmatch(line.text) if line.text.startswith("---") else None
+                begins = marked_attempt(line.text)
                 if not several or _LABEL.match(line.text):
                     yield line.text
                 elif begins is None:
                     yield f"[worker {line.worker}] {line.text}"
-                elif int(begins[1]) > newest:
+                elif begins > newest:
                     # It stands in the log of each worker.
-                    newest = int(begins[1])
+                    newest = begins
                     yield line.text
 
     async def _there(self) -> AsyncGenerator[WorkerLine, None]:
@@ -115,13 +115,14 @@ class AllWorkers:
                     yield line
 
     async def _of_containers(self, pod: Mapping[str, Any]) -> AsyncGenerator[WorkerLine, None]:
-        container, before = container_of(pod), container_before(pod)
-        if before is None:
-            streams = [self._read(container, _Place(self.tail))]
-        else:
-            streams = [self._read(before, _Place(None), previous=True), self._read(container, _Place(None))]
+        containers = containers_of(pod)
+        alone = len(containers) == 1
+        streams = [
+            self._read(container, _Place(self.tail if alone else None), previous=container is not containers[-1])
+            for container in containers
+        ]
         # The kubelet cuts the log of one container.
-        last = None if before is None or self.tail is None else deque[WorkerLine](maxlen=self.tail)
+        last = None if alone or self.tail is None else deque[WorkerLine](maxlen=self.tail)
         for stream in streams:
             async with aclosing(stream) as lines:
                 async for line in lines:
@@ -167,10 +168,11 @@ class AllWorkers:
 
     def _read_on(self, merger: Merger, pod: Mapping[str, Any], tail: int | None) -> None:
         """Starts to read the pod's containers, those that aren't read."""
-        container, before = container_of(pod), container_before(pod)
+        container, before = container_of(pod), containers_of(pod)[0]
         if not has_started(pod) or container in merger.sources:
             return
-        if before is not None and container not in self._places and before not in merger.sources and tail is None:
+        is_new = container not in self._places
+        if before != container and is_new and before not in merger.sources and tail is None:
             # It ran between two looks, or ended behind the last line that was read of it.
             place = self._places.setdefault(before, _Place(None))
             merger.add(before, self._read(before, place, previous=True, gone_is_the_end=True))

@@ -34,12 +34,12 @@ def container_of(pod: Mapping[str, Any]) -> Container:
     )
 
 
-def container_before(pod: Mapping[str, Any]) -> Container | None:
-    """Returns the container before it, whose log the kubelet may have beside its own."""
+def containers_of(pod: Mapping[str, Any]) -> list[Container]:
+    """Returns the containers whose logs the kubelet may have, the older one first."""
     container = container_of(pod)
     # While the container waits for its next start, the log is the one of the container before.
     waits = "waiting" in ((_worker_status(pod) or {}).get("state") or {})
-    return container.before if container.restarts > 0 and not waits else None
+    return [container.before, container] if container.restarts > 0 and not waits else [container]
 
 
 def has_started(pod: Mapping[str, Any]) -> bool:

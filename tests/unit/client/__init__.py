@@ -2,11 +2,15 @@
 
 | module | test files |
 |---|---|
+| `all_workers` | `test_all_workers`, `cluster/test_logs` |
 | `answers` | `test_transport` |
+| `arguments` | `test_arguments` |
+| `arrivals` | `test_merging`, `test_transport` |
 | `async_jobs` | `test_async_jobs`, `test_jobs` |
 | `asynchronous` | `test_transport`, `test_server` |
 | `authorization` | `test_server`, `processes/kubeconfig/test_plugin` |
 | `blocking` | `test_async_jobs` |
+| `containers` | `test_all_workers`, `unit/cli/test_following` |
 | `diagnosis/claims` | `diagnosis/test_situations` |
 | `diagnosis/containers` | `diagnosis/test_situations` |
 | `diagnosis/diagnose` | `diagnosis/test_situations` |
@@ -31,7 +35,7 @@
 | `diagnosis/waiting_pods` | `diagnosis/test_situations` |
 | `diagnosis/words` | `diagnosis/test_words` |
 | `code/archive` | `code/test_archive` |
-| `code/claims` | `cluster/test_code` |
+| `code/claims` | `unit/cli/test_dtj_uploads`, `processes/client/test_uploaded_code`, `cluster/test_code` |
 | `code/places` | `cluster/test_code` |
 | `code/submitting` | `cluster/test_code` |
 | `errors` | `test_jobs`, `test_transport` |
@@ -44,6 +48,7 @@
 | `gathering` | `diagnosis/test_situations` |
 | `job` | `test_jobs` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
+| `merging` | `test_merging` |
 | `metrics` | `test_metrics`, `test_transport` |
 | `notebook/page` | `notebook/test_page` |
 | `notebook/widget` | `processes/client/test_widget` |

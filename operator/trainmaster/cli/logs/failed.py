@@ -12,9 +12,10 @@ from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.printed import kept_or_none
 from trainmaster.cli.logs.printing import Printer
 from trainmaster.cli.logs.selection import Selection
-from trainmaster.cli.logs.sources import has_started, of_kept, of_pod
+from trainmaster.cli.logs.sources import of_kept, of_pod
 from trainmaster.cli.terminal import say
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
+from trainmaster.client.containers import has_started
 from trainmaster.wire.values import whole
 
 

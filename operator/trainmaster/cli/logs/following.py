@@ -22,21 +22,17 @@ from trainmaster.cli.logs.printed import kept_or_none, print_merged, print_there
 from trainmaster.cli.logs.printing import Printer
 from trainmaster.cli.logs.selection import Filter, Selection
 from trainmaster.cli.logs.sources import (
-    Life,
     added,
     behind_kept,
     container_lines,
     ending,
-    has_started,
-    life_of,
-    lives_of,
     of_kept,
-    runs,
     waiting_sentence,
 )
 from trainmaster.cli.show import job_end, job_trouble
 from trainmaster.cli.terminal import say
 from trainmaster.client import ClientError, InvalidRequest, JobClient, JobNotFound, TrainingJob, worker_index
+from trainmaster.client.containers import Container, container_of, containers_of, has_started, runs
 
 # Seconds after which the pods are listed again: while output is missing, and while all workers are read.
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
@@ -80,9 +76,9 @@ class Follower:
     job: TrainingJob
     selection: Selection
     printer: Printer
-    _window: Window[Life] = field(default_factory=Window, init=False)
-    _filters: dict[Life, Filter] = field(default_factory=dict, init=False)
-    _places: dict[Life, _Place] = field(default_factory=dict, init=False)
+    _window: Window[Container] = field(default_factory=Window, init=False)
+    _filters: dict[Container, Filter] = field(default_factory=dict, init=False)
+    _places: dict[Container, _Place] = field(default_factory=dict, init=False)
     # Workers whose pods' output was printed.
     _printed: set[int] = field(default_factory=set, init=False)
     # What was kept of earlier pods, and was printed first.
@@ -143,74 +139,75 @@ class Follower:
 
     def _from_beginning(self, pod: Mapping[str, Any], kept: KeptLog | None) -> Iterator[Line]:
         """Yields what there is of a worker's output and is wanted; the places are behind it then."""
-        selection, lives = self.selection, lives_of(pod)
+        selection, containers = self.selection, containers_of(pod)
         # One line at least, which says where following begins.
-        cut_there = selection.tail is not None and not selection.by_content and len(lives) == 1
+        cut_there = selection.tail is not None and not selection.by_content and len(containers) == 1
         tail = max(1, selection.tail or 0) if cut_there else None
         since = None if selection.attempt is not None else selection.since
 
-        def lines(life: Life, place: _Place) -> Iterator[Line]:
-            previous = life is not lives[-1]
+        def lines(container: Container, place: _Place) -> Iterator[Line]:
+            previous = container is not containers[-1]
             try:
-                for line in container_lines(self.jobs, life, previous=previous, tail=tail, since=since):
+                for line in container_lines(self.jobs, container, previous=previous, tail=tail, since=since):
                     place.passed(line)
                     yield line
             except (InvalidRequest, JobNotFound):
                 # There is no log yet, or none any more: the next list of the pods says which.
                 if not previous:
-                    del self._places[life]
+                    del self._places[container]
 
         streams = (
-            (lines(life, self._begin(life, Filter(selection, self.job))), partial(self._wanted, life)) for life in lives
+            (lines(container, self._begin(container, Filter(selection, self.job))), partial(self._wanted, container))
+            for container in containers
         )
         return ending(
             behind_kept(worker_index(pod), kept, streams, Filter(selection, self.job)),
             selection.tail,
         )
 
-    def _begin(self, life: Life, kept: Filter) -> _Place:
-        self._filters[life] = kept
-        return self._places.setdefault(life, _Place())
+    def _begin(self, container: Container, kept: Filter) -> _Place:
+        self._filters[container] = kept
+        return self._places.setdefault(container, _Place())
 
-    def _wanted(self, life: Life, line: Line) -> bool:
-        wanted = self._filters[life](line)
+    def _wanted(self, container: Container, line: Line) -> bool:
+        wanted = self._filters[container](line)
         if wanted:
-            self._printed.add(life.worker)
+            self._printed.add(container.worker)
         return wanted
 
     def _read_on(self, job: TrainingJob, pod: Mapping[str, Any]) -> None:
         """Starts to read the pod's containers, those that aren't read."""
-        life, reading = life_of(pod), self._window.sources
-        if not has_started(pod) or life in reading:
+        container, reading = container_of(pod), self._window.sources
+        if not has_started(pod) or container in reading:
             return
-        if life.restarts > 0 and life not in self._places and life.before not in reading:
+        if container.restarts > 0 and container not in self._places and container.before not in reading:
             # It ran between two looks, or ended behind the last line that was read of it.
-            self._read(job, life.before, previous=True)
-        if life not in self._places or runs(pod) or not self._places[life].time:
+            self._read(job, container.before, previous=True)
+        if container not in self._places or runs(pod) or not self._places[container].time:
             # One that was read to its end and still runs broke off, or is to be followed from there.
-            self._read(job, life, previous=False)
+            self._read(job, container, previous=False)
 
-    def _read(self, job: TrainingJob, life: Life, *, previous: bool) -> None:
-        if life not in self._places:
-            self._begin(life, Filter(self.selection, job))
-        place = self._places[life]
+    def _read(self, job: TrainingJob, container: Container, *, previous: bool) -> None:
+        if container not in self._places:
+            self._begin(container, Filter(self.selection, job))
+        place = self._places[container]
         known = _Place(place.time, place.lines)
         since = known.time or (None if self.selection.attempt is not None else self.selection.since)
-        self._window.open(life)
+        self._window.open(container)
 
         def read() -> None:
             error: ClientError | None = None
             try:
-                lines = container_lines(self.jobs, life, previous=previous, follow=not previous, since=since)
+                lines = container_lines(self.jobs, container, previous=previous, follow=not previous, since=since)
                 for line in known.rest(lines):
-                    self._window.put(life, line)
+                    self._window.put(container, line)
             except (JobNotFound, InvalidRequest):
                 # The pod is gone, or its container has no log yet: the next list of the pods says which.
                 pass
             except ClientError as found:
                 error = found
             finally:
-                self._window.end(life, error)
+                self._window.end(container, error)
 
         threading.Thread(target=read, daemon=True).start()
 
@@ -221,7 +218,7 @@ class Follower:
             found = self._window.take(time.monotonic() + SILENT_SECONDS if deadline is None else deadline)
             if found is None:
                 return
-            life, line = found
+            container, line = found
             if isinstance(line, Ended):
                 if line.error is not None:
                     raise line.error
@@ -229,8 +226,8 @@ class Follower:
                     # The job's status follows within moments.
                     deadline = min(deadline, time.monotonic() + POLL_SECONDS)
                 continue
-            self._places[life].passed(line)
-            if self._wanted(life, line):
+            self._places[container].passed(line)
+            if self._wanted(container, line):
                 self.printer(line)
 
     def _patience(self, job: TrainingJob) -> float:

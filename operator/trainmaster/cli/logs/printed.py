@@ -12,10 +12,11 @@ from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.merging import merged
 from trainmaster.cli.logs.printing import Printer
 from trainmaster.cli.logs.selection import Selection
-from trainmaster.cli.logs.sources import has_started, of_kept, of_pod, waiting_sentence
+from trainmaster.cli.logs.sources import of_kept, of_pod, waiting_sentence
 from trainmaster.cli.show import job_end, job_trouble
 from trainmaster.cli.terminal import say
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
+from trainmaster.client.containers import has_started
 
 # Logs that are merged at once; of more workers, the output of so many comes before that of the next.
 MAX_MERGED = 128

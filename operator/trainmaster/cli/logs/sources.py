@@ -1,14 +1,13 @@
 """A worker's output is in the logs of its pod's containers, and in what the operator kept when the pods went.
 
-The kubelet has the log of the container that runs, and of the one before it. Both are read, because an agent that
-reports by exiting leaves what its ranks printed in the older one.
+Which containers a pod has logs of: `client.containers`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.stamped_lines import stamped_line
@@ -16,55 +15,9 @@ from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.selection import Filter, Selection, picked
 from trainmaster.cli.show import pod_trouble
 from trainmaster.client import InvalidRequest, JobClient, JobNotFound, TrainingJob, worker_index
+from trainmaster.client.containers import Container, containers_of
 
 Wanted = Callable[[Line], bool]
-
-
-class Life(NamedTuple):
-    """Life is one container of a worker: its log is one stream."""
-
-    worker: int
-    pod: str
-    uid: str
-    restarts: int
-
-    @property
-    def before(self) -> Life:
-        """Returns the container that ran before it in its pod."""
-        return self._replace(restarts=self.restarts - 1)
-
-
-def life_of(pod: Mapping[str, Any]) -> Life:
-    """Returns the container that a worker's pod has now."""
-    metadata = pod["metadata"]
-    restarts = (_worker_status(pod) or {}).get("restartCount")
-    return Life(
-        worker_index(pod), metadata["name"], str(metadata.get("uid")), restarts if isinstance(restarts, int) else 0
-    )
-
-
-def lives_of(pod: Mapping[str, Any]) -> list[Life]:
-    """Returns the containers whose logs the kubelet may have, the older one first."""
-    life = life_of(pod)
-    # While the container waits for its next start, the log is the one of the container before.
-    waits = "waiting" in ((_worker_status(pod) or {}).get("state") or {})
-    return [life.before, life] if life.restarts > 0 and not waits else [life]
-
-
-def has_started(pod: Mapping[str, Any]) -> bool:
-    """Returns whether the worker's container has a log."""
-    status = _worker_status(pod)
-    if status is None:
-        return bool((pod.get("status") or {}).get("phase") != "Pending")
-    return "waiting" not in (status.get("state") or {}) or bool(status.get("restartCount"))
-
-
-def runs(pod: Mapping[str, Any]) -> bool:
-    """Returns whether the worker's container runs, and isn't to be stopped."""
-    status = _worker_status(pod)
-    return (
-        status is not None and "running" in (status.get("state") or {}) and not pod["metadata"].get("deletionTimestamp")
-    )
 
 
 def waiting_sentence(worker: int, pod: Mapping[str, Any]) -> str:
@@ -74,7 +27,7 @@ def waiting_sentence(worker: int, pod: Mapping[str, Any]) -> str:
 
 def container_lines(
     jobs: JobClient,
-    life: Life,
+    container: Container,
     *,
     previous: bool = False,
     follow: bool = False,
@@ -83,11 +36,11 @@ def container_lines(
 ) -> Iterator[Line]:
     """Yields the log of a container. Raises ClientError: JobNotFound, InvalidRequest where there is no log."""
     time = 0.0
-    for raw in jobs.pod_log(life.pod, follow=follow, tail=tail, previous=previous, timestamps=True, since=since):
+    for raw in jobs.pod_log(container.pod, follow=follow, tail=tail, previous=previous, timestamps=True, since=since):
         stamp, text = stamped_line(raw)
         # What has no time comes with the line before it.
         time = time if stamp is None else stamp
-        yield Line(time, life.worker, text)
+        yield Line(time, container.worker, text)
 
 
 def kept_lines(worker: int, log: KeptLog) -> Iterator[Line]:
@@ -120,13 +73,16 @@ def of_pod(
     jobs: JobClient, job: TrainingJob, pod: Mapping[str, Any], selection: Selection, kept: KeptLog | None = None
 ) -> Iterator[Line]:
     """Yields what is wanted of the output of a worker whose pod is there, behind what was `kept` of earlier pods."""
-    lives = lives_of(pod)
+    containers = containers_of(pod)
     # The kubelet cuts only what needs no reading.
-    tail = None if selection.by_content or len(lives) > 1 else selection.tail
+    tail = None if selection.by_content or len(containers) > 1 else selection.tail
     since = None if selection.attempt is not None else selection.since
     streams = [
-        (_there(jobs, life, previous=life is not lives[-1], tail=tail, since=since), Filter(selection, job))
-        for life in lives
+        (
+            _there(jobs, container, previous=container is not containers[-1], tail=tail, since=since),
+            Filter(selection, job),
+        )
+        for container in containers
     ]
     return ending(behind_kept(worker_index(pod), kept, streams, Filter(selection, job)), selection.tail)
 
@@ -171,9 +127,11 @@ def _last(lines: Iterable[Line], tail: int) -> Iterator[Line]:
     yield from deque(lines, maxlen=tail)
 
 
-def _there(jobs: JobClient, life: Life, *, previous: bool, tail: int | None, since: float | None) -> Iterator[Line]:
+def _there(
+    jobs: JobClient, container: Container, *, previous: bool, tail: int | None, since: float | None
+) -> Iterator[Line]:
     try:
-        yield from container_lines(jobs, life, previous=previous, tail=tail, since=since)
+        yield from container_lines(jobs, container, previous=previous, tail=tail, since=since)
     except InvalidRequest:
         # The container before may have left no log, and this one may not have started.
         return
@@ -181,8 +139,3 @@ def _there(jobs: JobClient, life: Life, *, previous: bool, tail: int | None, sin
         # The pod has gone since it was listed.
         if not previous:
             raise
-
-
-def _worker_status(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or []
-    return next((each for each in statuses if each.get("name") == "worker"), None)
