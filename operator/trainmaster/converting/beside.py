@@ -19,6 +19,9 @@ def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> No
     count = replicated.whole("replicas")
     template = replicated.get("template", "spec")
     documents = []
+    if not name or f"Job {owner}-{name}-0" in draft.beside:
+        replicated.refused("a replicatedJob has a name of its own; give it one")
+        return
     for number in range(min(1 if count is None else count, 100)):
         document = f"Job {owner}-{name}-{number}"
         body = _object("batch/v1", "Job", f"{owner}-{name}-{number}", namespace, template)

@@ -12,7 +12,7 @@ from trainmaster.converting.beside import make_claims, make_jobs
 from trainmaster.converting.draft import Draft
 from trainmaster.converting.failures import convert_failures
 from trainmaster.converting.fields import Field, Path, Target
-from trainmaster.converting.groups import Part, combine, is_same_program
+from trainmaster.converting.groups import Part, answer_pods, combine, is_same_program
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend
 from trainmaster.converting.pods import convert_pod
 from trainmaster.converting.program import INDEX_VARIABLE
@@ -133,7 +133,7 @@ def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, traini
         if field is not None and training.workers is not None and field is not training.workers:
             field.dropped(f"{training.workers} counts")
         elif field is not None:
-            field.became(Target(path), remark=multiplied or together)
+            answer_pods(field, path, multiplied or together)
     if len(chosen) > 1 or (part.field.whole("replicas") or 1) > 1:
         _indexes(job)
     for each in part.field.each("dependsOn"):
@@ -218,4 +218,4 @@ def _exclusive(annotation: Field, spec: Field, draft: Draft) -> None:
         )
     else:
         path = ("spec", "scheduling", "topology", "key")
-        draft.keep(annotation, path, remark="packs the workers into one domain, and keeps others not out of it")
+        draft.keep(annotation, path, remark="packs the workers into one domain; pods of other jobs may run there too")

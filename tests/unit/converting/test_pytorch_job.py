@@ -42,6 +42,30 @@ def test_replicas_that_need_other_machines_are_groups() -> None:
     assert made.refused() == {}
 
 
+def test_groups_can_t_be_elastic_and_no_elastic_is_written() -> None:
+    big = pod(TORCHRUN, resources={"limits": {"nvidia.com/gpu": 8}})
+    spec = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}}
+    made = converted(pytorch_job(spec, Master=replica(1, big), Worker=replica(2)))
+    assert "workerGroups" in made.spec and "elastic" not in made.spec
+    assert set(made.refused()) == {"spec.elasticPolicy.minReplicas", "spec.elasticPolicy.maxReplicas"}
+
+
+def test_the_gang_scheduler_that_the_master_names_is_that_of_all() -> None:
+    master = pod(TORCHRUN, pod_fields={"schedulerName": "volcano"})
+    spec = {"runPolicy": {"schedulingPolicy": {"queue": "q"}}}
+    made = converted(pytorch_job(spec, Master=replica(1, master), Worker=replica(2)))
+    assert made.spec["scheduling"] == {"gang": {"scheduler": "volcano"}, "queue": "q"}
+    assert made.became(f"{MASTER}.template.spec.schedulerName") == [("spec.scheduling.gang.scheduler", "volcano")]
+    assert made.notes["spec.runPolicy.schedulingPolicy.queue"].answer.text == ""
+
+
+def test_a_replica_without_pods_says_nothing_of_those_that_run() -> None:
+    other = pod(["torchrun", "other.py"])
+    made = converted(pytorch_job(Master=replica(1), Worker=replica(0, other)))
+    assert (made.spec["workers"], made.spec["command"]) == (1, ["python", "train.py"])
+    assert made.reason(WORKER) == ("dropped", "it has no pods")
+
+
 def test_what_only_the_master_has_is_refused() -> None:
     shared = {"name": "A", "value": "1"}
     master = pod(["torchrun", "master.py"], env=[{"name": "ONLY", "value": "here"}, shared])
