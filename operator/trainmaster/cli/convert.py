@@ -95,8 +95,8 @@ def _left(source: _Source, report: bool) -> bool:
         _say(f"{source.place('')}: {_named(source)} stays as it is", report)
         return False
     _say(
-        f"{source.place('')}: {_named(source)} stays as it is, because convert makes jobs of PyTorchJobs, TrainJobs and "
-        f"JobSets; docs/migrating.md#{other.section} says what its fields are called here",
+        f"{source.place('')}: {_named(source)} stays as it is, because convert makes jobs of PyTorchJobs, TrainJobs "
+        f"and JobSets; docs/migrating.md#{other.section} says what its fields are called here",
         report,
     )
     return True

@@ -138,7 +138,7 @@ def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Con
 
 
 def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
-    """Takes out what the job can't have, refuses it where it came from, and returns what is wrong or missing besides."""
+    """Takes out what the job can't have, refuses it where it came from, and returns what else is wrong or missing."""
     found = list[Problem]()
     if "image" not in draft.job["spec"]:
         message = "is missing, and the bundled trainer's would be used; set it to the image that has the program"
@@ -156,8 +156,8 @@ def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
 
 
 def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[Problem, Path]]:
-    """Yields the problems that go away with the field at a path: the one that is wrong, or the one that can't be without
-    what was taken out of it.
+    """Yields the problems that go away with what is at a path: the field that is wrong, or the one that can't be
+    without what was taken out of it.
     """
     there = {dotted(path): path for path in paths(draft.job)}
     for problem in _problems(draft):
