@@ -16,6 +16,7 @@ from trainmaster.api.problems import Problem
 from trainmaster.converting.draft import Draft, paths, remove
 from trainmaster.converting.fields import Answer, Field, Path, dotted
 from trainmaster.converting.job_set import convert_job_set
+from trainmaster.converting.metadata import settle_gang
 from trainmaster.converting.pytorch_job import convert_pytorch_job
 from trainmaster.converting.train_job import convert_train_job
 
@@ -98,6 +99,7 @@ def _converted(
     else:
         draft = _CONVERTERS[_group(value), str(value["kind"])](source)
     leaves = [leaf for _, each in sources for leaf in each.leaves()]
+    settle_gang(leaves, draft)
     for leaf in leaves:
         if leaf.value is None or leaf.value in ({}, []):
             leaf.dropped("it is empty")

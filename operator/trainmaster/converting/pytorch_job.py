@@ -79,7 +79,7 @@ def _elastic(policy: Field, draft: Draft, workers: int) -> None:
         elif name == "maxRestarts":
             _restarts(field, draft)
         elif name == "nProcPerNode":
-            draft.keep(field, ("spec", "processesPerWorker"))
+            keep_processes(field, draft)
         elif name in _RENDEZVOUS:
             field.dropped("the operator assigns the ranks, and each attempt has a rendezvous of its own")
         elif name == "metrics":

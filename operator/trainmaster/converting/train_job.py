@@ -137,7 +137,7 @@ def _overridden(override: Field, job_set: Field) -> Field:
         if _replicated(job_set, job) is None:
             target.refused("the runtime has no such job")
             continue
-        target.dropped("the job has one pod template")
+        target.dropped("the pods' fields are merged into its own")
         job_set = _with(job_set, job, Field.mapping({"template": Field.mapping(pod, override.path)}, override.path))
     return job_set
 

@@ -67,8 +67,18 @@ def test_an_order_is_refused() -> None:
     first = replicated("prepare", pod(["python", "prepare.py"]))
     then = {**workers(), "dependsOn": [{"name": "prepare", "status": "Complete"}]}
     made = converted(job_set(first, then, startupPolicy={"startupPolicyOrder": "InOrder"}))
-    assert list(made.refused()) == ["spec.replicatedJobs[1].dependsOn"]
-    assert made.reason("spec.startupPolicy.startupPolicyOrder")[0] == "dropped"
+    assert list(made.refused()) == ["spec.replicatedJobs[1].dependsOn", "spec.startupPolicy.startupPolicyOrder"]
+
+
+def test_workers_that_wait_for_each_other_are_of_one_job() -> None:
+    then = {**workers(), "dependsOn": [{"name": "leader", "status": "Ready"}]}
+    made = converted(
+        job_set(replicated("leader", pod(TORCHRUN)), then, startupPolicy={"startupPolicyOrder": "InOrder"})
+    )
+    assert made.refused() == {}
+    assert made.reason("spec.replicatedJobs[1].dependsOn")[1].startswith("both are workers of the job")
+    remark = made.notes["spec.replicatedJobs[1].template.spec.parallelism"].answer.text
+    assert remark == "all replicatedJobs together"
 
 
 @pytest.mark.parametrize(
@@ -178,6 +188,8 @@ def test_a_final_failure_of_a_job_is_one_of_the_group(limit: int, remark: str) -
         ({"operator": "All", "targetReplicatedJobs": ["leader"]}, "RankZero"),
         ({"operator": "All", "targetReplicatedJobs": ["workers"]}, None),
         ({"operator": "Any"}, None),
+        # Of one Job, any is all.
+        ({"operator": "Any", "targetReplicatedJobs": ["leader"]}, "RankZero"),
     ],
 )
 def test_success(policy: dict[str, Any], success: str | None) -> None:

@@ -170,6 +170,30 @@ def test_kueue_s_queue_is_a_field_of_the_job() -> None:
     }
 
 
+def test_a_job_of_kueue_has_no_other_gang_scheduler() -> None:
+    template = pod(TORCHRUN, pod_fields={"schedulerName": "volcano"})
+    spec = {"runPolicy": {"schedulingPolicy": {"scheduleTimeoutSeconds": 60}}}
+    manifest = pytorch_job(spec, Worker=replica(2, template))
+    manifest["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    made = converted(manifest)
+    assert made.spec["scheduling"] == {"gang": {"scheduler": "kueue", "timeoutSeconds": 60}, "queue": "q"}
+    assert list(made.refused()) == [f"{WORKER}.template.spec.schedulerName"]
+
+
+def test_the_number_of_processes_that_torchrun_is_given_comes_first() -> None:
+    template = pod(["torchrun", "--nproc_per_node=8", "train.py"])
+    made = converted(pytorch_job({"nprocPerNode": "4"}, Worker=replica(2, template)))
+    assert made.spec["processesPerWorker"] == 8
+    assert made.reason("spec.nprocPerNode") == ("dropped", "spec.processesPerWorker is 8 already")
+
+
+@pytest.mark.parametrize(("option", "lost"), [("-c", False), ("-lc", True)])
+def test_a_login_shell_that_is_left_out_is_named(option: str, lost: bool) -> None:
+    made = converted(pytorch_job(Worker=replica(1, pod(["bash", option, "torchrun train.py"]))))
+    said = made.notes[f"{WORKER}.template.spec.containers[0].command"].answer.text
+    assert ("without bash -lc: what its profile sets is lost" in said) == lost
+
+
 def test_a_name_that_is_too_long_is_refused_where_it_stands() -> None:
     manifest = pytorch_job()
     manifest["metadata"]["name"] = "x" * 60
