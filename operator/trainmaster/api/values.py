@@ -163,8 +163,15 @@ def show(value: Any) -> str:
     elif isinstance(value, float):
         text = number(value)
     else:
-        text = repr(value)
+        text = _quoted(value) if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def _quoted(text: str) -> str:
+    """Returns a text in quotes as it stands in the file: escaped is only what can't be seen, and no backslash."""
+    quote = '"' if "'" in text and '"' not in text else "'"
+    seen = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return f"{quote}{seen}{quote}"
 
 
 def unfit(value: Any, pattern: str) -> str:

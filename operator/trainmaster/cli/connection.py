@@ -54,7 +54,9 @@ OPTIONS = {
     "user": ConnectionOption("--user", "NAME", "User of the kubeconfig, instead of the context's."),
     "acting_as": ConnectionOption("--as", "NAME", "User on whose behalf to ask; you have to be allowed to."),
     "request_timeout": ConnectionOption(
-        "--request-timeout", "TIME", "Time that an answer may take, such as 30s or 5m; 0 is for ever; default: 60s."
+        "--request-timeout",
+        "TIME",
+        "Time that each answer may take, such as 30s, 5m or 500ms; 0 is for ever; default: 60s.",
     ),
 }
 

@@ -12,7 +12,9 @@ from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_d
 from trainmaster.cli.other_kinds import items_of, other_job
 from trainmaster.cli.terminal import say, write
 from trainmaster.cli.yaml_output import yaml_text
+from trainmaster.cli.yaml_scalars import plain_scalar
 from trainmaster.converting import Conversion, Note, can_convert, convert, dotted
+from trainmaster.wire.values import mapping
 
 # Characters of a value that are shown: a script has thousands.
 _SHOWN = 60
@@ -88,14 +90,13 @@ def _objects(document: Document) -> Iterator[tuple[str, Any]]:
 
 def _left(source: _Source, report: bool) -> bool:
     """Says that an object stays as it is, and returns whether it is a job that can't be converted."""
-    kind, name = source.value.get("kind"), (source.value.get("metadata") or {}).get("name")
     other = other_job(source.value)
     if other is None:
-        _say(f"{source.place('')}: {kind} {name} stays as it is", report)
+        _say(f"{source.place('')}: {_named(source)} stays as it is", report)
         return False
     _say(
-        f"{source.place('')}: {kind} {name} stays as it is, because convert makes jobs of PyTorchJobs, TrainJobs and "
-        f"JobSets; docs/migrating.md#{other.section} says what its fields are called here",
+        f"{source.place('')}: {_named(source)} stays as it is, because convert makes jobs of PyTorchJobs, TrainJobs "
+        f"and JobSets; docs/migrating.md#{other.section} says what its fields are called here",
         report,
     )
     return True
@@ -128,15 +129,24 @@ def _is_long(value: Any, given: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) and value.strip() == value and value else json_line(value)
+    """Returns a value in short; a text that would be something else without its quotes has them."""
+    is_plain = isinstance(value, str) and value.strip() == value and plain_scalar(value) == value
+    text = value if is_plain else json_line(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
+
+
+def _named(source: _Source) -> str:
+    """Returns kind and name of an object, or what its name will begin with."""
+    metadata = mapping(source.value.get("metadata"))
+    return " ".join(
+        str(each) for each in (source.value.get("kind"), metadata.get("name") or metadata.get("generateName")) if each
+    )
 
 
 def _summary(conversion: Conversion, source: _Source) -> str:
     counted = Counter(note.answer.outcome for note in conversion.notes or ())
-    job = conversion.documents[-1]
     return (
-        f"{source.place('')}: {source.value['kind']} {job['metadata'].get('name', '')}: {counted['kept']} kept, "
+        f"{source.place('')}: {_named(source)}: {counted['kept']} kept, "
         f"{counted['dropped']} dropped, {counted['refused']} refused"
     )
 
@@ -159,5 +169,7 @@ def _heading(conversion: Conversion, sources: Sequence[_Source]) -> str:
     lines = [f"From the {source.value['kind']} in {source.place('')}, by trainmaster convert."]
     if refused:
         lines.append("What it can't say here:")
-    lines += [f"  {dotted(note.field)}: {note.answer.text}" for note in refused]
+    lines += [
+        f"  {dotted(note.field)}: {note.answer.text}" if note.field else f"  {note.answer.text}" for note in refused
+    ]
     return "".join(f"# {one_line(line)}\n" for line in lines)

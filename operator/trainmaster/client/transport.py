@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError, InsecureRequestWarning, SSLError
+from urllib3.exceptions import HTTPError, InsecureRequestWarning, ReadTimeoutError, SSLError
 
 from trainmaster import __version__
 from trainmaster.api.encoding import encode
@@ -59,7 +59,7 @@ class HttpTransport:
     """HttpTransport sends requests over urllib3."""
 
     def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS) -> None:
-        """`seconds` is how long an answer that isn't streamed may take; None is for ever."""
+        """`seconds` is how long an answer that isn't streamed may take, to its end; None is for ever."""
         self.server = server
         self._seconds = seconds
         self._reader = Reader(server.address)
@@ -75,12 +75,13 @@ class HttpTransport:
         content_type: str = JSON,
     ) -> Any:
         """Sends one request and returns the decoded JSON, which has a kind."""
-        response = self._send(method, path, query or {}, body, content_type, self._seconds)
-        return self._reader.decoded(self._whole(response))
+        limit = _Limit(self._seconds)
+        response = self._send(method, path, query or {}, body, content_type, limit)
+        return self._reader.decoded(self._whole(response, limit))
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
         """Yields the lines of a streaming answer, until the server ends it or nothing came for `read_seconds`."""
-        response = self._send("GET", path, query, None, JSON, read_seconds)
+        response = self._send("GET", path, query, None, JSON, _Limit(None, read_seconds))
         rest = b""
         try:
             for chunk in response.stream(CHUNK_BYTES, decode_content=True):
@@ -96,15 +97,15 @@ class HttpTransport:
 
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that is no object; an answer that isn't whole in time is an error."""
-        deadline = time.monotonic() + seconds
-        response = self._send("GET", path, {}, None, JSON, seconds)
+        time_limit = _Limit(seconds)
+        response = self._send("GET", path, {}, None, JSON, time_limit)
         found = b""
         try:
-            while len(found) < limit and (chunk := response.read1(CHUNK_BYTES, decode_content=True)):
+            for chunk in time_limit.chunks(response):
                 found += chunk
-                if time.monotonic() > deadline:
-                    raise self._reader.broken_off(TimeoutError(f"not whole after {seconds:g} s"))
-        except HTTPError as error:
+                if len(found) >= limit:
+                    break
+        except (HTTPError, TimeoutError) as error:
             raise self._reader.broken_off(error) from error
         finally:
             response.close()
@@ -117,7 +118,7 @@ class HttpTransport:
         query: Mapping[str, str],
         body: Any,
         content_type: str,
-        read_seconds: float | None,
+        limit: _Limit,
     ) -> urllib3.BaseHTTPResponse:
         """Returns an answer whose body is still to come, of a request that went well. Raises a ClientError."""
         try:
@@ -128,7 +129,7 @@ class HttpTransport:
                     url(self.server, path, query),
                     headers=headers,
                     body=None if body is None else encoded(body),
-                    timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+                    timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=limit.read_seconds, total=limit.seconds),
                     preload_content=False,
                     redirect=False,
                 )
@@ -137,10 +138,12 @@ class HttpTransport:
             raise NoCluster(f"{error}.") from error
         except (SSLError, ssl.SSLError) as error:
             raise self._reader.untrusted(error) from error
+        except ReadTimeoutError as error:
+            raise self._reader.unreachable(limit.over("nothing came for")) from error
         except (HTTPError, OSError) as error:
             raise self._reader.unreachable(error) from error
         if not 200 <= response.status < 300:
-            raise self._reader.refusal(self._whole(response), path)
+            raise self._reader.refusal(self._whole(response, limit), path)
         return response
 
     def _silence(self) -> AbstractContextManager[object]:
@@ -149,13 +152,49 @@ class HttpTransport:
             return nullcontext()
         return warnings.catch_warnings(action="ignore", category=InsecureRequestWarning)
 
-    def _whole(self, response: urllib3.BaseHTTPResponse) -> Answer:
+    def _whole(self, response: urllib3.BaseHTTPResponse, limit: _Limit) -> Answer:
         try:
-            return Answer(response.status, response.headers, response.read(decode_content=True))
-        except HTTPError as error:
+            return Answer(response.status, response.headers, b"".join(limit.chunks(response)))
+        except (HTTPError, TimeoutError) as error:
             raise self._reader.broken_off(error) from error
         finally:
             response.release_conn()
+
+
+class _Limit:
+    """_Limit is how long an answer may take, of which urllib3 only limits each wait for more of it."""
+
+    def __init__(self, seconds: float | None, read_seconds: float | None = None) -> None:
+        """`seconds` are those of the whole answer, from now on; `read_seconds` those of each wait for more of it."""
+        self.seconds, self.read_seconds = seconds, read_seconds
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def chunks(self, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+        """Yields the answer's body as it comes. Raises TimeoutError when the time is over, and urllib3's errors."""
+        while True:
+            self._wait_no_longer(response)
+            try:
+                chunk = response.read1(CHUNK_BYTES, decode_content=True)
+            except ReadTimeoutError as error:
+                raise self.over() from error
+            if not chunk:
+                return
+            yield chunk
+
+    def over(self, what: str = "not whole after") -> TimeoutError:
+        """Returns what to raise when the time is over."""
+        return TimeoutError(f"{what} {(self.read_seconds if self.seconds is None else self.seconds) or 0:g} s")
+
+    def _wait_no_longer(self, response: urllib3.BaseHTTPResponse) -> None:
+        if self._until is None:
+            return
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise self.over()
+        socket = getattr(response.connection, "sock", None)
+        if socket is not None:
+            # urllib3 sets it anew for the next request.
+            socket.settimeout(left)
 
 
 def request_headers(server: Server, content_type: str) -> dict[str, str]:

@@ -12,6 +12,8 @@ from typing import Any
 from trainmaster.converting.draft import POD, Draft, at, put
 from trainmaster.converting.fields import Field, Target
 
+ORDER = "nothing waits for another job; apply them in this order, with kubectl wait between them"
+
 
 def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> None:
     """Makes the Jobs of a replicatedJob that isn't the one that trains."""
@@ -19,6 +21,9 @@ def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> No
     count = replicated.whole("replicas")
     template = replicated.get("template", "spec")
     documents = []
+    if not name or f"Job {owner}-{name}-0" in draft.beside:
+        replicated.refused("a replicatedJob has a name of its own; give it one")
+        return
     for number in range(min(1 if count is None else count, 100)):
         document = f"Job {owner}-{name}-{number}"
         body = _object("batch/v1", "Job", f"{owner}-{name}-{number}", namespace, template)
@@ -29,7 +34,7 @@ def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> No
         draft.beside[document] = body
         documents.append(document)
     for each in replicated.each("dependsOn"):
-        each.refused("nothing waits for another job; apply them in this order, with kubectl wait between them")
+        each.refused(ORDER)
     if not documents:
         replicated.dropped("it has no replicas")
         return

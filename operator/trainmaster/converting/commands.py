@@ -10,7 +10,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -72,6 +72,8 @@ class Command:
     max_restarts: int | None = None
     # Options that were left out, because Trainmaster does what they ask for.
     left_out: tuple[str, ...] = field(default=())
+    # A shell that reads a profile first, as bash -lc does; empty where there was none.
+    login_shell: str = ""
 
     @property
     def is_python(self) -> bool:
@@ -102,7 +104,8 @@ def read_command(command: Sequence[str], args: Sequence[str]) -> Command:
     begin = _after_torchrun(inner) if inner else None
     if begin is None:
         return Command(tuple(command), tuple(args), in_a_script=True)
-    return _of_torchrun(inner, begin, len(inner))
+    login = " ".join(words[:2]) if "l" in words[1] else ""
+    return replace(_of_torchrun(inner, begin, len(inner)), login_shell=login)
 
 
 def _after_torchrun(words: Sequence[str]) -> int | None:

@@ -1,21 +1,22 @@
 """Manifests of other operators become jobs, and every field of them is answered: the one way in.
 
 Several manifests are converted together, because a TrainJob needs its runtime. What is no job stays as it is. A job
-that was made is checked as `trainmaster validate` checks it, so that what it would refuse is refused here, at the field
-of the source that it came from.
+that was made is checked as `trainmaster validate` checks it: what it would refuse is taken out and refused here, at the
+field of the source that it came from, and what it would miss is a note without a field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmaster.api.parsing import InvalidJob, parse_job
 from trainmaster.api.problems import Problem
-from trainmaster.converting.draft import Draft, remove
+from trainmaster.converting.draft import Draft, paths, remove
 from trainmaster.converting.fields import Answer, Field, Path, dotted
 from trainmaster.converting.job_set import convert_job_set
+from trainmaster.converting.metadata import settle_gang
 from trainmaster.converting.pytorch_job import convert_pytorch_job
 from trainmaster.converting.train_job import convert_train_job
 
@@ -98,6 +99,7 @@ def _converted(
     else:
         draft = _CONVERTERS[_group(value), str(value["kind"])](source)
     leaves = [leaf for _, each in sources for leaf in each.leaves()]
+    settle_gang(leaves, draft)
     for leaf in leaves:
         if leaf.value is None or leaf.value in ({}, []):
             leaf.dropped("it is empty")
@@ -138,38 +140,76 @@ def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Con
 
 
 def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
-    """Refuses what the job can't have, and returns what it lacks. A pod's fields that are wrong are taken out of it."""
+    """Takes out what the job can't have, refuses it where it came from, and returns what else is wrong or missing."""
+    found = list[Problem]()
     if "image" not in draft.job["spec"]:
         message = "is missing, and the bundled trainer's would be used; set it to the image that has the program"
-        missing = [Problem("spec.image", None, message)]
-    else:
-        missing = []
+        found.append(Problem("spec.image", None, message))
+    taken_out: dict[str, Problem] = {}
     for _ in range(_MOST_CHECKS):
-        try:
-            parse_job(draft.ordered())
-        except InvalidJob as error:
-            removed = [_refuse(problem, draft, leaves, missing) for problem in error.problems]
-            if any(removed):
-                continue
-        break
-    return missing
+        wrong = next(_that_can_go(draft, taken_out), None)
+        if wrong is None:
+            break
+        problem, path = wrong
+        taken_out[problem.field] = problem
+        if not _take_out(problem, path, draft, leaves):
+            found.append(problem)
+    return [*found, *(each for each in _problems(draft) if each not in found)]
 
 
-def _refuse(problem: Problem, draft: Draft, leaves: Sequence[Field], missing: list[Problem]) -> bool:
-    """Refuses the fields of the source that made a field which can't be, and returns whether that was taken out."""
-    concerned = [leaf for leaf in leaves if _made(leaf, problem.field)]
-    if not concerned:
-        refused = {leaf.answer.text for leaf in leaves if leaf.answer is not None}
-        if problem not in missing and str(problem) not in refused:
-            missing.append(problem)
-        return False
-    place = _prefix(concerned[0], problem.field)
+def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[Problem, Path]]:
+    """Yields the problems that go away with what is at a path: the field that is wrong, or the one that can't be
+    without what was taken out of it.
+    """
+    there = {dotted(path): path for path in paths(draft.job)}
+    for problem in _problems(draft):
+        path = there.get(problem.field)
+        if path is None and problem.field in taken_out:
+            path = there.get(problem.field.rpartition(".")[0])
+            problem = taken_out.pop(problem.field)
+        # A job without metadata or a spec is none.
+        if path is not None and len(path) > 1:
+            yield problem, path
+
+
+def _problems(draft: Draft) -> Sequence[Problem]:
+    try:
+        parse_job(draft.ordered())
+    except InvalidJob as error:
+        return error.problems
+    return ()
+
+
+def _take_out(problem: Problem, path: Path, draft: Draft, leaves: Sequence[Field]) -> bool:
+    """Takes out what is at a path, and returns whether a field of the source is refused for it."""
+    concerned = [leaf for leaf in leaves if _made(leaf, dotted(path))]
     for leaf in concerned:
         leaf.overruled(str(problem))
-    if place is None or place[:2] != ("spec", "podTemplate") or not isinstance(place[-1], str):
-        return False
-    remove(draft.job, place)
-    return True
+    removed = remove(draft.job, path)
+    moved: dict[int, Answer] = {}
+    for leaf in leaves:
+        # Leaves that became one thing together share their answer.
+        if leaf.answer is not None:
+            leaf.answer = moved.setdefault(id(leaf.answer), _without(removed, leaf.answer))
+    return bool(concerned)
+
+
+def _without(removed: Path, answer: Answer) -> Answer:
+    """Returns an answer whose targets are where they stand when an item of a list is gone."""
+    *before, last = removed
+    length = len(removed)
+    if not isinstance(last, int):
+        return answer
+    targets = tuple(
+        replace(target, path=(*before, here - 1, *target.path[length:]))
+        if not target.document
+        and target.path[: length - 1] == tuple(before)
+        and isinstance(here := target.path[length - 1], int)
+        and here > last
+        else target
+        for target in answer.targets
+    )
+    return answer if targets == answer.targets else replace(answer, targets=targets)
 
 
 def _made(leaf: Field, field: str) -> bool:
@@ -181,14 +221,6 @@ def _made(leaf: Field, field: str) -> bool:
 def _touches(one: str, other: str) -> bool:
     longer, shorter = (one, other) if len(one) > len(other) else (other, one)
     return longer == shorter or longer.startswith((f"{shorter}.", f"{shorter}["))
-
-
-def _prefix(leaf: Field, field: str) -> Path | None:
-    """Returns the path that a field's name stands for, of those of a leaf's targets."""
-    paths = [target.path for target in (leaf.answer.targets if leaf.answer is not None else ())]
-    return next(
-        (path[:length] for path in paths for length in range(1, len(path) + 1) if dotted(path[:length]) == field), None
-    )
 
 
 def _group(value: Mapping[str, Any]) -> str:

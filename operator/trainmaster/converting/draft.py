@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -79,14 +79,18 @@ def put(root: dict[str, Any], path: Path, value: Any) -> None:
         here[last] = value
 
 
-def remove(root: dict[str, Any], path: Path) -> None:
-    """Removes what is at a path, and the mappings that are empty then."""
-    for length in range(len(path), 0, -1):
-        parent = at(root, path[: length - 1])
-        if length < len(path) and parent is not None and at(root, path[:length]) not in ({}, []):
-            return
-        if isinstance(parent, dict):
-            parent.pop(path[length - 1], None)
-        else:
-            # The places of what stands behind an item must not change.
-            return
+def paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Yields the path of everything that is below a value."""
+    below = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for part, each in below:
+        yield (*path, part)
+        yield from paths(each, (*path, part))
+
+
+def remove(root: dict[str, Any], path: Path) -> Path:
+    """Removes what is at a path, with the mappings and lists that are empty then below the second level, and returns
+    the path of what is gone. Items behind one that is gone move up.
+    """
+    del at(root, path[:-1])[path[-1]]
+    parent = path[:-1]
+    return remove(root, parent) if len(parent) > 1 and not at(root, parent) else path

@@ -6,6 +6,7 @@ There a rule answers a Job that has failed; here it answers a rank, whose end re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.converting.draft import Draft
@@ -24,16 +25,29 @@ _ACTIONS = {
 }
 _JOB_ACTIONS = {"FailJob": "Fail", "Count": "Restart", "Ignore": "Ignore"}
 _MOST_RESTARTS = 1_000_000
+_DISRUPTION = "deleted and evicted pods are disruptions, which restart the group and never count"
+
+
+@dataclass(frozen=True)
+class _Jobs:
+    """_Jobs is what a JobSet's rules need to know of the Jobs that train."""
+
+    names: Sequence[str]
+    # The rules of their podFailurePolicies that fail a Job.
+    final: Sequence[Field]
+    # Whether any of them tries its pods again.
+    tries: bool
 
 
 def convert_failures(policy: Field | None, jobs: Sequence[Field], names: Sequence[str], draft: Draft) -> None:
     """Puts what a JobSet does about failures into the job. `jobs` are the specs of the Jobs that train, by `names`."""
-    exit_codes = [rule for job in jobs for rule in _exit_codes(job)]
+    final = [rule for job in jobs for rule in _pod_rules(job) if rule.text("action") == "FailJob"]
+    tries = any(job.whole("backoffLimit") != 0 for job in jobs)
     limit = policy.get("maxRestarts") if policy is not None else None
     if limit is not None:
         draft.keep(limit, _MAX_RESTARTS)
     for rule in policy.each("rules") if policy is not None else []:
-        _rule(rule, names, exit_codes, draft)
+        _rule(rule, _Jobs(names, final, tries), draft)
     strategy = policy.get("restartStrategy") if policy is not None else None
     if strategy is not None:
         strategy.dropped("all ranks restart at once, in their pods")
@@ -52,67 +66,90 @@ def _job(job: Field, draft: Draft) -> None:
             draft.keep(retries, _MAX_RESTARTS, _MOST_RESTARTS, remark="the most")
         else:
             draft.keep(retries, _MAX_RESTARTS, remark="of the whole group")
-    policy = job.get("podFailurePolicy")
-    for rule in policy.each("rules") if policy is not None else []:
+    for rule in _pod_rules(job):
         if any(leaf.answer is None for leaf in rule.leaves()):
             _pod_rule(rule, draft)
 
 
 def _pod_rule(rule: Field, draft: Draft) -> None:
     action = rule.text("action")
-    if rule.get("onPodConditions") is not None and rule.get("onExitCodes") is None:
-        rule.dropped("deleted and evicted pods are disruptions, which never count")
+    if _is_disruption(rule) and action == "Ignore":
+        rule.dropped(_DISRUPTION)
         return
     codes = _codes(rule)
-    if codes is None or action not in _JOB_ACTIONS:
+    if _is_disruption(rule):
+        rule.refused(f"{_DISRUPTION}; no rule can change that")
+    elif codes is None or action not in _JOB_ACTIONS:
         rule.refused("rules answer exit codes from 1 to 255 with Fail, Restart or Ignore; set spec.failurePolicy.rules")
-        return
-    # A failed Job is restarted by a JobSet that may.
-    made = "Restart" if action == "FailJob" and draft.at(_MAX_RESTARTS) else _JOB_ACTIONS[action]
-    _add(rule, {"exitCodes": codes, "action": made}, draft)
+    else:
+        # A failed Job is restarted by a JobSet that may.
+        made = "Restart" if action == "FailJob" and draft.at(_MAX_RESTARTS) else _JOB_ACTIONS[action]
+        _add(rule, {"exitCodes": codes, "action": made}, draft)
 
 
-def _rule(rule: Field, names: Sequence[str], exit_codes: Sequence[tuple[Field, list[int]]], draft: Draft) -> None:
+def _rule(rule: Field, jobs: _Jobs, draft: Draft) -> None:
     action = _ACTIONS.get(rule.text("action"))
     targets = rule.get("targetReplicatedJobs")
     of_whom = targets.value if targets is not None and isinstance(targets.value, list) else []
-    if of_whom and not set(of_whom) & set(names):
+    if of_whom and not set(of_whom) & set(jobs.names):
         rule.dropped(f"it is about {', '.join(map(str, of_whom))}, which is no part of the job")
     elif action is None:
         rule.refused("a rule's action is Fail, Restart or Ignore; set spec.failurePolicy.rules")
     elif rule.get("onJobFailureMessagePatterns") is not None:
         rule.refused("failures are told apart by exit code and reason, not by messages; set spec.failurePolicy.rules")
     else:
-        _by_reasons(rule, action, exit_codes, draft)
-        if of_whom and set(of_whom) < set(names) and targets is not None:
+        _by_reasons(rule, action, jobs, draft)
+        if of_whom and set(of_whom) < set(jobs.names) and targets is not None:
             targets.overruled("a rule answers all workers; what only some of them may do, their program decides")
 
 
-def _by_reasons(rule: Field, action: str, exit_codes: Sequence[tuple[Field, list[int]]], draft: Draft) -> None:
+def _by_reasons(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
     given = rule.get("onJobFailureReasons")
     reasons = given.value if given is not None and isinstance(given.value, list) else []
-    if not reasons or reasons == ["BackoffLimitExceeded"]:
+    if reasons == ["PodFailurePolicy"]:
+        _by_pod_rules(rule, action, jobs, draft)
+    elif not reasons or set(reasons) in ({"BackoffLimitExceeded"}, {"BackoffLimitExceeded", "PodFailurePolicy"}):
         if action == "Restart":
             rule.dropped("a failure restarts the group unless a rule says otherwise")
-        else:
-            _add(rule, {"reasons": _ANY_FAILURE, "action": action}, draft)
-    elif reasons == ["PodFailurePolicy"]:
-        codes = sorted({code for _, found in exit_codes for code in found})
-        if not codes:
-            rule.dropped("deleted and evicted pods are disruptions, which never count")
             return
-        _add(rule, {"exitCodes": codes, "action": action}, draft)
-        for pod_rule, _ in exit_codes:
-            pod_rule.became(*_last(draft))
+        remark = "at the first failure; a Job tries its pods again until backoffLimit" if jobs.tries else ""
+        _add(rule, {"reasons": _ANY_FAILURE, "action": action}, draft, remark)
     else:
         rule.refused("only BackoffLimitExceeded and PodFailurePolicy have a like; set spec.failurePolicy.rules")
 
 
-def _exit_codes(job: Field) -> list[tuple[Field, list[int]]]:
-    """Returns the rules that fail a Job at once, with their exit codes."""
+def _by_pod_rules(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
+    """Answers a rule about Jobs that a rule on their pods has failed."""
+    listed = {id(each): _codes(each) or [] for each in jobs.final}
+    codes = sorted({code for found in listed.values() for code in found})
+    disruptions = [each for each in jobs.final if _is_disruption(each)]
+    if action == "Ignore":
+        for each in disruptions:
+            each.dropped(_DISRUPTION)
+    if codes:
+        _add(rule, {"exitCodes": codes, "action": action}, draft)
+        for each in jobs.final:
+            if listed[id(each)]:
+                each.became(*_last(draft))
+    elif not jobs.final:
+        rule.dropped("no podFailurePolicy of the workers has a FailJob rule, so it never applies")
+    elif action == "Ignore" and len(disruptions) == len(jobs.final):
+        rule.dropped(_DISRUPTION)
+    elif disruptions:
+        rule.refused(f"{_DISRUPTION}; no rule can change that")
+    else:
+        rule.refused("the rules of the podFailurePolicy that it follows have no like; set spec.failurePolicy.rules")
+
+
+def _pod_rules(job: Field) -> list[Field]:
     policy = job.get("podFailurePolicy")
-    found = [(rule, _codes(rule)) for rule in (policy.each("rules") if policy is not None else [])]
-    return [(rule, codes) for rule, codes in found if codes is not None and rule.text("action") == "FailJob"]
+    return policy.each("rules") if policy is not None else []
+
+
+def _is_disruption(rule: Field) -> bool:
+    """Returns whether a Job's rule is about pods that the cluster took away."""
+    conditions = rule.each("onPodConditions")
+    return bool(conditions) and all(each.text("type") == "DisruptionTarget" for each in conditions)
 
 
 def _codes(rule: Field) -> list[int] | None:
@@ -125,10 +162,10 @@ def _codes(rule: Field) -> list[int] | None:
     return values if values and len(values) == len(listed.value) else None
 
 
-def _add(field: Field, rule: dict[str, Any], draft: Draft) -> None:
+def _add(field: Field, rule: dict[str, Any], draft: Draft, remark: str = "") -> None:
     number = len(draft.at(_RULES) or [])
     draft.set((*_RULES, number), rule)
-    field.became(*_last(draft))
+    field.became(*_last(draft), remark=remark)
 
 
 def _last(draft: Draft) -> tuple[Target]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainmaster.api.merge import KEY_DEFAULTS, MERGE_KEYS
 from trainmaster.converting.draft import POD, Draft, at
-from trainmaster.converting.fields import Answer, Field, Path, Target
+from trainmaster.converting.fields import Answer, Field, Path, Target, dotted
 
 # What a group can have of its own, as paths of the job and of the group.
 _OF_GROUPS: tuple[tuple[Path, Path], ...] = (
@@ -19,6 +19,7 @@ _OF_GROUPS: tuple[tuple[Path, Path], ...] = (
     (("spec", "accelerator"), ("accelerator",)),
     ((*POD, "nodeSelector"), ("nodeSelector",)),
 )
+_GANG: Path = ("spec", "scheduling", "gang", "scheduler")
 # How a program is told from another one.
 _PROGRAM: tuple[Path, ...] = (("spec", "image"), ("spec", "command"), ("spec", "args"), ("spec", "launcher"))
 
@@ -45,6 +46,10 @@ def combine(parts: Sequence[Part]) -> Draft:
     if len(parts) == 1:
         job.set(("spec", "workers"), base.workers)
         return job
+    # All pods of a gang have one scheduler, and some manifests name it once.
+    gangs = [gang for part in parts if (gang := part.draft.at(_GANG)) is not None]
+    if gangs and job.at(_GANG) is None:
+        job.set(_GANG, gangs[0])
     differ = any(part.draft.at(path) != job.at(path) for part in parts for path, _ in _OF_GROUPS)
     own = [{below[0]: part.draft.at(path) for path, below in _OF_GROUPS} for part in parts]
     if differ:
@@ -66,6 +71,14 @@ def combine(parts: Sequence[Part]) -> Draft:
             if isinstance(parent, dict):
                 parent.pop(path[-1], None)
     return job
+
+
+def answer_pods(field: Field, path: Path, remark: str = "") -> None:
+    """Answers a number of pods, from which the workers at a path are counted."""
+    if field.whole() is None:
+        field.refused(f"is no whole number of pods; correct {dotted(path)}")
+    else:
+        field.became(Target(path), remark=remark)
 
 
 def _settle(leaf: Field, part: Part, group: int | None, base: Part) -> None:

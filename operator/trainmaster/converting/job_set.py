@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmaster.converting.beside import make_claims, make_jobs
+from trainmaster.converting.beside import ORDER, make_claims, make_jobs
 from trainmaster.converting.draft import Draft
 from trainmaster.converting.failures import convert_failures
 from trainmaster.converting.fields import Field, Path, Target
-from trainmaster.converting.groups import Part, combine, is_same_program
+from trainmaster.converting.groups import Part, answer_pods, combine, is_same_program
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend
 from trainmaster.converting.pods import convert_pod
 from trainmaster.converting.program import INDEX_VARIABLE
@@ -133,11 +133,13 @@ def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, traini
         if field is not None and training.workers is not None and field is not training.workers:
             field.dropped(f"{training.workers} counts")
         elif field is not None:
-            field.became(Target(path), remark=multiplied or together)
+            answer_pods(field, path, ", ".join(filter(None, (multiplied, together))))
     if len(chosen) > 1 or (part.field.whole("replicas") or 1) > 1:
         _indexes(job)
     for each in part.field.each("dependsOn"):
-        each.refused("nothing waits for another job; apply them in this order, with kubectl wait between them")
+        if each.text("name") in [other.name for other in chosen]:
+            each.dropped("both are workers of the job, which start together, and their ranks wait for each other")
+        each.refused(ORDER)
     group = part.field.get("groupName")
     if group is not None:
         group.dropped("all workers are one group")
@@ -181,13 +183,17 @@ def _policies(spec: Field, chosen: list[Part], draft: Draft) -> None:
     for name, field in (network.fields or {}).items() if network is not None else ():
         if name in _NETWORK:
             field.dropped(_NETWORK[name])
-    for name, reason in (
-        ("coordinator", "the workers know theirs as MASTER_ADDR"),
-        ("startupPolicy", "all workers start together, and their ranks wait for each other"),
+    coordinator, startup = spec.get("coordinator"), spec.get("startupPolicy")
+    if coordinator is not None:
+        coordinator.dropped("the workers know theirs as MASTER_ADDR")
+    if (
+        startup is not None
+        and startup.text("startupPolicyOrder") == "InOrder"
+        and any(each["kind"] == "Job" for each in draft.beside.values())
     ):
-        below = spec.get(name)
-        if below is not None:
-            below.dropped(reason)
+        startup.refused(ORDER)
+    elif startup is not None:
+        startup.dropped("all workers start together, and their ranks wait for each other")
     convert_manager(spec.get("managedBy"))
     success = spec.get("successPolicy")
     if success is not None:
@@ -199,7 +205,10 @@ def _success(policy: Field, chosen: list[Part], draft: Draft) -> None:
     targets = policy.get("targetReplicatedJobs")
     listed = targets.value if targets is not None and isinstance(targets.value, list) else []
     path: Path = ("spec", "successPolicy")
-    if policy.text("operator") not in ("All", ""):
+    targeted = [part for part in chosen if part.name in listed or not listed]
+    # Of one Job, any is all.
+    is_one_job = len(targeted) == len(listed or names) == 1 and (targeted[0].field.whole("replicas") or 1) == 1
+    if policy.text("operator") not in ("All", "") and not is_one_job:
         policy.refused("a job succeeds when all workers do, or rank 0; set spec.successPolicy")
     elif not listed or set(names) <= set(listed):
         draft.keep(policy, path, "AllWorkers")
@@ -218,4 +227,4 @@ def _exclusive(annotation: Field, spec: Field, draft: Draft) -> None:
         )
     else:
         path = ("spec", "scheduling", "topology", "key")
-        draft.keep(annotation, path, remark="packs the workers into one domain, and keeps others not out of it")
+        draft.keep(annotation, path, remark="packs the workers into one domain; pods of other jobs may run there too")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trainmaster.converting.draft import Draft
-from trainmaster.converting.fields import Field, Target
+from trainmaster.converting.fields import Field, Path, Target
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_SCHEDULER: Path = ("spec", "scheduling", "gang", "scheduler")
 _VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 _KEPT = ("name", "generateName", "namespace")
 _LEFT_OUT = {
@@ -40,11 +43,11 @@ def convert_labels(labels: Field, kind: str, draft: Draft) -> None:
         if name == QUEUE_LABEL and kind == "labels":
             path = ("spec", "scheduling", "queue")
             draft.keep(field, path)
-            draft.set(("spec", "scheduling", "gang"), {"scheduler": "kueue"})
+            draft.set(_SCHEDULER, "kueue")
         elif name == _VOLCANO_QUEUE and kind == "annotations":
             draft.keep(field, ("spec", "scheduling", "queue"))
-            if draft.at(("spec", "scheduling", "gang")) is None:
-                draft.set(("spec", "scheduling", "gang"), {"scheduler": "volcano"})
+            if draft.at(_SCHEDULER) is None:
+                draft.set(_SCHEDULER, "volcano")
         elif name.startswith("kueue.x-k8s.io/"):
             field.refused("Trainmaster's Workload for Kueue has nothing of it; set spec.scheduling.priorityClassName")
         elif name == _LAST_APPLIED:
@@ -58,7 +61,14 @@ def convert_labels(labels: Field, kind: str, draft: Draft) -> None:
 
 def waits_for_kueue(draft: Draft) -> bool:
     """Returns whether the job is Kueue's to admit, so that `suspend` was only there for it."""
-    return bool(draft.at(("spec", "scheduling", "gang", "scheduler")) == "kueue")
+    return bool(draft.at(_SCHEDULER) == "kueue")
+
+
+def settle_gang(leaves: Iterable[Field], draft: Draft) -> None:
+    """Refuses other gang schedulers in a job that waits for Kueue."""
+    for leaf in leaves if waits_for_kueue(draft) else ():
+        if leaf.answer is not None and any(target.path == _SCHEDULER for target in leaf.answer.targets):
+            leaf.overruled("Kueue admits the job as a whole, and a job has one gang scheduler; remove one of them")
 
 
 def convert_suspend(field: Field | None, draft: Draft) -> None:

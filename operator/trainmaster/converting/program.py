@@ -51,8 +51,10 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
 
 def keep_processes(field: Field, draft: Draft) -> None:
     """Puts a number of processes, or torchrun's words for it, into the job."""
-    value = str(field.value)
-    if value.isdecimal() and len(value) < 10:
+    value, given = str(field.value), draft.at(_PROCESSES)
+    if given is not None:
+        field.dropped(f"spec.processesPerWorker is {given} already")
+    elif value.isdecimal() and len(value) < 10:
         draft.keep(field, _PROCESSES, int(value))
     elif value in ("auto", "gpu"):
         draft.keep(field, _PROCESSES, "auto")
@@ -84,6 +86,8 @@ def _remarks(read: Command) -> list[str]:
     remarks = []
     if read.by_torchrun:
         remarks.append("torchrun is the launcher")
+    if read.login_shell:
+        remarks.append(f"without {read.login_shell}: what its profile sets is lost, and belongs in the image")
     if read.left_out:
         remarks.append(f"without {', '.join(read.left_out)}: each attempt has a rendezvous of its own")
     return remarks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmaster.converting.draft import Draft, put
 from trainmaster.converting.fields import Field, Path, Target
-from trainmaster.converting.groups import Part, combine
+from trainmaster.converting.groups import Part, answer_pods, combine
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend, waits_for_kueue
 from trainmaster.converting.pods import convert_pod
 from trainmaster.converting.program import keep_processes
@@ -21,16 +21,10 @@ _KEEP_PODS = {"None": "All", "All": "None", "Running": "Failed"}
 def convert_pytorch_job(manifest: Field) -> Draft:
     """Returns the job that a PyTorchJob becomes; each field of it is answered."""
     parts = [_part(name, manifest) for name in _REPLICAS if manifest.get("spec", "pytorchReplicaSpecs", name)]
+    parts = _with_pods(parts)
     draft = combine(parts) if parts else Draft()
-    for part in parts:
-        replicas = part.field.get("replicas")
-        if replicas is not None:
-            groups = draft.at(("spec", "workerGroups"))
-            path: Path = (
-                ("spec", "workers") if groups is None else ("spec", "workerGroups", parts.index(part), "workers")
-            )
-            remark = "Master and Worker together" if groups is None and len(parts) > 1 else ""
-            replicas.became(Target(path), remark=remark)
+    for position, part in enumerate(parts):
+        _replicas(part.field, position, draft, "Master and Worker together" if len(parts) > 1 else "")
     _restart_policies(parts, draft)
     for name, field in manifest.named("spec").items():
         if name == "nprocPerNode":
@@ -55,10 +49,27 @@ def _part(name: str, manifest: Field) -> Part:
         if restart is not None:
             restart.dropped("the replica's own restartPolicy counts")
         convert_pod(template, draft, _CONTAINER, torch=True)
-    asked = field.get("replicas")
-    if asked is not None and replicas is None:
-        asked.refused("isn't a whole number of pods; set spec.workers to one")
     return Part(name.lower(), 1 if replicas is None else replicas, draft, field)
+
+
+def _with_pods(parts: list[Part]) -> list[Part]:
+    """Returns the parts that have pods, where any has; templates of no pod are answered so."""
+    found = [part for part in parts if part.workers > 0] or parts[:1]
+    for part in parts:
+        if part not in found:
+            for leaf in part.field.leaves():
+                leaf.answer = None
+            part.field.dropped("it has no pods")
+    return found
+
+
+def _replicas(part: Field, position: int, draft: Draft, together: str) -> None:
+    """Answers how many pods a replica has."""
+    replicas = part.get("replicas")
+    grouped = draft.at(("spec", "workerGroups")) is not None
+    path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
+    if replicas is not None:
+        answer_pods(replicas, path, "" if grouped else together)
 
 
 def _elastic(policy: Field, draft: Draft, workers: int) -> None:
@@ -68,7 +79,7 @@ def _elastic(policy: Field, draft: Draft, workers: int) -> None:
         elif name == "maxRestarts":
             _restarts(field, draft)
         elif name == "nProcPerNode":
-            draft.keep(field, ("spec", "processesPerWorker"))
+            keep_processes(field, draft)
         elif name in _RENDEZVOUS:
             field.dropped("the operator assigns the ranks, and each attempt has a rendezvous of its own")
         elif name == "metrics":

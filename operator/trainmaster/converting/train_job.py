@@ -11,6 +11,7 @@ from typing import Any
 
 from trainmaster.converting.draft import Draft
 from trainmaster.converting.fields import Field, Path
+from trainmaster.converting.groups import answer_pods
 from trainmaster.converting.job_set import Training, convert_spec
 from trainmaster.converting.merging import merged, sequence
 from trainmaster.converting.metadata import convert_labels, convert_manager, convert_metadata, convert_suspend
@@ -28,6 +29,7 @@ _FRAMEWORKS = {
     "xgboost": "Trainmaster starts no tracker of XGBoost; it is for PyTorch",
     "flux": "Trainmaster installs no Flux; it is for PyTorch",
 }
+_WORKERS: Path = ("spec", "workers")
 _GANG: Path = ("spec", "scheduling", "gang")
 
 
@@ -58,12 +60,12 @@ def convert_train_job(manifest: Field, runtime: Field | None) -> Draft:
         default.dropped(f"{nodes} replaces it")
     counted = nodes or default
     if counted is not None and counted.whole() is None:
-        counted.refused("isn't a whole number of pods; set spec.workers to one")
+        answer_pods(counted, _WORKERS)
         counted = None
     torch = policy.get("torch") is not None
     draft = convert_spec(job_set, name, namespace, Training(trains, _TRAINER, torch, counted))
     if counted is not None:
-        draft.keep(counted, ("spec", "workers"))
+        draft.keep(counted, _WORKERS)
     _framework(policy, trainer, draft)
     _pod_group(below.get("podGroupPolicy"), draft)
     convert_metadata(manifest, draft)
@@ -135,7 +137,7 @@ def _overridden(override: Field, job_set: Field) -> Field:
         if _replicated(job_set, job) is None:
             target.refused("the runtime has no such job")
             continue
-        target.dropped("the job has one pod template")
+        target.dropped("the pods' fields are merged into its own")
         job_set = _with(job_set, job, Field.mapping({"template": Field.mapping(pod, override.path)}, override.path))
     return job_set
 

@@ -28,7 +28,7 @@ from trainmaster.client import (
 from trainmaster.client.asynchronous import AiohttpTransport
 from trainmaster.client.authorization import Fixed
 from trainmaster.client.server import Server
-from trainmaster.client.transport import connect
+from trainmaster.client.transport import HttpTransport, connect
 
 
 def test_a_kubeconfig_that_isnt_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +267,8 @@ def test_an_answer_that_comes_drop_by_drop_is_given_up(tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(NoCluster, match=r"^The answer of the cluster at http.* broke off: not whole after 0\.5 s"):
             transport.beginning("/metrics", limit=70_000, seconds=0.5)
+        with pytest.raises(NoCluster, match=r"^The answer of the cluster at http.* broke off: not whole after 0\.5 s"):
+            HttpTransport(transport.server, seconds=0.5).request("GET", "/api/v1/namespaces")
         assert time.monotonic() - began < 5
 
 

@@ -15,7 +15,7 @@ from trainmaster.api.misplaced import model_in
 from trainmaster.api.nearest import nearest
 from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
 from trainmaster.api.v1alpha1 import JobSpec, SpecModel
-from trainmaster.api.values import HINTS, QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN, number
+from trainmaster.api.values import HINTS, QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN, number, show
 
 # Each of these has a type of its own, whose sentence says what it may be.
 OWN_SENTENCES = {QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN}
@@ -121,3 +121,22 @@ def test_every_sentence_on_what_stands_beside_the_spec_is_ours(value: Any) -> No
             for problem in error.problems:
                 ours = problem.message.replace(repr(value), "")
                 assert not FOREIGN.search(ours), str(problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (r"(\d+)+", r"'(\d+)+'"),
+        ("it's", '"it\'s"'),
+        ("a\nb\tc\x1b[2J\u202ed", r"'a\nb\tc\x1b[2J\u202ed'"),
+        ("Schrödinger", "'Schrödinger'"),
+    ],
+)
+def test_a_text_is_shown_as_it_stands_in_the_file_and_what_can_t_be_seen_is_escaped(text: str, shown: str) -> None:
+    assert show(text) == shown
+
+
+def test_a_pattern_is_shown_with_the_backslashes_that_it_has() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parse_spec({"image": "a/b:1", "command": ["x"], "progress": {"pattern": r"(?P<step>(\d+)+)"}}, "job")
+    assert str(caught.value).startswith(r"spec.progress.pattern: '(?P<step>(\d+)+)' repeats what")

@@ -66,7 +66,7 @@ def test_jobs_go_to_stdout_and_a_line_for_each_field_to_stderr(runner: CliRunner
         "-:1: apiVersion: kubeflow.org/v1  ->  apiVersion: trainmaster.dev/v1alpha1",
         "-:2: kind: PyTorchJob  ->  kind: DistributedTrainingJob",
         "-:4: metadata.name: resnet  ->  metadata.name: resnet",
-        "-:6: spec.nprocPerNode: 2  ->  spec.processesPerWorker: 2",
+        '-:6: spec.nprocPerNode: "2"  ->  spec.processesPerWorker: 2',
         f"-:9: {here}.replicas: 2  ->  spec.workers: 2",
         f"-:10: {here}.restartPolicy: OnFailure  dropped: the whole group restarts when a rank fails",
         f"-:14: {here}.template.spec.containers[0].name: pytorch  dropped: the container that trains is called worker",
@@ -102,6 +102,29 @@ def test_what_is_refused_fails_and_stands_above_the_job(runner: CliRunner) -> No
     assert f"#   spec.elasticPolicy.metrics[0].type: {reason}\n" in result.stdout
     assert f"-:6: spec.elasticPolicy.metrics[0].type: Resource  refused: {reason}\n" in result.stderr
     assert runner.invoke(app, ["validate", "-"], input=result.stdout).exit_code == 0
+
+
+def test_what_the_job_lacks_stands_above_it_as_the_field_of_the_job(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["convert", "-"], input=JOB.replace("command: [torchrun, train.py]", "args: [--lr=1]"))
+    assert result.exit_code == 1
+    assert "\n#   spec.command: is missing, " in result.stdout
+    assert "\n-:1: refused: spec.command: is missing, " in result.stderr
+
+
+def test_a_job_whose_name_the_api_server_makes_is_called_by_its_beginning(runner: CliRunner) -> None:
+    made = runner.invoke(app, ["convert", "-"], input=JOB.replace("name: resnet", "generateName: resnet-", 1))
+    assert made.stderr.endswith("-:1: PyTorchJob resnet-: 7 kept, 3 dropped, 0 refused\n")
+    left = runner.invoke(
+        app, ["convert", "-"], input=CONFIG.replace("name: code", "generateName: code-") + f"---\n{JOB}"
+    )
+    assert "-:1: ConfigMap code- stays as it is\n" in left.stderr
+
+
+@pytest.mark.parametrize("number", ['"2"', '"1e3"', '"yes"'])
+def test_a_text_that_looks_like_something_else_is_shown_with_its_quotes(runner: CliRunner, number: str) -> None:
+    result = runner.invoke(app, ["convert", "-"], input=JOB.replace("replicas: 2", f"replicas: {number}"))
+    said = "is no whole number of pods; correct spec.workers"
+    assert f"-:9: spec.pytorchReplicaSpecs.Worker.replicas: {number}  refused: {said}\n" in result.stderr
 
 
 def test_what_stands_beside_a_job_stays(runner: CliRunner) -> None:

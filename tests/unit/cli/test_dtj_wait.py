@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import typer
 
 from tests.unit.cli.dtj_command import JOBS, RUNNING, condition, run
 from tests.unit.client.fakes import FakeTransport, job
@@ -47,10 +48,32 @@ def test_wait_refuses_a_phase_and_a_time_that_are_none(transport: FakeTransport)
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"), [("30", 30.0), ("2.5", 2.5), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5400.0)]
+    ("text", "wanted"),
+    [
+        ("0", 0.0),
+        ("30", 30.0),
+        ("2.5", 2.5),
+        ("30s", 30.0),
+        ("5m", 300.0),
+        ("1h30m", 5400.0),
+        ("2h45m", 9900.0),
+        ("1.5h", 5400.0),
+        (".5s", 0.5),
+        ("1ms", 0.001),
+        ("1m1ms", 60.001),
+        ("250us", 0.00025),
+        ("250\u00b5s", 0.00025),
+        ("5ns", 5e-9),
+    ],
 )
 def test_durations_are_parsed_as_kubectl_parses_them(text: str, wanted: float) -> None:
     assert seconds(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "soon", "s", "1h30", "-1s", "1 s", "1d", "1e3", "\u0661s", "9" * 400])
+def test_what_kubectl_takes_for_no_duration_is_none(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        seconds(text)
 
 
 def test_wait_exits_with_3_when_the_time_is_over(transport: FakeTransport) -> None:

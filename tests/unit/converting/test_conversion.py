@@ -6,10 +6,21 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.converting.manifests import NAMES, job_set, pod, pytorch_job, replicated, runtime, train_job
+from tests.unit.converting.manifests import (
+    NAMES,
+    TORCHRUN,
+    converted,
+    job_set,
+    pod,
+    pytorch_job,
+    replicated,
+    runtime,
+    train_job,
+)
 from trainmaster.api.parsing import InvalidJob, parse_job
 from trainmaster.converting import can_convert, convert, dotted, is_runtime
 from trainmaster.converting.fields import Field
@@ -53,6 +64,15 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield value, key
             if isinstance(each, dict | list):
                 yield from _places(each)
+
+
+def wrong_with(job: Any) -> set[str]:
+    """What validate says of a job."""
+    try:
+        parse_job(job)
+    except InvalidJob as error:
+        return {str(each) for each in error.problems}
+    return set()
 
 
 SHM = {"name": "shm", "emptyDir": {"medium": "Memory"}}
@@ -113,8 +133,8 @@ def test_every_leaf_is_answered(manifests: list[Any], changes: list[Any]) -> Non
         for note in conversion.notes:
             assert note.answer.outcome != "kept" or all(value is not None for _, value in note.became) or not note.value
             assert note.answer.text or note.answer.outcome == "kept"
-        if all(note.answer.outcome != "refused" for note in conversion.notes):
-            parse_job(conversion.documents[-1])
+        lacks = {note.answer.text for note in conversion.notes if not note.field}
+        assert wrong_with(conversion.documents[-1]) <= lacks
 
 
 @given(value=_ANYTHING)
@@ -131,14 +151,28 @@ def test_a_runtime_is_told_with_the_job_that_uses_it() -> None:
     assert job.notes is not None and {note.manifest for note in job.notes} == {0, 2}
 
 
-def test_problems_that_validate_would_find_are_all_refused() -> None:
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"volumes": [{"name": "A_B", "emptyDir": {}}]}, "volumes[0].name"),
+        ({"hostNetwork": "yes"}, "hostNetwork"),
+        ({"tolerations": [{"key": "a", "operator": "Exists"}, "x"]}, "tolerations[1]"),
+    ],
+)
+def test_what_validate_would_refuse_is_refused_and_not_written(change: dict[str, Any], field: str) -> None:
     job = pytorch_job()
-    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"] = [{"name": "A_B", "emptyDir": {}}]
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"] |= change
     [conversion] = convert([job])
-    assert conversion.notes is not None
-    refused = {dotted(note.field): note.answer.text for note in conversion.notes if note.answer.outcome == "refused"}
-    try:
-        parse_job(conversion.documents[-1])
-    except InvalidJob as error:
-        assert {str(each) for each in error.problems} <= set(refused.values())
-    assert refused
+    refused = {dotted(note.field) for note in conversion.notes or () if note.answer.outcome == "refused"}
+    assert f"spec.pytorchReplicaSpecs.Worker.template.spec.{field}" in refused
+    assert not any(word in str(conversion.documents[-1]) for word in ("A_B", "yes", "'x'"))
+    assert wrong_with(conversion.documents[-1]) <= {note.answer.text for note in conversion.notes or ()}
+
+
+def test_what_was_kept_is_named_where_it_stands_when_an_item_before_it_is_gone() -> None:
+    container = pod(TORCHRUN, env=[{"name": "A=", "value": "1"}, {"name": "B", "value": "2"}])
+    made = converted(pytorch_job(Worker={"replicas": 1, "template": container}))
+    assert made.spec["podTemplate"]["spec"]["containers"][0]["env"] == [{"name": "B", "value": "2"}]
+    env = "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].env"
+    assert made.became(f"{env}[1].name") == [("spec.podTemplate.spec.containers[0].env[0].name", "B")]
+    assert f"{env}[0].name" in made.refused()

@@ -67,8 +67,18 @@ def test_an_order_is_refused() -> None:
     first = replicated("prepare", pod(["python", "prepare.py"]))
     then = {**workers(), "dependsOn": [{"name": "prepare", "status": "Complete"}]}
     made = converted(job_set(first, then, startupPolicy={"startupPolicyOrder": "InOrder"}))
-    assert list(made.refused()) == ["spec.replicatedJobs[1].dependsOn"]
-    assert made.reason("spec.startupPolicy.startupPolicyOrder")[0] == "dropped"
+    assert list(made.refused()) == ["spec.replicatedJobs[1].dependsOn", "spec.startupPolicy.startupPolicyOrder"]
+
+
+def test_workers_that_wait_for_each_other_are_of_one_job() -> None:
+    then = {**workers(), "dependsOn": [{"name": "leader", "status": "Ready"}]}
+    made = converted(
+        job_set(replicated("leader", pod(TORCHRUN)), then, startupPolicy={"startupPolicyOrder": "InOrder"})
+    )
+    assert made.refused() == {}
+    assert made.reason("spec.replicatedJobs[1].dependsOn")[1].startswith("both are workers of the job")
+    remark = made.notes["spec.replicatedJobs[1].template.spec.parallelism"].answer.text
+    assert remark == "all replicatedJobs together"
 
 
 @pytest.mark.parametrize(
@@ -128,6 +138,48 @@ def test_rules_that_have_no_like_are_refused(rule: dict[str, Any], refused: str)
     assert list(made.refused()) == [refused]
 
 
+DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
+NEVER_COUNT = "deleted and evicted pods are disruptions, which restart the group and never count"
+
+
+@pytest.mark.parametrize(
+    ("action", "pod_rule", "answer"),
+    [
+        ("FailJobSet", None, ("dropped", "no podFailurePolicy of the workers has a FailJob rule, so it never applies")),
+        ("FailJobSet", {"onPodConditions": DISRUPTED}, ("refused", f"{NEVER_COUNT}; no rule can change that")),
+        ("RestartJobSetAndIgnoreMaxRestarts", {"onPodConditions": DISRUPTED}, ("dropped", NEVER_COUNT)),
+        (
+            "FailJobSet",
+            {"onExitCodes": {"operator": "NotIn", "values": [1]}},
+            (
+                "refused",
+                "the rules of the podFailurePolicy that it follows have no like; set spec.failurePolicy.rules",
+            ),
+        ),
+    ],
+)
+def test_a_rule_about_pods_that_end_a_job_says_what_becomes_of_them(
+    action: str, pod_rule: dict[str, Any] | None, answer: tuple[str, str]
+) -> None:
+    rules = [{"action": "FailJob", **pod_rule}] if pod_rule is not None else []
+    given = {"action": action, "onJobFailureReasons": ["PodFailurePolicy"]}
+    made = converted(
+        job_set(workers(podFailurePolicy={"rules": rules}), failurePolicy={"maxRestarts": 1, "rules": [given]})
+    )
+    assert made.reason("spec.failurePolicy.rules") == answer
+    assert made.spec["failurePolicy"] == {"maxRestarts": 1}
+    if pod_rule is not None:
+        assert made.reason(f"{JOB}.podFailurePolicy")[0] == answer[0]
+
+
+@pytest.mark.parametrize(("limit", "remark"), [(0, ""), (3, "at the first failure; a Job tries its pods again until")])
+def test_a_final_failure_of_a_job_is_one_of_the_group(limit: int, remark: str) -> None:
+    rule = {"action": "FailJobSet", "onJobFailureReasons": ["BackoffLimitExceeded", "PodFailurePolicy"]}
+    made = converted(job_set(workers(backoffLimit=limit), failurePolicy={"maxRestarts": 2, "rules": [rule]}))
+    assert [each["action"] for each in made.spec["failurePolicy"]["rules"]] == ["Fail"]
+    assert made.notes["spec.failurePolicy.rules"].answer.text.startswith(remark)
+
+
 @pytest.mark.parametrize(
     ("policy", "success"),
     [
@@ -136,6 +188,8 @@ def test_rules_that_have_no_like_are_refused(rule: dict[str, Any], refused: str)
         ({"operator": "All", "targetReplicatedJobs": ["leader"]}, "RankZero"),
         ({"operator": "All", "targetReplicatedJobs": ["workers"]}, None),
         ({"operator": "Any"}, None),
+        # Of one Job, any is all.
+        ({"operator": "Any", "targetReplicatedJobs": ["leader"]}, "RankZero"),
     ],
 )
 def test_success(policy: dict[str, Any], success: str | None) -> None:

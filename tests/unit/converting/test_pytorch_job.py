@@ -42,6 +42,30 @@ def test_replicas_that_need_other_machines_are_groups() -> None:
     assert made.refused() == {}
 
 
+def test_groups_can_t_be_elastic_and_no_elastic_is_written() -> None:
+    big = pod(TORCHRUN, resources={"limits": {"nvidia.com/gpu": 8}})
+    spec = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}}
+    made = converted(pytorch_job(spec, Master=replica(1, big), Worker=replica(2)))
+    assert "workerGroups" in made.spec and "elastic" not in made.spec
+    assert set(made.refused()) == {"spec.elasticPolicy.minReplicas", "spec.elasticPolicy.maxReplicas"}
+
+
+def test_the_gang_scheduler_that_the_master_names_is_that_of_all() -> None:
+    master = pod(TORCHRUN, pod_fields={"schedulerName": "volcano"})
+    spec = {"runPolicy": {"schedulingPolicy": {"queue": "q"}}}
+    made = converted(pytorch_job(spec, Master=replica(1, master), Worker=replica(2)))
+    assert made.spec["scheduling"] == {"gang": {"scheduler": "volcano"}, "queue": "q"}
+    assert made.became(f"{MASTER}.template.spec.schedulerName") == [("spec.scheduling.gang.scheduler", "volcano")]
+    assert made.notes["spec.runPolicy.schedulingPolicy.queue"].answer.text == ""
+
+
+def test_a_replica_without_pods_says_nothing_of_those_that_run() -> None:
+    other = pod(["torchrun", "other.py"])
+    made = converted(pytorch_job(Master=replica(1), Worker=replica(0, other)))
+    assert (made.spec["workers"], made.spec["command"]) == (1, ["python", "train.py"])
+    assert made.reason(WORKER) == ("dropped", "it has no pods")
+
+
 def test_what_only_the_master_has_is_refused() -> None:
     shared = {"name": "A", "value": "1"}
     master = pod(["torchrun", "master.py"], env=[{"name": "ONLY", "value": "here"}, shared])
@@ -144,6 +168,30 @@ def test_kueue_s_queue_is_a_field_of_the_job() -> None:
         "metadata.labels.kueue.x-k8s.io/priority-class",
         "spec.runPolicy.schedulingPolicy.queue",
     }
+
+
+def test_a_job_of_kueue_has_no_other_gang_scheduler() -> None:
+    template = pod(TORCHRUN, pod_fields={"schedulerName": "volcano"})
+    spec = {"runPolicy": {"schedulingPolicy": {"scheduleTimeoutSeconds": 60}}}
+    manifest = pytorch_job(spec, Worker=replica(2, template))
+    manifest["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    made = converted(manifest)
+    assert made.spec["scheduling"] == {"gang": {"scheduler": "kueue", "timeoutSeconds": 60}, "queue": "q"}
+    assert list(made.refused()) == [f"{WORKER}.template.spec.schedulerName"]
+
+
+def test_the_number_of_processes_that_torchrun_is_given_comes_first() -> None:
+    template = pod(["torchrun", "--nproc_per_node=8", "train.py"])
+    made = converted(pytorch_job({"nprocPerNode": "4"}, Worker=replica(2, template)))
+    assert made.spec["processesPerWorker"] == 8
+    assert made.reason("spec.nprocPerNode") == ("dropped", "spec.processesPerWorker is 8 already")
+
+
+@pytest.mark.parametrize(("option", "lost"), [("-c", False), ("-lc", True)])
+def test_a_login_shell_that_is_left_out_is_named(option: str, lost: bool) -> None:
+    made = converted(pytorch_job(Worker=replica(1, pod(["bash", option, "torchrun train.py"]))))
+    said = made.notes[f"{WORKER}.template.spec.containers[0].command"].answer.text
+    assert ("without bash -lc: what its profile sets is lost" in said) == lost
 
 
 def test_a_name_that_is_too_long_is_refused_where_it_stands() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.converting.manifests import converted, pod, replicated, runtime, train_job
+from tests.unit.converting.manifests import TORCHRUN, converted, pod, replicated, runtime, train_job
 
 NODE = replicated("node", pod(name="node", command=["torchrun", "default.py"], env=[{"name": "A", "value": "1"}]))
 
@@ -140,3 +140,14 @@ def test_the_rest_of_a_train_job() -> None:
     assert made.job["metadata"] == {"name": "finetune", "labels": {"team": "a"}}
     held = train_job("ours", managedBy="kueue.x-k8s.io/multikueue")
     assert list(converted(held, runtime(NODE)).refused()) == ["spec.managedBy"]
+
+
+def test_a_runtime_s_wait_for_its_gang_stays_that_of_kueue_s_job() -> None:
+    job = train_job("ours")
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    below = {"coscheduling": {"scheduleTimeoutSeconds": 60}}
+    made = converted(job, runtime(replicated("node", pod(TORCHRUN, "node")), podGroupPolicy=below))
+    assert made.spec["scheduling"] == {"gang": {"timeoutSeconds": 60, "scheduler": "kueue"}, "queue": "q"}
+    made = converted(job, runtime(replicated("node", pod(TORCHRUN, "node")), podGroupPolicy={"volcano": {}}))
+    assert made.spec["scheduling"] == {"gang": {"scheduler": "kueue"}, "queue": "q"}
+    assert list(made.refused()) == ["runtime:spec.podGroupPolicy.volcano"]

@@ -20,6 +20,8 @@ class Ending:
     remedy: str
     line: str
     """The line of the log, as it stands."""
+    about: str = ""
+    """What the line names: a file, a module, an amount; empty where it names nothing."""
 
 
 # Pattern, cause, what is so (with the pattern's groups), what to do.
@@ -218,12 +220,14 @@ def read_ending(log: str) -> Ending | None:
                 group.strip().lower() if index else group.strip()
                 for index, group in enumerate(filter(None, found.groups()))
             ]
+            about = groups[0] if groups else ""
             groups += ["that it wants"] * 2
             return Ending(
                 cause,
                 clause.format(*groups).replace(": that it wants", ""),
                 remedy.format(),
                 _line_of(log, found.start()),
+                about,
             )
     for line in reversed(log.splitlines()):
         said = _EXCEPTION.match(line.strip())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import signal
 from collections.abc import Iterator
+from itertools import pairwise
 
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.v1alpha1 import Failure
@@ -79,8 +81,36 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
     if ending is not None:
         steps = (Step(ending.remedy), *more) if ending.remedy else more
         said = (f"its log: {ending.line}",) if ending.line and ending.line not in log[-2_000:] else ()
+        program = _program(situation, ending)
+        if program:
+            without = "" if at(situation.job.raw, "spec", "code") else ", and the job brings no code (spec.code)"
+            clause = f"{who} doesn't find its own program, {ending.about}{without}"
+            return Finding(ending.cause, clause, (*lines, *said), (_bring(program, without), *steps))
         return Finding(ending.cause, f"{who} {ending.clause}", (*lines, *said), steps)
     return _without_words(failure, who, lines, more, log)
+
+
+def _program(situation: Situation, ending: Ending) -> str:
+    """Returns the file or package that the job's command starts, where that is what the rank didn't find."""
+    spec = values.mapping(situation.job.raw.get("spec"))
+    words = [str(word) for name in ("command", "args") for word in spec.get(name) or ()]
+    if ending.cause == "FileNotFound" and ending.about:
+        name = posixpath.basename(ending.about)
+        return name if any(posixpath.basename(word) == name for word in words if word.endswith(".py")) else ""
+    modules = [module.partition(".")[0] for option, module in pairwise(words) if option == "-m"]
+    return ending.about if ending.cause == "ModuleNotFound" and ending.about in modules else ""
+
+
+def _bring(program: str, without: str) -> Step:
+    """Returns how a program comes to the workers."""
+    if not without:
+        return Step(
+            f"correct spec.command, or bring the folder that has {program}: the ranks start in spec.code's folder"
+        )
+    return Step(
+        "bring it along: delete the job, and create it by kubectl dtj submit FILE --code DIR, where DIR has "
+        f"{program}; or use an image that has it"
+    )
 
 
 def _without_words(failure: Failure, who: str, lines: tuple[str, ...], more: tuple[Step, ...], log: str) -> Finding:

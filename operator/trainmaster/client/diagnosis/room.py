@@ -73,6 +73,16 @@ def resource_noun(resource: str) -> str:
     return "GPUs" if resource.endswith("/gpu") else resource
 
 
+def too_little(resource: str) -> str:
+    """Returns what a node lacks that can't hold a pod: too little memory, too few GPUs."""
+    return f"too {'few' if is_counted(resource) else 'little'} {resource_noun(resource)}"
+
+
+def is_counted(resource: str) -> bool:
+    """Returns whether a person counts a resource, as GPUs, and doesn't measure it, as memory."""
+    return resource not in ("cpu", "memory", "ephemeral-storage")
+
+
 def _requests(container: Object) -> Iterable[tuple[str, Decimal]]:
     resources = mapping(container.get("resources"))
     asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}

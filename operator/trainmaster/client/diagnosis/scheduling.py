@@ -8,7 +8,16 @@ from decimal import Decimal
 from trainmaster.client.diagnosis.claims import claim_finding, claims_of
 from trainmaster.client.diagnosis.finding import Finding, Step
 from trainmaster.client.diagnosis.objects import Object, condition, items, joined, name_of, plural, text
-from trainmaster.client.diagnosis.room import Room, is_ready, requests_of, resource_noun, rooms, shown
+from trainmaster.client.diagnosis.room import (
+    Room,
+    is_counted,
+    is_ready,
+    requests_of,
+    resource_noun,
+    rooms,
+    shown,
+    too_little,
+)
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.diagnosis.words import Exclusion, SchedulerWords, read_words
 from trainmaster.wire.values import mapping
@@ -134,9 +143,10 @@ class _Reading:
         asked, noun = self.asked.get(resource), resource_noun(resource)
         noun = noun.removesuffix("s") if asked == 1 else noun
         amount = f"{shown(asked, resource)} " if asked else "enough "
-        asks = f"each worker asks for {amount}{noun}" if asked else f"a worker asks for more {noun} than is free"
-        also = [resource_noun(one.about) for one in short if one.about != resource]
-        more = f" (and too little {joined(also)})" if also else ""
+        are, much = ("are", "many") if is_counted(resource) else ("is", "much")
+        asks = f"each worker asks for {amount}{noun}" if asked else f"a worker asks for more {noun} than {are} free"
+        also = [too_little(one.about) for one in short if one.about != resource]
+        more = f" (and {joined(also)})" if also else ""
         field = _FIELDS.get(
             resource, "spec.resources.gpus" if noun in ("GPU", "GPUs") else f"what the pod asks of {resource}"
         )
@@ -144,7 +154,7 @@ class _Reading:
         evidence = self._scale_up()
         found = [] if self.nodes is None else rooms(self._usable(), self.situation.pods_on_nodes, resource)
         if not found or asked is None:
-            clause = f"{asks}, and no node has so much left{more}" if asked else f"{asks}{more}"
+            clause = f"{asks}, and no node has so {much} left{more}" if asked else f"{asks}{more}"
             look = Step("what each node has left", "kubectl describe nodes | grep -A 8 'Allocated resources'")
             return self._with_words(Finding("InsufficientResources", clause, evidence, (wait, look)))
         largest = max(found, key=lambda room: room.allocatable)
@@ -161,7 +171,7 @@ class _Reading:
             clause = f"{asks}, and the largest node, {largest.node}, has {limit} in all{more}"
             wait = Step(f"ask for at most {limit} in {field} and use more workers; waiting can't help")
         elif nearest.free is None:
-            clause = f"{asks}, and no node has so much left{more}"
+            clause = f"{asks}, and no node has so {much} left{more}"
         else:
             free, of = shown(max(nearest.free, Decimal(0)), resource), shown(nearest.allocatable, resource)
             clause = f"{asks}, and the nearest node, {nearest.node}, has {free} of {of} free{more}"
@@ -332,7 +342,7 @@ def _count(one: Exclusion) -> int:
 
 def _meaning(one: Exclusion) -> str:
     if one.kind == "resource":
-        return f"with too little {resource_noun(one.about)} left"
+        return f"with {too_little(one.about)} left"
     if one.kind == "taint":
         return (
             f"with the taint {one.about.rstrip(': ')}, which isn't tolerated"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from trainmaster.client.diagnosis.room import requests_of, rooms, shown
+from trainmaster.client.diagnosis.room import requests_of, rooms, shown, too_little
 
 
 def node(name: str, gpus: str) -> dict[str, Any]:
@@ -34,6 +34,15 @@ def test_a_pod_asks_for_its_containers_together_or_its_largest_init_container() 
     spec = {"containers": [asks("500m"), asks("1")], "initContainers": [asks("2")]}
     assert requests_of({"spec": spec})["cpu"] == 2
     assert requests_of({"spec": {"containers": [asks("nonsense")]}})["cpu"] == 0
+
+
+def test_what_is_counted_is_too_few_and_what_is_measured_too_little() -> None:
+    assert [too_little(each) for each in ("nvidia.com/gpu", "pods", "memory", "cpu")] == [
+        "too few GPUs",
+        "too few places for pods",
+        "too little memory",
+        "too little CPU",
+    ]
 
 
 def test_amounts_are_written_as_in_a_manifest() -> None:
