@@ -29,6 +29,8 @@ from trainmaster.cli.wrong_values import reworded
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 Function = TypeVar("Function", bound=Callable[..., Any])
+# A metavar may have brackets of its own: [[FILE | -- COMMAND...]]...
+_IN_BRACKETS_TWICE = re.compile(r"^\[(\[.*\])\](\.\.\.)?$")
 _COMMANDS, _OPTIONS = "Commands", "Options"
 _called = "kubectl dtj"
 
@@ -79,8 +81,9 @@ class Command(TyperCommand):
         return first_sentence(self.help)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns the usage line's words: what is needed stands plain, what isn't in brackets."""
-        return [piece.translate({ord("{"): None, ord("}"): None}) for piece in super().collect_usage_pieces(ctx)]
+        """Returns the usage line's words: what is needed stands plain, what isn't in brackets, once."""
+        pieces = [piece.translate({ord("{"): None, ord("}"): None}) for piece in super().collect_usage_pieces(ctx)]
+        return [_IN_BRACKETS_TWICE.sub(r"\1", piece) for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes the arguments, then the options by section."""

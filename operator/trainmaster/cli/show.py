@@ -202,6 +202,12 @@ def failure_summary(job: TrainingJob) -> str:
     return f"{failure.reason}{rank}{code}"
 
 
+def outcome(job: TrainingJob) -> str:
+    """Returns what a command says that has waited for a job: raises: Failed (Error of rank 1, exit code 1)."""
+    summary = failure_summary(job)
+    return f"{job.name}: {job.phase}" + (f" ({summary})" if summary else "")
+
+
 def job_end(job: TrainingJob) -> str:
     """Returns one sentence about how a job ended, with the operator's message."""
     ended = next((each for each in job.status.conditions if each.type == job.phase and each.message), None)

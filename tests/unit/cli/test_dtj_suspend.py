@@ -19,7 +19,7 @@ def suspended(**status: Any) -> dict[str, Any]:
 
 def test_suspend_and_resume_are_a_small_patch_each(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"PATCH {JOBS}/reviews": job(**RUNNING)}
-    assert run("suspend", "reviews").output == "reviews: to be suspended\n"
+    assert run("suspend", "reviews").stdout == "reviews: to be suspended\n"
     transport.answers[f"GET {JOBS}/reviews"] = suspended(phase="Suspended")
     assert run("resume", "reviews").output == "reviews: to go on\n"
     assert [body for method, _, _, body in transport.asked if method == "PATCH"] == [
@@ -61,3 +61,54 @@ def test_of_several_jobs_those_that_are_refused_are_reported_and_the_others_are_
     result = run("suspend", "gone", "dtj/reviews", "reviews")
     assert (result.exit_code, result.stdout) == (1, "reviews: to be suspended\n")
     assert result.stderr.startswith("error: There is no job gone in namespace default; ")
+
+
+def warning(transport: FakeTransport, spec: dict[str, Any], **status: Any) -> str:
+    """What `suspend` says on stderr of a job that it suspends."""
+    found = job(**{**RUNNING, **status})
+    found["spec"] |= spec
+    transport.answers = {f"GET {JOBS}/reviews": found, f"PATCH {JOBS}/reviews": found}
+    result = run("suspend", "reviews")
+    assert (result.exit_code, result.stdout) == (0, "reviews: to be suspended\n")
+    return str(result.stderr)
+
+
+def volumes(*sources: dict[str, Any]) -> dict[str, Any]:
+    return {"podTemplate": {"spec": {"volumes": [{"name": "v", **source} for source in sources]}}}
+
+
+EMPTY_DIR = {"checkpoint": {"volume": {"emptyDir": True}, "path": "/checkpoints"}}
+
+
+def test_suspend_warns_that_checkpoints_on_an_empty_dir_go_with_the_pods(transport: FakeTransport) -> None:
+    assert warning(transport, EMPTY_DIR) == (
+        "warning: the checkpoints of reviews are on an emptyDir, which goes with its pods: it begins at step 0 when it "
+        "is resumed; a job whose spec.checkpoint.volume.claimName names a claim keeps its checkpoints\n"
+    )
+
+
+@pytest.mark.parametrize("spec", [{}, volumes({"emptyDir": {}}, {"configMap": {"name": "c"}}, {})], ids=str)
+def test_suspend_warns_where_no_volume_outlives_the_pods(transport: FakeTransport, spec: dict[str, Any]) -> None:
+    assert warning(transport, spec) == (
+        "warning: reviews has no spec.checkpoint, and what it saves in its pods goes with them: it begins at step 0 "
+        "when it is resumed, unless its script saves elsewhere; a job whose spec.checkpoint.volume.claimName names a "
+        "claim keeps its checkpoints\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"checkpoint": {"volume": {"claimName": "checkpoints"}, "path": "/checkpoints"}},
+        {"checkpoint": {"volume": {"hostPath": "/data"}, "path": "/checkpoints"}},
+        volumes({"emptyDir": {}}, {"persistentVolumeClaim": {"claimName": "checkpoints"}}),
+        volumes({"nfs": {"server": "s", "path": "/"}}),
+    ],
+    ids=str,
+)
+def test_suspend_warns_of_no_volume_that_outlives_the_pods(transport: FakeTransport, spec: dict[str, Any]) -> None:
+    assert warning(transport, spec) == ""
+
+
+def test_suspend_warns_of_no_job_that_has_not_begun(transport: FakeTransport) -> None:
+    assert warning(transport, EMPTY_DIR, attempt=0, phase="Pending") == ""

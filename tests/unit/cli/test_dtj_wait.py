@@ -29,6 +29,16 @@ def test_wait_says_why_a_job_failed_that_no_rank_failed(transport: FakeTransport
     assert "reviews: Failed (DeadlineExceeded: active for longer than 60 s)" in run("wait", "reviews").output
 
 
+@pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
+def test_submit_says_as_wait_does_how_the_job_ended(transport: FakeTransport, phase: str, code: int) -> None:
+    ended = job(**{**RUNNING, "phase": phase})
+    transport.answers = {f"POST {JOBS}": job(), f"GET {JOBS}/reviews": ended}
+    submitted = run("submit", "--name", "reviews", "--image", "i", "--wait", "--", "make")
+    waited = run("wait", "reviews")
+    assert (submitted.exit_code, submitted.stdout.splitlines()[1:]) == (code, waited.stdout.splitlines())
+    assert f"reviews: {phase}" in submitted.stdout and phase not in submitted.stderr
+
+
 @pytest.mark.parametrize(
     ("phase", "wanted", "code"),
     [("Succeeded", "running", 0), ("Succeeded", "failed", 1), ("Succeeded", "Suspended", 1), ("Failed", "failed", 0)],

@@ -80,3 +80,11 @@ def test_every_module_of_commands_is_registered() -> None:
 
     found = {f"{commands.__name__}.{module.name}" for module in pkgutil.iter_modules(commands.__path__)}
     assert found == {module_of(name) for name in NAMES}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("submit", "[FILE | -- COMMAND...]"), ("push", "NAME DIR"), ("why", "[NAME]"), ("wait", "NAME...")],
+)
+def test_a_usage_line_has_brackets_once(command: str, words: str) -> None:
+    assert run(command, "--help").output.startswith(f"Usage: kubectl dtj {command} [OPTIONS] {words}\n")

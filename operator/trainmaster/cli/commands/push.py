@@ -30,8 +30,8 @@ def push(
     name: JobName,
     folder: Annotated[
         Path,
-        typer.Argument(metavar="[DIR]", help="Folder of the code.", show_default=False, autocompletion=complete_path),
-    ] = Path(),
+        typer.Argument(metavar="DIR", help="Folder of the code.", autocompletion=complete_path),
+    ],
     wait: Annotated[bool, typer.Option(help="Wait until the new code's ranks are up.")] = True,
     timeout: Annotated[
         float | None,
@@ -45,10 +45,12 @@ def push(
 ) -> None:
     """Bring new code into a job that was submitted with --code.
 
-    Its ranks save a checkpoint and start again with it, in the same pods. It takes none of maxRestarts.
+    Its ranks save a checkpoint and start again with it, in the same pods. It takes none of maxRestarts. DIR takes the
+    place of all the code that the job has; where it lacks the job's script, the push is refused.
     """
-    from trainmaster.cli.show import failure_summary
+    from trainmaster.cli.show import outcome
     from trainmaster.client.code import archive_folder, push_code
+    from trainmaster.client.code.archive import size_text
 
     jobs = connection.client()
     began = time.monotonic()
@@ -57,7 +59,8 @@ def push(
         say(f"left out: {each}", error=True)
     find_job(jobs, name)
     pushed = push_code(jobs, name, archive)
-    code = f"{archive.digest[:12]} ({len(archive.sizes)} files, {len(archive.data) / 1000:.1f} KB)"
+    files = "1 file" if len(archive.sizes) == 1 else f"{len(archive.sizes)} files"
+    code = f"{archive.digest[:12]} ({files}, {size_text(len(archive.data))})"
     if not pushed.changed:
         say(f"{name}: has this code already, {code}")
         return
@@ -72,7 +75,10 @@ def push(
         return job.finished or (job.status.code_digest == archive.digest and job.phase == "Running")
 
     job = jobs.wait(name, until=runs, timeout=WAIT_SECONDS if timeout is None else timeout)
-    if job.phase == "Failed":
-        say(failure_summary(job), error=True)
-        raise typer.Exit(1)
+    if job.finished:
+        ran = job.status.code_digest == archive.digest
+        say(outcome(job) + ("" if ran else "; the new code never ran"))
+        if job.phase == "Failed" or not ran:
+            raise typer.Exit(1)
+        return
     say(f"{name}: it runs in attempt {job.status.attempt}, {time.monotonic() - began:.1f} s after the push")

@@ -13,7 +13,7 @@ app = Part()
 @app.command()
 @connected
 def resume(connection: Connection, names: JobNames) -> None:
-    """Let suspended jobs go on from their checkpoint."""
+    """Let suspended jobs go on, from their checkpoint where its volume has outlived their pods."""
     jobs = connection.client()
 
     def one(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -64,7 +65,7 @@ def submit(
 
     --code brings a folder's code without an image, apart from what .gitignore and .trainmasterignore leave out.
     """
-    from trainmaster.cli.show import failure_summary
+    from trainmaster.cli.show import outcome
     from trainmaster.cli.submission import Flags, manifest_from_file, manifest_from_flags, require_valid, split_words
     from trainmaster.client.code import archive_folder, submit_with_code
     from trainmaster.client.code.submitting import with_code
@@ -94,9 +95,9 @@ def submit(
     where = f" -n {jobs.namespace}" if connection.namespace is not None else ""
     say(f"{called()} logs -f{where} {job.name} shows what it prints", error=True)
     if archive is not None:
-        say(f"{called()} push{where} {job.name} {code} brings new code into it", error=True)
+        say(f"{called()} push{where} {job.name} {quote(str(code))} brings new code into it", error=True)
     if wait:
         ended = jobs.wait(job.name)
-        say(failure_summary(ended) if ended.phase == "Failed" else f"{job.name}: {ended.phase}")
+        say(outcome(ended))
         if ended.phase != "Succeeded":
             raise typer.Exit(1)

@@ -48,7 +48,7 @@ def wait(
 
     Exits with 0 when all succeeded or are in that phase, 1 when one ended otherwise, 3 when the time is over.
     """
-    from trainmaster.cli.show import failure_summary
+    from trainmaster.cli.show import outcome
 
     if phase.lower() not in wait_targets():
         kubectls = "; kubectl wait has conditions and delete" if "=" in phase or phase.lower() == "delete" else ""
@@ -67,7 +67,7 @@ def wait(
             until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
             timeout=left,
         )
-        say(f"{name}: {job.phase}" + (f" ({failure_summary(job)})" if failure_summary(job) else ""))
+        say(outcome(job))
         if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
             missed.append(name)
 

@@ -1,6 +1,7 @@
 """The user's code comes to a job without an image: a folder becomes an archive, which is put where the pods mount it.
 
 - `archive` makes the same bytes of the same files, so that the digest says whether anything has changed.
+- `scripts` refuses an archive that lacks the script that the job runs.
 - `places` writes them into the job's ConfigMap.
 - `claims` brings what is too large for that onto a volume, by a pod of the job's own image.
 - `submitting` puts both in order with the job: `submit_with_code`, `push_code`.

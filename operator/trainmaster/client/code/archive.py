@@ -13,7 +13,7 @@ import posixpath
 import stat
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ ALWAYS_LEFT_OUT = frozenset(
 )
 # Files that a refusal names, the largest first.
 NAMED_FILES = 5
+_KB = 1000
 _MB = 1_000_000
 
 
@@ -50,13 +51,14 @@ class Archive:
     """Archive is a tar file, compressed with gzip, and what is in it.
 
     `sizes` has the bytes of each file by its path. `left_out` names what was found and isn't in it, apart from what
-    ignore files and caches leave out.
+    ignore files and caches leave out. `folder` is where the files are from; empty: no folder.
     """
 
     data: bytes
     digest: str
     sizes: Mapping[str, int]
     left_out: tuple[str, ...] = ()
+    folder: str = field(default="", compare=False)
 
     def largest(self) -> str:
         """Returns the largest files with their sizes, for a sentence."""
@@ -68,7 +70,7 @@ def archive_folder(folder: str | Path) -> Archive:
     root = Path(folder)
     if not root.is_dir():
         what = "is no folder" if root.exists() else "is not there"
-        raise InvalidRequest(f"{folder} {what}: give the folder that the code is in, such as --code .")
+        raise InvalidRequest(f"{folder} {what}: give the folder that the code is in, such as .")
     files: dict[str, bytes | str] = {}
     executables: set[str] = set()
     left_out: list[str] = []
@@ -83,8 +85,8 @@ def archive_folder(folder: str | Path) -> Archive:
         if total > MAX_UNPACKED_CODE_BYTES or len(files) >= MAX_CODE_FILES:
             sizes = {**_sizes(files), name: found.st_size}
             raise InvalidRequest(
-                f"{folder} has more than {MAX_CODE_FILES} files or {MAX_UNPACKED_CODE_BYTES // _MB} MB; leave data and "
-                f"checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
+                f"{folder} has more than {MAX_CODE_FILES} files or {size_text(MAX_UNPACKED_CODE_BYTES)}; leave data "
+                f"and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
             )
         try:
             files[name] = place.read_bytes()
@@ -94,12 +96,20 @@ def archive_folder(folder: str | Path) -> Archive:
             executables.add(name)
     if not any(isinstance(content, bytes) for content in files.values()):
         raise InvalidRequest(f"{folder} has no files, apart from what is ignored; give the folder that the code is in")
-    return _pack(files, executables, tuple(left_out))
+    return _pack(files, executables, tuple(left_out), str(folder))
 
 
 def archive_files(files: Mapping[str, bytes]) -> Archive:
     """Returns the archive of files by their paths in it. Raises InvalidRequest where they are too large."""
-    return _pack(dict(files), set(), ())
+    return _pack(dict(files), set(), (), "")
+
+
+def size_text(count: int) -> str:
+    """Returns a number of bytes for a sentence: 512 bytes, 34.1 KB, 1.5 MB."""
+    if count < _KB:
+        return f"{count} byte{'' if count == 1 else 's'}"
+    # What would be rounded to 1000.0 KB is 1.0 MB.
+    return f"{count / _KB:.1f} KB" if count < _MB - _KB / 20 else f"{count / _MB:.1f} MB"
 
 
 def _walk(
@@ -172,7 +182,7 @@ def _stays_inside(path: PurePosixPath, target: str) -> bool:
     return end != ".." and not end.startswith("../")
 
 
-def _pack(files: Mapping[str, bytes | str], executables: set[str], left_out: tuple[str, ...]) -> Archive:
+def _pack(files: Mapping[str, bytes | str], executables: set[str], left_out: tuple[str, ...], folder: str) -> Archive:
     """Returns the archive of files (bytes) and links (their targets)."""
     packed = io.BytesIO()
     # The name, time and owner of a file's making are no part of it.
@@ -190,10 +200,10 @@ def _pack(files: Mapping[str, bytes | str], executables: set[str], left_out: tup
     sizes = _sizes(files)
     if len(data) > MAX_CODE_BYTES:
         raise InvalidRequest(
-            f"the code has {len(data) / _MB:.1f} MB compressed, and a job takes {MAX_CODE_BYTES / _MB:.0f} MB at most; "
+            f"the code has {size_text(len(data))} compressed, and a job takes {size_text(MAX_CODE_BYTES)} at most; "
             f"leave data and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
         )
-    return Archive(data, sha256(data).hexdigest(), sizes, left_out)
+    return Archive(data, sha256(data).hexdigest(), sizes, left_out, folder)
 
 
 def _sizes(files: Mapping[str, bytes | str]) -> dict[str, int]:
@@ -202,4 +212,4 @@ def _sizes(files: Mapping[str, bytes | str]) -> dict[str, int]:
 
 def _largest(sizes: Mapping[str, int]) -> str:
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:NAMED_FILES]
-    return ", ".join(f"{name} ({sizes[name] / _MB:.1f} MB)" for name in largest)
+    return ", ".join(f"{name} ({size_text(sizes[name])})" for name in largest)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.client.code.archive import Archive
+from trainmaster.client.code.archive import Archive, size_text
 from trainmaster.client.code.claims import upload_to_claim
 from trainmaster.client.code.places import (
     MAX_CONFIG_MAP_BYTES,
@@ -19,6 +19,7 @@ from trainmaster.client.code.places import (
     replace_archive,
     require_free,
 )
+from trainmaster.client.code.scripts import require_script
 from trainmaster.client.errors import ClientError, InvalidRequest
 from trainmaster.client.jobs import JobClient, TrainingJob, require_name
 
@@ -34,13 +35,17 @@ class Pushed:
 
 
 def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None = None) -> dict[str, Any]:
-    """Returns a job's manifest with `spec.code`. Raises InvalidRequest where the archive has no place to go."""
+    """Returns a job's manifest with `spec.code`.
+
+    Raises InvalidRequest where the archive has no place to go, or lacks the script that the job runs.
+    """
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
     require_name(name)
     spec = body.setdefault("spec", {})
     if spec.get("code") is not None:
         raise InvalidRequest("spec.code is in the manifest and code is given beside it; remove one of the two")
+    require_script(name, spec, archive)
     spec["code"] = {"digest": archive.digest}
     if claim is None and fits_config_map(archive):
         spec["code"]["configMap"] = config_map_name(name)
@@ -48,7 +53,7 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
     claim = claim or _checkpoint_claim(spec)
     if claim is None:
         raise InvalidRequest(
-            f"the code has {len(archive.data) / 1e6:.1f} MB compressed, and a ConfigMap holds "
+            f"the code has {size_text(len(archive.data))} compressed, and a ConfigMap holds "
             f"{MAX_CONFIG_MAP_BYTES // 1000} KB: name a claim for it by --code-claim, set "
             f"spec.checkpoint.volume.claimName, or ignore what isn't code: the largest are {archive.largest()}"
         )
@@ -83,7 +88,8 @@ def submit_with_code(
 def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
     """Brings new code into a job; its ranks save a checkpoint and start again with it, in the same pods.
 
-    Raises JobNotFound, and InvalidRequest for a job that has ended or was submitted without code.
+    Raises JobNotFound, and InvalidRequest for a job that has ended, was submitted without code, or runs a script that
+    the archive lacks.
     """
     job = jobs.get(name)
     if job.finished:
@@ -97,13 +103,14 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
         )
     if code["digest"] == archive.digest:
         return Pushed(job, changed=False)
+    require_script(name, job.raw["spec"], archive)
     if code.get("claim") is not None:
         upload_to_claim(jobs, name, job.raw["spec"], archive, beside=job)
     elif fits_config_map(archive):
         replace_archive(jobs, job, code["configMap"], archive)
     else:
         raise InvalidRequest(
-            f"the code has {len(archive.data) / 1e6:.1f} MB compressed, and job {name} keeps its code in a ConfigMap, "
+            f"the code has {size_text(len(archive.data))} compressed, and job {name} keeps its code in a ConfigMap, "
             f"which holds {MAX_CONFIG_MAP_BYTES // 1000} KB: ignore what isn't code, or submit the job anew with "
             f"--code-claim; the largest are {archive.largest()}"
         )

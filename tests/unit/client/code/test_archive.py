@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.client.code import archive as module
-from trainmaster.client.code.archive import Archive, archive_files, archive_folder
+from trainmaster.client.code.archive import Archive, archive_files, archive_folder, size_text
 from trainmaster.client.errors import InvalidRequest
 
 
@@ -93,11 +93,11 @@ def test_too_much_is_refused_with_the_largest_files(tmp_path: Path, monkeypatch:
     write(tmp_path, "train.py")
     (tmp_path / "weights.bin").write_bytes(os.urandom(40_000))
     with pytest.raises(
-        InvalidRequest, match=r"by a \.trainmasterignore: the largest are weights\.bin \(0\.0 MB\), train"
+        InvalidRequest, match=r"by a \.trainmasterignore: the largest are weights\.bin \(40\.0 KB\), train"
     ):
         archive_folder(tmp_path)
     monkeypatch.setattr(module, "MAX_UNPACKED_CODE_BYTES", 10_000)
-    with pytest.raises(InvalidRequest, match=r"more than 20000 files or 0 MB.* weights\.bin"):
+    with pytest.raises(InvalidRequest, match=r"more than 20000 files or 10.0 KB.* weights\.bin"):
         archive_folder(tmp_path)
 
 
@@ -108,3 +108,19 @@ def test_what_is_no_folder_of_code_is_refused(tmp_path: Path, name: str) -> None
     sentences = {"nowhere": "is not there", "file.py": "is no folder", "empty": "has no files"}
     with pytest.raises(InvalidRequest, match=sentences[name]):
         archive_folder(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (999, "999 bytes"),
+        (34_100, "34.1 KB"),
+        (999_949, "999.9 KB"),
+        (999_950, "1.0 MB"),
+        (1_501_000, "1.5 MB"),
+    ],
+)
+def test_a_size_is_said_in_the_unit_that_fits(count: int, text: str) -> None:
+    assert size_text(count) == text
