@@ -15,14 +15,14 @@
 | `commands/logs` | `test_dtj`, `test_following` |
 | `commands/mcp` | `test_mcp` |
 | `commands/operator` | `test_settings_options` |
-| `commands/push` | `cluster/test_code` |
+| `commands/push` | `test_dtj_push`, `cluster/test_code` |
 | `commands/render` | `test_manifests` |
 | `commands/restart` | `cluster/test_code` |
 | `commands/resume` | `test_dtj_suspend` |
 | `commands/scale` | `test_dtj_suspend` |
 | `commands/stacks` | `test_dtj_stacks`, `cluster/test_stacks` |
 | `commands/status` | `test_dtj_status` |
-| `commands/submit` | `test_submission`, `cluster/test_code` |
+| `commands/submit` | `test_submission`, `test_dtj_wait`, `cluster/test_code` |
 | `commands/suspend` | `test_dtj_suspend` |
 | `commands/top` | `test_hostile_text` |
 | `commands/validate` | `test_manifests` |

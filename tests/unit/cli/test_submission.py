@@ -116,3 +116,26 @@ def test_a_command_keeps_every_word_behind_the_first_two_dashes() -> None:
     exit_code, text = submit("--image", "i", "--", "make", "--", "-x", "a.yaml")
     assert exit_code == 0, text
     assert yaml.safe_load(text)["spec"]["command"] == ["make", "--", "-x", "a.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"), [("", "spec: says nothing of workers"), ("[python]", "spec is no mapping")]
+)
+def test_code_for_a_manifest_without_fields_is_a_sentence(folder: Path, spec: str, sentence: str) -> None:
+    job = folder / "job.yaml"
+    job.write_text(
+        f"apiVersion: trainmaster.dev/v1alpha1\nkind: DistributedTrainingJob\nmetadata: {{name: a}}\nspec: {spec}\n"
+    )
+    exit_code, text = submit(str(job), "--code", str(folder / "src"))
+    assert exit_code == 1 and sentence in text, text
+
+
+def test_code_that_lacks_the_manifests_script_is_refused(folder: Path) -> None:
+    job = folder / "job.yaml"
+    job.write_text(
+        "apiVersion: trainmaster.dev/v1alpha1\nkind: DistributedTrainingJob\nmetadata: {name: a}\n"
+        "spec: {workers: 1, command: [python, src/train.py]}\n"
+    )
+    exit_code, text = submit(str(job), "--code", str(folder / "src"))
+    assert exit_code == 1
+    assert text.startswith("error: job a runs src/train.py, and the code of ")

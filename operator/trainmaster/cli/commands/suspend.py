@@ -34,7 +34,7 @@ def suspend(connection: Connection, names: JobNames) -> None:
             return
         jobs.suspend(name)
         say(f"{name}: to be suspended")
-        lost = _lost_checkpoints(job)
+        lost = _lost_checkpoints(name, job)
         if lost is not None:
             say(
                 f"warning: {lost}; a job whose spec.checkpoint.volume.claimName names a claim keeps its checkpoints",
@@ -44,7 +44,7 @@ def suspend(connection: Connection, names: JobNames) -> None:
     for_each(names, one)
 
 
-def _lost_checkpoints(job: TrainingJob) -> str | None:
+def _lost_checkpoints(name: str, job: TrainingJob) -> str | None:
     """Returns what goes with the pods of a job that is suspended; None: nothing, or that isn't known."""
     if job.status.attempt == 0:
         return None
@@ -54,14 +54,14 @@ def _lost_checkpoints(job: TrainingJob) -> str | None:
         if not (checkpoint.get("volume") or {}).get("emptyDir"):
             return None
         return (
-            f"the checkpoints of {job.name} are on an emptyDir, which goes with its pods: it begins at step 0 when it "
+            f"the checkpoints of {name} are on an emptyDir, which goes with its pods: it begins at step 0 when it "
             "is resumed"
         )
     volumes = ((spec.get("podTemplate") or {}).get("spec") or {}).get("volumes") or []
     if not all(map(_is_short_lived, volumes)):
         return None
     return (
-        f"{job.name} has no spec.checkpoint, and what it saves in its pods goes with them: it begins at step 0 when it "
+        f"{name} has no spec.checkpoint, and what it saves in its pods goes with them: it begins at step 0 when it "
         "is resumed, unless its script saves elsewhere"
     )
 

@@ -42,7 +42,9 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
     require_name(name)
-    spec = body.setdefault("spec", {})
+    spec = body["spec"] = body.get("spec") or {}
+    if not isinstance(spec, dict):
+        raise InvalidRequest("spec is no mapping of fields; give workers and command there")
     if spec.get("code") is not None:
         raise InvalidRequest("spec.code is in the manifest and code is given beside it; remove one of the two")
     require_script(name, spec, archive)
