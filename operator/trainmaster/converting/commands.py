@@ -1,7 +1,6 @@
 """Command lines that start torchrun become the program that it starts, and what its options ask for.
 
-Trainmaster starts torchrun itself and gives it a rendezvous of its own in each attempt. Options: torch 2.13,
-torch/distributed/run.py.
+Trainmaster starts torchrun itself and gives it a rendezvous of its own in each attempt.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
+from trainmaster.api.torchrun_words import FLAGS, VALUES, is_python, option_of
+
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _SHELL = re.compile(r"(ba|da|z|k)?sh")
 _SHELL_OPTION = re.compile(r"-[a-z]*c")
@@ -21,34 +21,6 @@ _NOT_ONE_COMMAND = re.compile(r"[;&|<>`(){}*?!~\[\]\n#]|\$\(")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
-_FLAGS = {"standalone", "use_env", "module", "no_python", "run_path", "virtual_local_rank"}
-_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
-_VALUES = {
-    "nnodes",
-    "nproc_per_node",
-    "rdzv_backend",
-    "rdzv_endpoint",
-    "rdzv_id",
-    "rdzv_conf",
-    "max_restarts",
-    "monitor_interval",
-    "start_method",
-    "event_log_handler",
-    "role",
-    "log_dir",
-    "redirects",
-    "tee",
-    "local_ranks_filter",
-    "node_rank",
-    "master_addr",
-    "master_port",
-    "local_addr",
-    "logs_specs",
-    "duplicate_stdout_filters",
-    "duplicate_stderr_filters",
-    "numa_binding",
-    "signals_to_handle",
-}
 # With one of these the command stays torchrun's: they change how a rank is started.
 _OF_RANKS = {"run_path", "virtual_local_rank", "numa_binding", "signals_to_handle"}
 # Options of a script's torchrun that would hold it to one rendezvous.
@@ -86,11 +58,6 @@ class Command:
         )
 
 
-def is_python(word: str) -> bool:
-    """Returns whether a word is an interpreter of Python."""
-    return _PYTHON.fullmatch(posixpath.basename(word)) is not None
-
-
 def read_command(command: Sequence[str], args: Sequence[str]) -> Command:
     """Returns what a container's command and args start."""
     words = [*command, *args]
@@ -126,13 +93,13 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
     at = begin
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         name, given, value = words[at].partition("=")
-        option = _SHORT.get(name, name.removeprefix("--").replace("-", "_"))
+        option = option_of(name)
         used = [words[at]]
-        if option in _VALUES and not given:
+        if option in VALUES and not given:
             at += 1
             value = words[at] if at < len(words) else ""
             used.append(value)
-        elif option not in _VALUES | _FLAGS:
+        elif option not in VALUES | FLAGS:
             # An option of a newer torch: whether it takes a value isn't known.
             return Command(tuple(words[:of_command]), tuple(words[of_command:]), by_torchrun=True)
         options[option], spelled[option] = value, used

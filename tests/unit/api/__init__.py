@@ -35,6 +35,7 @@
 | `signing` | `unit/controller/keys/test_signing_keys` |
 | `stacks` | `unit/controller/keeping/test_stacks` |
 | `stamped_lines` | `unit/cli/logs/test_printing` |
+| `torchrun_words` | `unit/converting/test_commands`, `unit/client/code/test_scripts` |
 | `training_schema` | `test_training`, `trainer/test_training_schema` |
 | `values` | `test_sentences`, `test_agreement` |
 | `v1alpha1/base_models` | `test_agreement`, `test_crd` |

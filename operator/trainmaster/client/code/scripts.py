@@ -13,43 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainmaster.api.torchrun_words import FLAGS, VALUES, is_python, option_of
 from trainmaster.client.code.archive import Archive
 from trainmaster.client.errors import InvalidRequest
 
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
 # https://docs.python.org/3/using/cmdline.html; behind -c and -m stands no script.
 _PYTHON_FLAGS, _PYTHON_FLAGS_WITH_VALUE = "bBdEiIOPqRsSuvx", "WX"
-# torch.distributed.run.get_args_parser of torch 2.13. -m and --no-python run no script of a path.
-_TORCHRUN_FLAGS = ("--standalone", "--run-path", "--virtual-local-rank")
-_TORCHRUN_OPTIONS = (
-    "--nnodes",
-    "--nproc-per-node",
-    "--rdzv-backend",
-    "--rdzv-endpoint",
-    "--rdzv-id",
-    "--rdzv-conf",
-    "--max-restarts",
-    "--monitor-interval",
-    "--start-method",
-    "--event-log-handler",
-    "--role",
-    "--log-dir",
-    "-r",
-    "--redirects",
-    "-t",
-    "--tee",
-    "--local-ranks-filter",
-    "--duplicate-stdout-filters",
-    "--duplicate-stderr-filters",
-    "--node-rank",
-    "--master-addr",
-    "--master-port",
-    "--local-addr",
-    "--logs-specs",
-    "--numa-binding",
-    "--signals-to-handle",
-    "--shutdown-timeout",
-)
+# Behind these torchrun runs no script of a path, or not as Python's own command line does.
+_NO_SCRIPT = {"module", "no_python", "use_env"}
 # A container of the user's that knows the folder of the code may write into it (rendering/paths.py).
 _STATE = re.compile("trainmaster.state")
 
@@ -99,7 +70,7 @@ def _script(words: Sequence[str]) -> str | None:
     program = posixpath.basename(words[0]) if words else ""
     if program == "torchrun":
         return _script_of_torchrun(words[1:])
-    return _script_of_python(words[1:]) if _PYTHON.fullmatch(program) else None
+    return _script_of_python(words[1:]) if is_python(program) else None
 
 
 def _script_of_python(words: Sequence[str]) -> str | None:
@@ -126,12 +97,12 @@ def _script_of_torchrun(words: Sequence[str]) -> str | None:
         word = rest.pop(0)
         if not word.startswith("-"):
             return word or None
-        option, has_value, _ = word.partition("=")
-        option = option.replace("_", "-")
-        if option in _TORCHRUN_OPTIONS:
+        name, has_value, _ = word.partition("=")
+        option = option_of(name)
+        if option in VALUES | {"shutdown_timeout"}:
             if not has_value:
                 del rest[:1]
-        elif option not in _TORCHRUN_FLAGS or has_value:
+        elif option not in FLAGS - _NO_SCRIPT or has_value:
             return None
     return None
 

@@ -1,0 +1,49 @@
+"""Words of a command are known here: whether they start Python, and torchrun's options.
+
+Options: torch 2.13, torch/distributed/run.py.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
+FLAGS = {"standalone", "use_env", "module", "no_python", "run_path", "virtual_local_rank"}
+_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
+VALUES = {
+    "nnodes",
+    "nproc_per_node",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "rdzv_conf",
+    "max_restarts",
+    "monitor_interval",
+    "start_method",
+    "event_log_handler",
+    "role",
+    "log_dir",
+    "redirects",
+    "tee",
+    "local_ranks_filter",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "local_addr",
+    "logs_specs",
+    "duplicate_stdout_filters",
+    "duplicate_stderr_filters",
+    "numa_binding",
+    "signals_to_handle",
+}
+
+
+def is_python(word: str) -> bool:
+    """Returns whether a word is an interpreter of Python."""
+    return _PYTHON.fullmatch(posixpath.basename(word)) is not None
+
+
+def option_of(word: str) -> str:
+    """Returns the name of an option without its value: nproc_per_node of --nproc-per-node."""
+    return _SHORT.get(word, word.removeprefix("--").replace("-", "_"))
