@@ -24,8 +24,8 @@ PATTERN = r"step (?P<step>\d+)/(?P<totalSteps>\d+) loss (?P<loss>[\d.]+) .(?P<st
 
 
 def test_what_a_script_prints_is_shown_and_watched(scenario: Scenario) -> None:
-    # It is at that step for as long as this, in which kubectl has to be started on a machine that others use.
-    hang = {"hang": {"progressSeconds": 40}, "maxRestarts": 2}
+    # The last report before the silence is shown while it lasts, and kubectl has to be started meanwhile.
+    hang = {"hang": {"progressSeconds": 20}, "maxRestarts": 2}
     scenario.apply(PRINTS, workers=1, progress={"pattern": PATTERN}, failurePolicy=hang)
 
     scenario.until(lambda: (scenario.status.get("progress") or {}).get("etaSeconds") == round(28 / 120, 1), "its ETA")
@@ -33,7 +33,7 @@ def test_what_a_script_prints_is_shown_and_watched(scenario: Scenario) -> None:
     scenario.succeeds(attempt=2, restarts=1)
     [failure] = scenario.failures
     assert (failure["reason"], failure["rank"]) == ("Hung", 0)
-    assert "at step 12; the limit is failurePolicy.hang.progressSeconds 40 s" in failure["message"]
+    assert "at step 12; the limit is failurePolicy.hang.progressSeconds 20 s" in failure["message"]
     assert scenario.status["progress"]["step"] == 40
     assert scenario.status["progress"]["goodput"] > 0
 

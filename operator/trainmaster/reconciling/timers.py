@@ -10,9 +10,8 @@ from trainmaster.reconciling.actions.assignments import next_touch_at
 from trainmaster.reconciling.observed.lineup import saves_until
 from trainmaster.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation
 from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, stand_in, startup
-from trainmaster.reconciling.status.progress import INTERVAL
+from trainmaster.reconciling.status.progress import progress_due_at
 from trainmaster.reconciling.status.stacks import next_stacks_at
-from trainmaster.reconciling.times import to_seconds
 from trainmaster.wire.assignment import Assignment
 
 # Never spin: a time that has passed without effect is checked again after this.
@@ -42,7 +41,7 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         elastic.grow_at(situation),
         elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
         _unreported_until(situation),
-        _progress_due_at(situation),
+        progress_due_at(situation),
         next_stacks_at(situation) if not situation.terminal else None,
     ]
     yield from (at for at in candidates if at is not None and at > now)
@@ -55,17 +54,3 @@ def _unreported_until(situation: Situation) -> float | None:
     waits = [situation.unreported_seconds(worker) for worker in situation.workers]
     left = [UP_WITHOUT_REPORT_SECONDS - wait for wait in waits if 0 < wait < UP_WITHOUT_REPORT_SECONDS]
     return situation.now + min(left) if left else None
-
-
-def _progress_due_at(situation: Situation) -> float | None:
-    """Returns when young progress is published."""
-    published, at = situation.status.progress, situation.observed.progress_at
-    if (
-        published is None
-        or at is None
-        or situation.terminal
-        or situation.observed.progress_attempt != situation.status.attempt
-    ):
-        return None
-    reported = to_seconds(published.reported_at)
-    return reported + INTERVAL if reported is not None and 0 < at - reported < INTERVAL else None

@@ -17,11 +17,22 @@ def due_progress(situation: Situation, *, is_terminal: bool) -> Progress | None:
     """Returns the progress for whose sake alone a status is written: the newest one, or the one that is published while
     that is younger than INTERVAL. The last progress of a job, and a new section, are always due."""
     old, new = situation.status.progress, newest_progress(situation)
-    if old is None or new is None or old.reported_at is None or new.reported_at is None:
+    if old is None or new is None or is_terminal or old.section != new.section:
         return new
+    published = to_seconds(old.reported_at)
+    # By the clock, not by the newest report: it may be the last one, because the ranks hang.
     # abs: after a clock was set back, news must not wait until it has caught up.
-    is_young = abs((to_seconds(new.reported_at) or 0.0) - (to_seconds(old.reported_at) or 0.0)) < INTERVAL
-    return old if is_young and not is_terminal and old.section == new.section else new
+    is_young = published is not None and abs(situation.now - published) < INTERVAL
+    return old if is_young else new
+
+
+def progress_due_at(situation: Situation) -> float | None:
+    """Returns when news is due that waits because what is published is young; None where there is none."""
+    old = situation.status.progress
+    published = None if old is None else to_seconds(old.reported_at)
+    if situation.terminal or published is None or newest_progress(situation) is old:
+        return None
+    return published + INTERVAL
 
 
 def newest_progress(situation: Situation) -> Progress | None:

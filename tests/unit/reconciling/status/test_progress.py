@@ -61,6 +61,18 @@ def test_it_is_published_every_few_seconds_only() -> None:
     assert progress_of(decided(job(status), training(NOW + 5, step=200), NOW + 5).status).step == 200
 
 
+def test_the_last_report_before_a_silence_is_published_too() -> None:
+    """Ranks that hang report nothing more; what they said last came soon after what is published."""
+    status = decided(job(running()), training()).status
+    silent = training(NOW + 1, step=200)
+    waiting = decided(job(status), silent, NOW + 4)
+    assert (progress_of(waiting.status).step, waiting.requeue_after) == (100, pytest.approx(1.0))
+    shown = decided(job(status), silent, NOW + 5)
+    assert progress_of(shown.status).step == 200
+    after = decided(job(shown.status), silent, NOW + 6)
+    assert after.status == shown.status and (after.requeue_after or 60.0) > 5.0
+
+
 def test_a_status_that_is_written_anyway_has_the_newest() -> None:
     status = decided(job(running()), training()).status
     around = replace(training(NOW + 1, step=200), pods=pods(pod(1, phase="Failed", reason="Evicted")))
