@@ -35,7 +35,7 @@ $(VENV)/.dev: pyproject.toml local/pyproject.toml images/trainer/pyproject.toml 
 demo: $(VENV)/.demo ## Train a real model on a cluster on this machine, and watch it
 	$(BIN)/trainmaster demo
 
-test: $(VENV)/.dev ## Everything: lint, types, layers, generated files, all tests but the soaks
+test: $(VENV)/.dev ## Everything: lint, types, layers, generated files, all tests but the slow ones
 	bash tests/run.sh
 
 test-fast: $(VENV)/.dev ## What takes seconds: the tests below `unit`, no process and no socket
@@ -44,7 +44,7 @@ test-fast: $(VENV)/.dev ## What takes seconds: the tests below `unit`, no proces
 test-flaky: $(VENV)/.dev ## The cluster tests beside two busy processes, again and again: make test-flaky ROUNDS=5
 	bash tests/flaky.sh $(ROUNDS)
 
-test-slow: $(VENV)/.dev ## The soaks that `make test` leaves out
+test-slow: $(VENV)/.dev ## The soaks and repetitions that `make test` leaves out
 	TRAINMASTER_SLOW=1 $(BIN)/pytest -m slow
 
 # All that torch brings, datasets for the tests that `make test` skips without it, and nothing left behind: ten minutes, 7 GB

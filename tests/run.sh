@@ -64,27 +64,26 @@ run_again() {
   [ "${#flaky[@]}" -le "$flaky_limit" ]
 }
 
-stage "lint, types, import layers, generated files" make --no-print-directory lint types generated
+stage "lint, types, import layers, generated files" make --no-print-directory -j 2 --output-sync lint types generated
 stage "fast: no process, no socket (make test-fast)" "${pytest[@]}" -n 2 tests/unit tests/mistakes/unit local/tests/unit
-process_stage "processes and sockets" -n 2 tests/processes local/tests/processes
+process_stage "processes and sockets" -n 2 -m "not slow" tests/processes local/tests/processes
 process_stage "training loop (real torch processes)" -n 2 -m "not slow" tests/trainer
 # One recording, in its order.
 stage "Kubernetes' recorded answers" "${pytest[@]}" "$recorded"
 # One cluster answers to all manifests at once.
 process_stage "mistakes and their sentences, offline and online" tests/mistakes/cluster
-# Mostly waiting: each of three processes has a cluster of its own.
-TRAINMASTER_TEST_RIGHTS=$rights process_stage "cluster (real operator, agents, kubectl, Helm)" -n 3 --dist worksteal \
-  -m "not slow" --ignore "$recorded" tests/cluster local/tests/cluster
+# Mostly waiting: each of three processes has a cluster of its own. The longest come first.
+TRAINMASTER_TEST_RIGHTS=$rights process_stage "cluster (real operator, agents, kubectl, Helm), README's commands" -n 3 \
+  --dist worksteal -m "not slow" --ignore "$recorded" tests/e2e tests/cluster local/tests/cluster
 # Only the whole suite asks for every right, and only the embedded cluster records what is asked for.
 if [ -z "${KUBEBUILDER_ASSETS:-}${TRAINMASTER_TEST_KUBECONFIG:-}" ]; then
   stage "the operator's rights" "$python" -m tests.rights "$rights"
 fi
-process_stage "README's commands" -m "not slow" tests/e2e
 left_out=
 if [ "${TRAINMASTER_SLOW:-}" = 1 ]; then
-  stage "soaks" "${pytest[@]}" -m slow tests local/tests
+  stage "soaks and repetitions" "${pytest[@]}" -m slow tests local/tests
 else
-  left_out="the soaks (marker slow); TRAINMASTER_SLOW=1 runs them too, or make test-slow"
+  left_out="soaks and repetitions (marker slow); TRAINMASTER_SLOW=1 runs them too, or make test-slow"
 fi
 [ ! -s "$failures" ] || stage "failed tests of real processes once more, each alone" run_again
 

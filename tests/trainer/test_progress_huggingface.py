@@ -96,6 +96,8 @@ def test_its_bar_shows_steps_sooner_than_its_reports(job: Job) -> None:
     assert shown["loss"] > 0
 
 
+# As tests/cluster/test_progress has it, with an operator.
+@pytest.mark.slow
 def test_a_rank_that_stands_still_is_named_while_the_reporting_one_waits_for_it(job: Job) -> None:
     agents = start(job, 4000, 0.05, quiet=True, TRAINMASTER_PROGRESS_TIMEOUT="9", TRAINMASTER_FIRST_STEP_TIMEOUT="120")
     stream = Stream(agents[0])

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.trainer.ranks import run_ranks
 from trainmaster.cli.init import Project
 
 
+def script(folder: Path, steps: int) -> str:
+    """What the script prints in a rank."""
+    os.chdir(folder)
+    os.environ["STEPS"] = str(steps)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path("train.py", run_name="__main__")
+    return printed.getvalue()
+
+
 def trained(folder: Path, steps: int) -> list[str]:
-    """What the script prints under torchrun with two ranks, apart from which process each of them is."""
+    """What it prints with two ranks, apart from which process each of them is."""
+    return shown("".join(run_ranks(2, script, folder, steps)))
+
+
+def shown(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line.strip() and " is process " not in line]
+
+
+def trained_by_torchrun(folder: Path, steps: int) -> list[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
     environ = {**os.environ, "STEPS": str(steps), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines() if line.strip() and " is process " not in line]
+    return shown(done.stdout)
 
 
 @pytest.mark.torch
@@ -27,7 +48,7 @@ def test_it_trains_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     for folder in (tmp_path / "interrupted", tmp_path / "whole"):
         folder.mkdir()
         (folder / "train.py").write_text(text)
-    assert trained(tmp_path / "interrupted", 50)[0].startswith("step 50/50 loss ")
+    assert trained_by_torchrun(tmp_path / "interrupted", 50)[0].startswith("step 50/50 loss ")
     then = trained(tmp_path / "interrupted", 60)
     assert then[0] == "goes on after step 50"
     # As if nothing had been.

@@ -100,11 +100,10 @@ def test_local_ranks_are_equal_after_an_average() -> None:
     assert largest_difference(runs[0]["weights"], runs[1]["weights"]) == 0
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_model_of_any_shape_trains_under_fsdp_as_one_process_does(ranks: int) -> None:
+def test_a_model_of_any_shape_trains_under_fsdp_as_one_process_does() -> None:
     """Experts that a rank's batch doesn't reach, and those that no rank's does, are part of it."""
     [alone] = run_ranks(1, _all_shapes, "ddp")
-    for shape, (sharded, results) in run_ranks(ranks, _all_shapes, "fsdp")[-1].items():
+    for shape, (sharded, results) in run_ranks(3, _all_shapes, "fsdp")[-1].items():
         assert largest_difference(sharded, alone[shape][0]) < 1e-10, shape
         assert results["loss"] == pytest.approx(alone[shape][1]["loss"], abs=1e-10), shape
 
@@ -130,7 +129,7 @@ def test_deepseek_trains_under_fsdp_as_under_ddp(tmp_path: Path) -> None:
     options = {"config": fields, "path": str(tmp_path / "text.txt"), "context": 16, "held_out": 0.2}
     task = {"name": "causal-lm", "options": options}
     copied, sharded = (
-        run_ranks(4, _trained, config(task=task, steps=3, parallel={"strategy": strategy}))[0]
+        run_ranks(2, _trained, config(task=task, steps=3, parallel={"strategy": strategy}))[0]
         for strategy in ("ddp", "fsdp")
     )
     assert largest_difference(sharded, copied) < 1e-10

@@ -20,7 +20,7 @@ CLUSTER, TRAINER = "tests/cluster", "tests/trainer"
     [
         pytest.param({CLUSTER: [("a", 1), ("b", 1)]}, 0, ["a", "b"], id="two are flaky"),
         pytest.param(
-            {TRAINER: [("a", 1)], "tests/e2e": [("b", 1)], CLUSTER: [("c", 0)]}, 0, ["a", "b"], id="in two stages"
+            {TRAINER: [("a", 1)], "tests/processes": [("b", 1)], CLUSTER: [("c", 0)]}, 0, ["a", "b"], id="in two stages"
         ),
         pytest.param({"tests/mistakes/cluster": [("a", 1), ("broken", 9)]}, 1, ["a"], id="one fails again"),
         pytest.param(
@@ -42,7 +42,8 @@ def test_failed_tests_of_real_processes_run_once_more(
     assert ("The run has failed." in done.stdout) == bool(code)
     failures = {name: count for place in cases.values() for name, count in place}
     tries = {name: int((tmp_path / f"{name}.tries").read_text()) for name in failures}
-    assert re.search(r"^ +\d+ s  cluster \(.*\n(.*\n)* +\d+ s  all\nLeft out: the soaks", done.stdout, re.MULTILINE)
+    end = r"^ +\d+ s  cluster \(.*\n(.*\n)* +\d+ s  all\nLeft out: soaks and repetitions"
+    assert re.search(end, done.stdout, re.MULTILINE)
     assert tries == {name: 1 + (count > 0 and len(failures) <= 10) for name, count in failures.items()}
 
 

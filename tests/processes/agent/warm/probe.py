@@ -20,10 +20,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-from torch.utils.data import DataLoader
-
 
 def text(path: str) -> str:
     return Path(path).read_text()
@@ -74,76 +70,90 @@ def answer(queue: Any) -> None:
     queue.put([main.__name__, Path(main.__file__ or "").name, sys.argv, multiprocessing.parent_process() is None])
 
 
-SEES: dict[str, Any] = {
-    "main": {
-        name: repr(value)
-        for name, value in vars(sys.modules["__main__"]).items()
-        if name in ("__name__", "__doc__", "__package__", "__file__", "__cached__", "__builtins__", "__annotations__")
-    },
-    "spec": getattr(__spec__, "name", None),
-    "loader": type(__loader__).__name__,
-    "argv": sys.argv,
-    "orig_argv": sys.orig_argv,
-    "path": sys.path,
-    "meta_path": [str(type(finder)) for finder in sys.meta_path],
-    "flags": str(sys.flags),
-    "xoptions": sys._xoptions,
-    "warnoptions": sys.warnoptions,
-    "warnings": len(warnings.filters),
-    "executable": [sys.executable, sys.prefix, sys.base_prefix, str(Path("/proc/self/exe").readlink())],
-    "hooks": [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, sys.gettrace()],
-    "streams": [stream(sys.stdin), stream(sys.stdout), stream(sys.stderr)],
-    "descriptors": [fd for fd in range(64) if Path(f"/proc/self/fd/{fd}").exists()],
-    "cwd": str(Path.cwd()),
-    "status": proc_status(),
-    "signals": {int(number): repr(signal.getsignal(number)).partition(" at ")[0] for number in signal.valid_signals()},
-    "process": [os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid(), os.nice(0), os.sched_getscheduler(0)],
-    "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT")],
-    "oom": text("/proc/self/oom_score_adj"),
-    "environ": dict(os.environ),
-    "C environment": dict(
-        line.split("=", 1) for line in subprocess.check_output(["env", "-0"], text=True).split("\0") if "=" in line
-    ),
-    "cmdline": text("/proc/self/cmdline").split("\0"),
-    "threads": [
-        threading.current_thread() is threading.main_thread(),
-        threading.active_count(),
-        threading.main_thread().native_id == os.getpid(),
-    ],
-    "site": [getattr(sys, "site_runs", 0), "sitecustomize" in sys.modules, "usercustomize" in sys.modules],
-    "faulthandler": faulthandler.is_enabled(),
-    "gc": [
-        gc.isenabled(),
-        gc.get_threshold(),
-        # The youngest are collected when there are more of them.
-        gc.get_count()[0] <= gc.get_threshold()[0] + 1,
-        gc.get_freeze_count(),
-        gc.get_debug(),
-        gc.callbacks,
-    ],
-    "torch": [torch.get_num_threads(), torch.get_num_interop_threads(), str(torch.get_default_dtype())],
-    "torch bad fork": torch.cuda._is_in_bad_fork(),
-    "multiprocessing": [
-        multiprocessing.current_process().name,
-        multiprocessing.get_start_method(allow_none=True),
-        multiprocessing.parent_process(),
-    ],
-    "locale": [sys.getfilesystemencoding(), sys.getdefaultencoding(), time.tzname],
-    "logging": abs(logging.LogRecord("", 0, "", 0, "", None, None).relativeCreated) < 60_000,
-    "recursion": sys.getrecursionlimit(),
-    "hash": hash("a") if os.environ.get("PYTHONHASHSEED") else None,
-}
-OWN = {
-    "random": [random.random(), float(numpy.random.rand()), multiprocessing.current_process().authkey.hex()],
-    "torch": [torch.initial_seed(), torch.rand(3).tolist()],
-    "pid": os.getpid(),
-}
-"""What must differ from rank to rank."""
+def seen() -> dict[str, Any]:
+    """What is the same of every rank, however it is started."""
+    return {
+        "main": {
+            name: repr(value)
+            for name, value in vars(sys.modules["__main__"]).items()
+            if name
+            in ("__name__", "__doc__", "__package__", "__file__", "__cached__", "__builtins__", "__annotations__")
+        },
+        "spec": getattr(__spec__, "name", None),
+        "loader": type(__loader__).__name__,
+        "argv": sys.argv,
+        "orig_argv": sys.orig_argv,
+        "path": sys.path,
+        "meta_path": [str(type(finder)) for finder in sys.meta_path],
+        "flags": str(sys.flags),
+        "xoptions": sys._xoptions,
+        "warnoptions": sys.warnoptions,
+        "warnings": len(warnings.filters),
+        "executable": [sys.executable, sys.prefix, sys.base_prefix, str(Path("/proc/self/exe").readlink())],
+        "hooks": [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, sys.gettrace()],
+        "streams": [stream(sys.stdin), stream(sys.stdout), stream(sys.stderr)],
+        "descriptors": [fd for fd in range(64) if Path(f"/proc/self/fd/{fd}").exists()],
+        "cwd": str(Path.cwd()),
+        "status": proc_status(),
+        "signals": {
+            int(number): repr(signal.getsignal(number)).partition(" at ")[0] for number in signal.valid_signals()
+        },
+        "process": [os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid(), os.nice(0), os.sched_getscheduler(0)],
+        "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT")],
+        "oom": text("/proc/self/oom_score_adj"),
+        "environ": dict(os.environ),
+        "C environment": dict(
+            line.split("=", 1) for line in subprocess.check_output(["env", "-0"], text=True).split("\0") if "=" in line
+        ),
+        "cmdline": text("/proc/self/cmdline").split("\0"),
+        "threads": [
+            threading.current_thread() is threading.main_thread(),
+            threading.active_count(),
+            threading.main_thread().native_id == os.getpid(),
+        ],
+        "site": [getattr(sys, "site_runs", 0), "sitecustomize" in sys.modules, "usercustomize" in sys.modules],
+        "faulthandler": faulthandler.is_enabled(),
+        "gc": [
+            gc.isenabled(),
+            gc.get_threshold(),
+            # The youngest are collected when there are more of them.
+            gc.get_count()[0] <= gc.get_threshold()[0] + 1,
+            gc.get_freeze_count(),
+            gc.get_debug(),
+            gc.callbacks,
+        ],
+        "torch": [torch.get_num_threads(), torch.get_num_interop_threads(), str(torch.get_default_dtype())],
+        "torch bad fork": torch.cuda._is_in_bad_fork(),
+        "multiprocessing": [
+            multiprocessing.current_process().name,
+            multiprocessing.get_start_method(allow_none=True),
+            multiprocessing.parent_process(),
+        ],
+        "locale": [sys.getfilesystemencoding(), sys.getdefaultencoding(), time.tzname],
+        "logging": abs(logging.LogRecord("", 0, "", 0, "", None, None).relativeCreated) < 60_000,
+        "recursion": sys.getrecursionlimit(),
+        "hash": hash("a") if os.environ.get("PYTHONHASHSEED") else None,
+    }
+
+
+def own() -> dict[str, Any]:
+    """What must differ from rank to rank."""
+    return {
+        "random": [random.random(), float(numpy.random.rand()), multiprocessing.current_process().authkey.hex()],
+        "torch": [torch.initial_seed(), torch.rand(3).tolist()],
+        "pid": os.getpid(),
+    }
+
 
 if __name__ == "__main__":
+    # Here, so that the children that import this as their main module needn't.
+    import numpy
+    import torch
+    from torch.utils.data import DataLoader
+
     atexit.register(print, "atexit was here", flush=True)
-    SEES["children"] = children_say(sys.argv[2:])
-    seen = {"sees": SEES, "own": OWN, "parent": os.getppid()}
-    (Path(sys.argv[1]) / f"seen.{os.environ['RANK']}").write_text(json.dumps(seen))
+    found = {"sees": seen(), "own": own(), "parent": os.getppid()}
+    found["sees"]["children"] = children_say(sys.argv[2:])
+    (Path(sys.argv[1]) / f"seen.{os.environ['RANK']}").write_text(json.dumps(found))
     print("on stdout")
     print("on stderr", file=sys.stderr)

@@ -77,6 +77,9 @@ def bert_mrpc(folder: Path) -> dict[str, Any]:
     return shortened("bert-mrpc", task=task, data={"workers": 1})
 
 
+MORE = (reviews, deepseek_tiny, bert_mrpc)
+
+
 def train(job: Job, warm: bool, *command: str, **environ: str) -> str:
     """Train with two ranks to the end; returns what the worker printed."""
     worker = int(warm)
@@ -89,7 +92,11 @@ def train(job: Job, warm: bool, *command: str, **environ: str) -> str:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("settings", [average, gan, hugging_face, reviews, shakespeare, deepseek_tiny, bert_mrpc])
+@pytest.mark.parametrize(
+    "settings",
+    # The slow ones are the same loop again, with tasks that tests/cluster/test_examples trains.
+    [average, gan, hugging_face, shakespeare, *(pytest.param(s, marks=pytest.mark.slow) for s in MORE)],
+)
 def test_the_loop_computes_the_same(job: Job, settings: Callable[[Path], dict[str, Any]]) -> None:
     document = settings(job.folder)
     found = []
