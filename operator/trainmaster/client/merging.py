@@ -1,4 +1,4 @@
-"""The lines of several workers become one stream in the order of time, in bounded memory.
+"""The lines of several workers become one stream in the order of time.
 
 The oldest line that is known comes first. A log without a known line may still bring an older one: logs that are there
 are waited for, and those that are followed only for a moment, because a rank may print nothing for hours.
@@ -13,13 +13,20 @@ from collections import deque
 from collections.abc import AsyncGenerator, Hashable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from trainmaster.client.arrivals import Arrival, Ended, Readers
+from trainmaster.client.arrivals import Ended, Readers
 
 # A log that is followed is waited for so long (seconds): from when it was opened, and from when it had no more lines.
 OPEN_SECONDS = 1.0
 HOLD_SECONDS = 0.2
+
+
+class Timed(Protocol):
+    """Timed is a line whose time is known, in seconds since the epoch; 0 where nobody knows it."""
+
+    @property
+    def time(self) -> float: ...
 
 
 class WorkerLine(NamedTuple):
@@ -30,102 +37,146 @@ class WorkerLine(NamedTuple):
     text: str
 
 
-class _Waiting(NamedTuple):
-    line: WorkerLine
-    came: float
+Source = TypeVar("Source", bound=Hashable)
+L = TypeVar("L", bound=Timed)
 
 
 @dataclass
-class _Log:
-    """_Log is what was read ahead of one log."""
+class _Log(Generic[L]):
+    """_Log is what has come of one log and wasn't taken yet: lines, each with when it came."""
 
-    # When it was opened or its last line was taken, and for how long (seconds) its next line is waited for from then.
-    empty_since: float
-    hold: float
-    lines: deque[_Waiting] = field(default_factory=deque)
+    # Until then its next line is waited for, where it has none.
+    until: float
+    lines: deque[tuple[L, float]] = field(default_factory=deque)
     ended: Ended | None = None
 
 
+class Merge(Generic[Source, L]):
+    """Merge puts what has come in order. It waits for nothing: `now` is its caller's time.monotonic.
+
+    A log is waited for `open_seconds` from when it was opened, and `hold_seconds` from when it had no more lines.
+    """
+
+    def __init__(self, open_seconds: float, hold_seconds: float) -> None:
+        self._open_seconds = open_seconds
+        self._hold_seconds = hold_seconds
+        self._logs: dict[Source, _Log[L]] = {}
+        # (time of its first line, order, log) of each log that has lines.
+        self._heads: list[tuple[float, int, Source]] = []
+        self._order = count()
+        # Logs of which nothing is left.
+        self._over: deque[tuple[Source, Ended]] = deque()
+
+    @property
+    def sources(self) -> set[Source]:
+        """Returns the logs that are read, or of which something is left."""
+        return set(self._logs)
+
+    @property
+    def is_complete(self) -> bool:
+        """Returns whether a line of every log is known, so that none has to be waited for."""
+        return len(self._heads) == len(self._logs)
+
+    def open(self, source: Source, now: float) -> None:
+        """Adds a log."""
+        self._logs[source] = _Log(now + self._open_seconds)
+
+    def put(self, source: Source, line: L, came: float) -> bool:
+        """Adds a log's next line, which came at that moment; returns whether it is the only one that waits."""
+        log = self._logs[source]
+        log.lines.append((line, came))
+        if len(log.lines) > 1:
+            return False
+        self._push(source, log)
+        return True
+
+    def end(self, source: Source, ended: Ended) -> bool:
+        """Says that a log has no more lines; returns whether none waits either."""
+        log = self._logs[source]
+        log.ended = ended
+        if log.lines:
+            return False
+        self._finish(source, ended)
+        return True
+
+    def next(self, now: float) -> tuple[Source, L | Ended] | None:
+        """Returns the next line by time, or that a log has ended; None while nothing can be taken."""
+        if self._over:
+            return self._over.popleft()
+        if self.held(now) > 0:
+            return None
+        _, _, source = heapq.heappop(self._heads)
+        log = self._logs[source]
+        line, _ = log.lines.popleft()
+        if log.lines:
+            self._push(source, log)
+        elif log.ended is not None:
+            self._finish(source, log.ended)
+        else:
+            log.until = now + self._hold_seconds
+        return source, line
+
+    def held(self, now: float) -> float:
+        """Returns for how long the oldest line is held back for logs that may bring an older one: inf without any."""
+        if not self._heads:
+            return math.inf
+        if self.is_complete:
+            return 0.0
+        _, came = self._logs[self._heads[0][2]].lines[0]
+        return max(came + self._hold_seconds, *(log.until for log in self._logs.values() if not log.lines)) - now
+
+    def _push(self, source: Source, log: _Log[L]) -> None:
+        heapq.heappush(self._heads, (log.lines[0][0].time, next(self._order), source))
+
+    def _finish(self, source: Source, ended: Ended) -> None:
+        del self._logs[source]
+        self._over.append((source, ended))
+
+
 class Merger:
-    """Merger merges logs; more may be added at any time."""
+    """Merger merges logs that readers read; more may be added at any time."""
 
     def __init__(self, readers: Readers[WorkerLine], *, follow: bool) -> None:
         self._readers = readers
         self._follow = follow
-        self._logs: dict[Hashable, _Log] = {}
-        # (time of its first line, order, log) of each log that has lines.
-        self._heads: list[tuple[float, int, Hashable]] = []
-        self._order = count()
-        # Logs of which nothing is left.
-        self._over: deque[Ended] = deque()
+        seconds = (OPEN_SECONDS, HOLD_SECONDS) if follow else (math.inf, math.inf)
+        self._merge: Merge[Any, WorkerLine] = Merge(*seconds)
 
     @property
     def sources(self) -> set[Hashable]:
         """Returns the logs that are read, or of which something is left."""
-        return set(self._logs)
+        return self._merge.sources
 
     def add(self, source: Hashable, stream: AsyncGenerator[WorkerLine, None]) -> None:
         """Adds a log."""
-        self._logs[source] = _Log(time.monotonic(), OPEN_SECONDS if self._follow else math.inf)
+        self._merge.open(source, time.monotonic())
         self._readers.add(source, stream)
 
     async def next(self, deadline: float = math.inf) -> WorkerLine | Ended | None:
         """Returns the next line by time, or that a log has ended; None at the deadline (of time.monotonic)."""
         while True:
-            if self._follow and len(self._heads) < len(self._logs):
+            if self._follow and not self._merge.is_complete:
                 # Who reads slowly mustn't mistake a line that waits in the queue for silence.
-                self._arrived(await self._readers.take(0))
-            if self._over:
-                return self._over.popleft()
+                await self._take(0)
             now = time.monotonic()
-            held = self._held(now)
-            if held <= 0:
-                return self._pop(now)
-            wait = min(held, deadline - now)
+            found = self._merge.next(now)
+            if found is not None:
+                source, item = found
+                if not isinstance(item, Ended):
+                    self._readers.passed(source)
+                return item
+            wait = min(self._merge.held(now), deadline - now)
             if wait <= 0:
                 return None
-            self._arrived(await self._readers.take(None if math.isinf(wait) else wait))
+            await self._take(None if math.isinf(wait) else wait)
 
     async def close(self) -> None:
         """Ends the reading."""
         await self._readers.close()
 
-    def _held(self, now: float) -> float:
-        """Returns for how long the oldest line is held back for logs that may bring an older one."""
-        if not self._heads:
-            return math.inf
-        came = self._logs[self._heads[0][2]].lines[0].came
-        empty = [log for log in self._logs.values() if not log.lines]
-        return max((max(log.empty_since + log.hold, came + HOLD_SECONDS) for log in empty), default=now) - now
-
-    def _arrived(self, arrivals: list[Arrival[WorkerLine]]) -> None:
-        for source, item, came in arrivals:
-            log = self._logs[source]
+    async def _take(self, seconds: float | None) -> None:
+        for source, item, came in await self._readers.take(seconds):
             if isinstance(item, Ended):
-                log.ended = item
-                if not log.lines:
-                    self._end(source, item)
-                continue
-            log.lines.append(_Waiting(item, came))
-            if len(log.lines) == 1:
-                self._push(source, log)
-
-    def _pop(self, now: float) -> WorkerLine:
-        _, _, source = heapq.heappop(self._heads)
-        log = self._logs[source]
-        line, _ = log.lines.popleft()
-        self._readers.passed(source)
-        if log.lines:
-            self._push(source, log)
-        elif log.ended is not None:
-            self._end(source, log.ended)
-        else:
-            log.empty_since, log.hold = now, HOLD_SECONDS if self._follow else math.inf
-        return line
-
-    def _push(self, source: Hashable, log: _Log) -> None:
-        heapq.heappush(self._heads, (log.lines[0].line.time, next(self._order), source))
-
-    def _end(self, source: Hashable, ended: Ended) -> None:
-        del self._logs[source]
-        self._over.append(ended)
+                self._merge.end(source, item)
+            else:
+                self._merge.put(source, item, came)

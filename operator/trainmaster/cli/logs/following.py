@@ -17,7 +17,7 @@ from typing import Any
 
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.cli.logs.lines import Line
-from trainmaster.cli.logs.merging import Ended, Window
+from trainmaster.cli.logs.merging import Window
 from trainmaster.cli.logs.printed import kept_or_none, print_merged, print_there, say_each
 from trainmaster.cli.logs.printing import Printer
 from trainmaster.cli.logs.selection import Filter, Selection
@@ -32,6 +32,7 @@ from trainmaster.cli.logs.sources import (
 from trainmaster.cli.show import job_end, job_trouble
 from trainmaster.cli.terminal import say
 from trainmaster.client import ClientError, InvalidRequest, JobClient, JobNotFound, TrainingJob, worker_index
+from trainmaster.client.arrivals import Ended
 from trainmaster.client.containers import Container, container_of, containers_of, has_started, runs
 
 # Seconds after which the pods are listed again: while output is missing, and while all workers are read.

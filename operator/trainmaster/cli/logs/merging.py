@@ -10,24 +10,23 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import chain, count
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from itertools import chain
+from typing import Generic, TypeVar
 
 from trainmaster.cli.logs.lines import Line
 from trainmaster.client import ClientError
+from trainmaster.client.arrivals import Ended
+from trainmaster.client.merging import HOLD_SECONDS, Merge
 
 # Logs that are opened at once: each costs the API server and a kubelet a connection.
 OPENERS = 16
-# A followed line is held back for so long (seconds), unless all other logs have shown a later one.
-HOLD_SECONDS = 0.2
 # What is read ahead of a slow reader, in characters: of all logs together, and of each one at least.
 MAX_AHEAD, MIN_AHEAD = 16_000_000, 64_000
 
-Source = TypeVar("Source")
+Source = TypeVar("Source", bound=Hashable)
 
 
 def merged(streams: Sequence[Iterator[Line]]) -> Iterator[Line]:
@@ -44,42 +43,25 @@ def _opened(stream: Iterator[Line]) -> Iterator[Line]:
     return iter(()) if first is None else chain([first], stream)
 
 
-class Ended(NamedTuple):
-    """Ended stands for the end of a log, or for what ended its reading."""
-
-    error: ClientError | None = None
-
-
-class _Waiting(NamedTuple):
-    line: Line
-    came: float
-
-
 @dataclass
-class _Log:
-    """_Log is what was read ahead of one log."""
+class _Ahead:
+    """_Ahead is how much was read ahead of one log, in characters."""
 
     # Says that there is room again; it shares its lock with the window.
     room: threading.Condition
-    lines: deque[_Waiting] = field(default_factory=deque)
     size: int = 0
     # Its reader waits for room.
     full: bool = False
-    ended: Ended | None = None
 
 
 class Window(Generic[Source]):
     """Window merges logs that are followed, each read by a thread of its own."""
 
     def __init__(self, hold_seconds: float = HOLD_SECONDS, ahead: int = MAX_AHEAD) -> None:
-        self._hold_seconds = hold_seconds
-        self._ahead = ahead
-        self._logs: dict[Source, _Log] = {}
-        # (time of its first line, order, log) of each log that has lines.
-        self._heads: list[tuple[float, int, Source]] = []
-        self._order = count()
-        # Logs of which nothing is left.
-        self._over: deque[Source] = deque()
+        self._most_ahead = ahead
+        # What there was when they were opened has been printed, so that no log is waited for at first.
+        self._merge: Merge[Source, Line] = Merge(0.0, hold_seconds)
+        self._ahead: dict[Source, _Ahead] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
 
@@ -87,80 +69,56 @@ class Window(Generic[Source]):
     def sources(self) -> set[Source]:
         """Returns the logs that are read, or of which something is left."""
         with self._changed:
-            return set(self._logs)
+            return self._merge.sources
 
     def open(self, source: Source) -> None:
         """Adds a log, whose reader is about to start."""
         with self._changed:
-            self._logs[source] = _Log(threading.Condition(self._lock))
+            self._ahead[source] = _Ahead(threading.Condition(self._lock))
+            self._merge.open(source, time.monotonic())
 
     def put(self, source: Source, line: Line) -> None:
         """Adds a line that a reader has read; waits where too much of its log wasn't looked at yet."""
         with self._changed:
-            log = self._logs[source]
-            while log.size > self._share:
-                log.full = True
-                log.room.wait()
-            self._add(source, log, _Waiting(line, time.monotonic()))
-            if len(log.lines) == 1:
+            ahead = self._ahead[source]
+            while ahead.size > self._share:
+                ahead.full = True
+                ahead.room.wait()
+            ahead.size += len(line.text)
+            if self._merge.put(source, line, time.monotonic()):
                 self._changed.notify()
 
     def end(self, source: Source, error: ClientError | None = None) -> None:
         """Says that a reader has come to the end of its log."""
         with self._changed:
-            log = self._logs[source]
-            log.ended = Ended(error)
-            if not log.lines:
-                self._over.append(source)
+            if self._merge.end(source, Ended(error)):
                 self._changed.notify()
 
     def take(self, deadline: float) -> tuple[Source, Line | Ended] | None:
         """Returns the next line by time, or the end of a log; None at the deadline (of time.monotonic)."""
         with self._changed:
             while True:
-                found, wait = self._next(time.monotonic())
+                now = time.monotonic()
+                found = self._merge.next(now)
                 if found is not None:
+                    self._make_room(*found)
                     return found
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if now >= deadline:
                     return None
-                self._changed.wait(left if wait is None else min(wait, left))
+                self._changed.wait(min(self._merge.held(now), deadline - now))
 
-    def _next(self, now: float) -> tuple[tuple[Source, Line | Ended] | None, float | None]:
-        """Returns what can be taken now, or for how long the first line is held back."""
-        if self._over:
-            source = self._over.popleft()
-            return (source, self._logs.pop(source).ended or Ended()), None
-        if not self._heads:
-            return None, None
-        _, _, source = self._heads[0]
-        log = self._logs[source]
-        held = log.lines[0].came + self._hold_seconds - now
-        if held > 0 and len(self._heads) < len(self._logs):
-            return None, held
-        heapq.heappop(self._heads)
-        line = log.lines.popleft().line
-        log.size -= len(line.text)
-        if log.lines:
-            self._push(source, log)
-        elif log.ended is not None:
-            self._over.append(source)
-        if log.full and log.size <= self._share // 2:
+    def _make_room(self, source: Source, taken: Line | Ended) -> None:
+        if isinstance(taken, Ended):
+            del self._ahead[source]
+            return
+        ahead = self._ahead[source]
+        ahead.size -= len(taken.text)
+        if ahead.full and ahead.size <= self._share // 2:
             # Long before it runs dry: the others' lines would be held back for it.
-            log.full = False
-            log.room.notify()
-        return (source, line), None
+            ahead.full = False
+            ahead.room.notify()
 
     @property
     def _share(self) -> int:
         """Returns how much may be read ahead of one log, in characters."""
-        return max(MIN_AHEAD, self._ahead // max(1, len(self._logs)))
-
-    def _add(self, source: Source, log: _Log, waiting: _Waiting) -> None:
-        log.lines.append(waiting)
-        log.size += len(waiting.line.text)
-        if len(log.lines) == 1:
-            self._push(source, log)
-
-    def _push(self, source: Source, log: _Log) -> None:
-        heapq.heappush(self._heads, (log.lines[0].line.time, next(self._order), source))
+        return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))

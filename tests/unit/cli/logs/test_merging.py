@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from trainmaster.cli.logs.lines import Line
-from trainmaster.cli.logs.merging import MIN_AHEAD, Ended, Window, merged
+from trainmaster.cli.logs.merging import MIN_AHEAD, Window, merged
+from trainmaster.client.arrivals import Ended
 
 
 def lines(worker: int, *times: float) -> Iterator[Line]:
