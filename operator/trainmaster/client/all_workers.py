@@ -23,6 +23,7 @@ from trainmaster.client.errors import InvalidRequest, JobNotFound, NotAllowed
 from trainmaster.client.job import TrainingJob, worker_index
 from trainmaster.client.merging import Merger, WorkerLine
 from trainmaster.client.output import Output
+from trainmaster.client.watching import read_job
 
 # Seconds after which the pods are listed again: while output is missing, and while all workers are read.
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
@@ -226,7 +227,7 @@ class AllWorkers:
 
     async def _reread(self) -> TrainingJob:
         try:
-            job = await self.output.job(self.job.name)
+            job = await read_job(self.output.transport, self.output.namespace, self.job.name)
         except JobNotFound as error:
             raise JobNotFound(f"Job {self.job.name} was deleted while its output was followed.") from error
         if job.uid != self.job.uid:

@@ -37,7 +37,7 @@ from trainmaster.client.job import (
 )
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
-from trainmaster.client.watching import Watcher
+from trainmaster.client.watching import Watcher, read_job
 from trainmaster.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 
 FIELD_MANAGER = "trainmaster-client"
@@ -110,7 +110,8 @@ class AsyncJobClient:
 
     async def get(self, name: str) -> TrainingJob:
         """Returns one job. Raises JobNotFound."""
-        return TrainingJob.of(await self.transport.request("GET", self._path(name)))
+        require_name(name)
+        return await read_job(self.transport, self.namespace, name)
 
     async def list(self, *, all_namespaces: bool = False, selector: str | None = None) -> list[TrainingJob]:
         """Returns all jobs of the namespace, or of all namespaces, by name; of `selector`, those with such labels."""

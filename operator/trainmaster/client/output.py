@@ -13,7 +13,7 @@ from trainmaster.api.kept_logs import KeptLog, kept_workers, logs_name
 from trainmaster.api.stacks import Stacks, stacks_name
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import JobNotFound
-from trainmaster.client.job import TrainingJob, collection_path, has_index, items_of, worker_index
+from trainmaster.client.job import has_index, items_of, worker_index
 from trainmaster.wire.names import JOB_NAME_LABEL
 
 
@@ -23,10 +23,6 @@ class Output:
 
     transport: AsyncTransport
     namespace: str
-
-    async def job(self, name: str) -> TrainingJob:
-        """Returns the job. Raises JobNotFound."""
-        return TrainingJob.of(await self.transport.request("GET", f"{collection_path(self.namespace)}/{name}"))
 
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
         """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""

@@ -31,14 +31,11 @@ class Watcher:
     def _path(self) -> str:
         return collection_path(self.namespace)
 
-    async def _get(self, name: str) -> TrainingJob:
-        return TrainingJob.of(await self.transport.request("GET", f"{self._path}/{name}"))
-
     async def one(self, name: str) -> AsyncGenerator[TrainingJob, None]:
         """Yields the job now and at every change, until it is deleted."""
         while True:
             try:
-                job = await self._get(name)
+                job = await read_job(self.transport, self.namespace, name)
             except JobNotFound:
                 return
             yield job
@@ -72,7 +69,7 @@ class Watcher:
     async def until(self, name: str, reached: Callable[[TrainingJob], bool], seconds: float | None) -> TrainingJob:
         """Waits until `reached` holds of a job. Raises WaitTimeout, and JobNotFound when it is deleted meanwhile."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        job = await self._get(name)
+        job = await read_job(self.transport, self.namespace, name)
         while not reached(job):
             left = WATCH_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -84,7 +81,7 @@ class Watcher:
                     if reached(job):
                         return job
             try:
-                job = await self._get(name)
+                job = await read_job(self.transport, self.namespace, name)
             except JobNotFound as error:
                 raise JobNotFound(f"Job {name} was deleted while it was waited for.") from error
         return job
@@ -99,6 +96,11 @@ class Watcher:
         async with aclosing(changes(self.transport, self._path, version, narrowed, seconds)) as found:
             async for kind, changed in found:
                 yield kind, TrainingJob.of(changed)
+
+
+async def read_job(transport: AsyncTransport, namespace: str | None, name: str) -> TrainingJob:
+    """Returns a job. Raises JobNotFound."""
+    return TrainingJob.of(await transport.request("GET", f"{collection_path(namespace)}/{name}"))
 
 
 async def changes(
