@@ -12,9 +12,10 @@ recorded=local/tests/cluster/conformance/test_api.py
 # stages together: of more the product is broken.
 flaky_limit=2 again_limit=10
 failures=$(mktemp)
+types=$(mktemp)
 # What the operators of the cluster tests ask the API server for.
 rights=$(mktemp -d)
-trap 'rm -rf "$failures" "$rights"' EXIT
+trap 'rm -rf "$failures" "$types" "$rights"' EXIT
 # A line for each stage.
 durations=()
 
@@ -46,6 +47,15 @@ process_stage() {
   [ "$code" -eq 0 ] || [ "$(wc -l <"$failures")" -gt "$before" ] || failed=1
 }
 
+# Called by stage. Waits for mypy, the process with this id.
+# shellcheck disable=SC2329
+types_are_right() {
+  local code=0
+  wait "$1" || code=$?
+  cat "$types"
+  return "$code"
+}
+
 # Called by stage. Runs each failed test once more, alone. One that passes now is flaky: a defect, but of no landing.
 # shellcheck disable=SC2329
 run_again() {
@@ -64,8 +74,11 @@ run_again() {
   [ "${#flaky[@]}" -le "$flaky_limit" ]
 }
 
-stage "lint, types, import layers, generated files" make --no-print-directory -j 2 --output-sync lint types generated
+stage "lint, import layers, generated files" make --no-print-directory lint generated
+# mypy is one process, and takes as long as the fast tests do.
+make --no-print-directory types >"$types" 2>&1 &
 stage "fast: no process, no socket (make test-fast)" "${pytest[@]}" -n 2 tests/unit tests/mistakes/unit local/tests/unit
+stage "types, beside the fast tests" types_are_right $!
 process_stage "processes and sockets" -n 2 -m "not slow" tests/processes local/tests/processes
 process_stage "training loop (real torch processes)" -n 2 -m "not slow" tests/trainer
 # One recording, in its order.
