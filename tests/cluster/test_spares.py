@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.cluster.operator_under_test import training_job
@@ -10,6 +12,7 @@ from tests.cluster.scenarios import Scenario, Stage, train
 NO_RESTART = {"maxRestarts": 0}
 QUICK = {"spec": {"terminationGracePeriodSeconds": 3}}
 BY_FORCE = ("--force", "--grace-period=0", "--wait=false")
+NO_MORE = "no-more-pods"
 # What a rank takes to save a checkpoint when it is asked to leave: longer than one of a broken attempt is given.
 SAVES = """
 def save(*_):
@@ -25,18 +28,30 @@ def until_spares(scenario: Scenario, count: int) -> None:
     scenario.until(lambda: scenario.status.get("workers", {}).get("spares") == count, f"{count} spares are ready")
 
 
-def test_a_deleted_pods_place_is_taken_before_its_replacement_runs(scenario: Scenario) -> None:
-    name = scenario.name
+@pytest.fixture
+def limited(stage: Stage) -> Iterator[Scenario]:
+    """A job in the namespace in which a test may forbid more pods."""
+    with stage.scenario(stage.other) as made:
+        yield made
+    stage.other.kubectl("delete", "resourcequota", NO_MORE, "--ignore-not-found")
+
+
+def test_a_deleted_pods_place_is_taken_before_its_replacement_runs(limited: Scenario) -> None:
+    scenario, name = limited, limited.name
     scenario.apply(train(faults=2), spares=1, failurePolicy=NO_RESTART, podTemplate=QUICK)
     scenario.until_training()
     until_spares(scenario, 1)
     assert sorted(scenario.pods()) == [f"{name}-0", f"{name}-1", f"{name}-2"]
     before = scenario.uids()
+    # Where a worker's report comes before its pod's end, the cluster may be quicker with the replacement.
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": NO_MORE}, "spec": {"hard": {"pods": 0}}}
+    scenario.cluster.apply(quota)
     scenario.cluster.kubectl("delete", "pod", f"{name}-1", *BY_FORCE)
     started = scenario.until_training(attempt=2)
     assert scenario.status["workerOrder"] == [0, 2]
     assert scenario.status["podUIDs"] == [before[f"{name}-0"], before[f"{name}-2"]], "nobody was waited for"
     assert {start.world for start in started.values()} == {2}
+    scenario.cluster.kubectl("delete", "resourcequota", NO_MORE)
     until_spares(scenario, 1)
     # The pod that came back under the lost index is the spare, and the leader's place is taken as any other's.
     scenario.cluster.kubectl("delete", "pod", f"{name}-0", *BY_FORCE)

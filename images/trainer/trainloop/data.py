@@ -15,7 +15,6 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
@@ -233,6 +232,9 @@ class Loader:
         if not workers and not pin_memory:
             self._iterator: Iterator[Any] = map(reader.__getitem__, requests)
             return warnings
+        # Loader processes are forked from one that has imported torch for all of them. It doesn't import the task's
+        # module, which may start threads that a fork would lose.
+        multiprocessing.set_forkserver_preload(["__main__", __name__])
         loader = DataLoader(
             reader,
             batch_size=None,
@@ -244,7 +246,7 @@ class Loader:
             # A generator of its own: the default one would draw from the global RNG at every start, and a resumed run
             # would no longer equal an uninterrupted one.
             generator=torch.Generator().manual_seed(self.sampler.seed),
-            multiprocessing_context=_forkserver() if workers else None,
+            multiprocessing_context="forkserver" if workers else None,
         )
         self._iterator = iter(loader)
         return warnings
@@ -262,14 +264,6 @@ class Loader:
         differ = step.digest and len(set(self._world.gather(step.digest))) > 1
         warning = "ranks don't see the same stream: each must read all of it in the same order" if differ else None
         return Fetched(batches, step, waited, warning)
-
-
-def _forkserver() -> BaseContext:
-    """Returns what starts loader processes: forked from a process that has imported torch once for all of them."""
-    context = multiprocessing.get_context("forkserver")
-    # The first is what it imports by itself. Not the task's module, which may start threads that a fork would lose.
-    context.set_forkserver_preload(["__main__", __name__])
-    return context
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
