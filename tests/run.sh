@@ -85,13 +85,14 @@ process_stage "training loop (real torch processes)" -n 2 -m "not slow" tests/tr
 stage "Kubernetes' recorded answers" "${pytest[@]}" "$recorded"
 # One cluster answers to all manifests at once.
 process_stage "mistakes and their sentences, offline and online" tests/mistakes/cluster
-# Mostly waiting: each of three processes has a cluster of its own. The longest come first.
-TRAINMASTER_TEST_RIGHTS=$rights process_stage "cluster (real operator, agents, kubectl, Helm), README's commands" -n 3 \
-  --dist worksteal -m "not slow" --ignore "$recorded" tests/e2e tests/cluster local/tests/cluster
+# Mostly waiting: each of three processes has a cluster of its own.
+TRAINMASTER_TEST_RIGHTS=$rights process_stage "cluster (real operator, agents, kubectl, Helm)" -n 3 --dist worksteal \
+  -m "not slow" --ignore "$recorded" tests/cluster local/tests/cluster
 # Only the whole suite asks for every right, and only the embedded cluster records what is asked for.
 if [ -z "${KUBEBUILDER_ASSETS:-}${TRAINMASTER_TEST_KUBECONFIG:-}" ]; then
   stage "the operator's rights" "$python" -m tests.rights "$rights"
 fi
+process_stage "README's commands" -m "not slow" tests/e2e
 left_out=
 if [ "${TRAINMASTER_SLOW:-}" = 1 ]; then
   stage "soaks and repetitions" "${pytest[@]}" -m slow tests local/tests

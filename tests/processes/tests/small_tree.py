@@ -37,8 +37,7 @@ def run(folder: Path, cases: Cases, script: str, *arguments: str) -> subprocess.
     python.write_text(f'#!/bin/sh\ncase "$*" in {patterns}) exec {sys.executable} "$@"; esac\n')
     python.chmod(0o755)
     (folder / "conftest.py").write_text("pytest_plugins = ['tests.failed_tests']\n")
-    # A folder that a stage names beside its others.
-    (folder / "tests" / "e2e").mkdir(parents=True, exist_ok=True)
+    (folder / "tests").mkdir(exist_ok=True)
     for name in ("tests/__init__.py", "tests/failed_tests.py", f"tests/{script}"):
         shutil.copy(ROOT / name, folder / name)
     for place, names in cases.items():

@@ -20,7 +20,7 @@ CLUSTER, TRAINER = "tests/cluster", "tests/trainer"
     [
         pytest.param({CLUSTER: [("a", 1), ("b", 1)]}, 0, ["a", "b"], id="two are flaky"),
         pytest.param(
-            {TRAINER: [("a", 1)], "tests/processes": [("b", 1)], CLUSTER: [("c", 0)]}, 0, ["a", "b"], id="in two stages"
+            {TRAINER: [("a", 1)], "tests/e2e": [("b", 1)], CLUSTER: [("c", 0)]}, 0, ["a", "b"], id="in two stages"
         ),
         pytest.param({"tests/mistakes/cluster": [("a", 1), ("broken", 9)]}, 1, ["a"], id="one fails again"),
         pytest.param(
