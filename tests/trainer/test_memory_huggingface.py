@@ -78,4 +78,4 @@ def test_a_trainer_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path
         assert resumed[0]["losses"] == through[0]["losses"] and len(resumed[0]["losses"]) == 10
         for one, other in zip(resumed, through, strict=True):
             assert same_bits(one["weights"], other["weights"])
-    assert sealed(memory) == []
+        assert sealed(memory) == []
