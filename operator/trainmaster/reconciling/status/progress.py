@@ -30,24 +30,20 @@ def progress_due_at(situation: Situation) -> float | None:
     """Returns when news is due that waits because what is published is young; None where there is none."""
     old = situation.status.progress
     published = None if old is None else to_seconds(old.reported_at)
-    if situation.terminal or published is None or newest_progress(situation) is old:
+    if situation.terminal or published is None or _news_at(situation) is None:
         return None
     return published + INTERVAL
 
 
 def newest_progress(situation: Situation) -> Progress | None:
     """Returns the progress with the newest report of the current attempt."""
-    old = situation.status.progress
-    observed, attempt = situation.observed, situation.status.attempt
-    ranks = {rank: found for by_worker in observed.progress.values() for rank, found in by_worker.items()}
-    at = observed.progress_at
-    if observed.progress_attempt != attempt or not ranks or at is None:
+    old, attempt = situation.status.progress, situation.status.attempt
+    reported_at = _news_at(situation)
+    if reported_at is None:
         return old
-    reported_at = to_text(at)
     if old is None:
         old = Progress()
-    elif old.reported_at == reported_at:
-        return old
+    ranks = {rank: found for by_worker in situation.observed.progress.values() for rank, found in by_worker.items()}
     # Rank 0, or the lowest one that reported.
     first = ranks[min(ranks)]
     samples = [rank.samples_per_second for rank in ranks.values() if rank.samples_per_second is not None]
@@ -69,6 +65,19 @@ def newest_progress(situation: Situation) -> Progress | None:
         result=dict(first.result) or old.result,
         reported_at=reported_at,
     )
+
+
+def _news_at(situation: Situation) -> str | None:
+    """Returns when the current attempt's newest report came; None where there is none that isn't published.
+
+    It looks at no rank: every pass asks, and a job may have thousands.
+    """
+    observed, published = situation.observed, situation.status.progress
+    at = observed.progress_at
+    if observed.progress_attempt != situation.status.attempt or at is None or not any(observed.progress.values()):
+        return None
+    reported_at = to_text(at)
+    return None if published is not None and published.reported_at == reported_at else reported_at
 
 
 def _readable(value: float | None) -> float | None:
