@@ -13,20 +13,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Hashable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from trainmaster.client.arrivals import Ended, Readers
 
 # A log that is followed is waited for so long (seconds): from when it was opened, and from when it had no more lines.
 OPEN_SECONDS = 1.0
 HOLD_SECONDS = 0.2
-
-
-class Timed(Protocol):
-    """Timed is a line whose time is known, in seconds since the epoch; 0 where nobody knows it."""
-
-    @property
-    def time(self) -> float: ...
 
 
 class WorkerLine(NamedTuple):
@@ -38,7 +31,7 @@ class WorkerLine(NamedTuple):
 
 
 Source = TypeVar("Source", bound=Hashable)
-L = TypeVar("L", bound=Timed)
+L = TypeVar("L", bound=WorkerLine)
 
 
 @dataclass

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from trainmaster.api.attempt_marks import marked_attempt
+from trainmaster.client.merging import WorkerLine
 
 _RANK = re.compile(r"\[rank (\d{1,9})\]: ?")
 # What the launcher prints, and no rank of its own.
 _WORKER = re.compile(r"\[worker \d{1,9}\]: ?")
 
 
-class Line(NamedTuple):
-    """Line is a line of a worker's output; `time` in seconds since the epoch, 0 where nobody knows it."""
+class Line(WorkerLine):
+    """Line is a line of a worker's output that knows its author."""
 
-    time: float
-    worker: int
-    text: str
+    __slots__ = ()
 
     @property
     def separates(self) -> int | None:
