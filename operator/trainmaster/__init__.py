@@ -9,6 +9,7 @@
 - `agent`: PID 1 of every worker, standard library only.
 - `kubeconfig`: kubeconfigs, read and checked for all who connect.
 - `client`: the Python SDK; `cli`: `trainmaster` and `kubectl dtj`.
+- `history`: what became of jobs, recorded for when they are gone; `dashboard`: a page about jobs, for the browser.
 - `local`: an embedded cluster with an operator, for `trainmaster demo` and `run_locally`.
 """
 

@@ -10,5 +10,6 @@ for whose paths are whose, `words` for those of the command, `training_schema` f
 torchrun's options; `compact` keeps large ones small in memory. `decoding` reads what others wrote, `encoding` writes
 what is sent, `printable` makes texts harmless to print, `signing` signs assignments, `evidence` is what is kept of an
 attempt, `kept_logs` what is kept of workers' output (`stamped_lines` are those of a log with their times,
-`attempt_marks` cut a log into its attempts), and `stacks` what ranks answered to who asked for theirs.
+`attempt_marks` cut a log into its attempts), and `stacks` what ranks answered to who asked for theirs;
+`records` is what the operator sends to the history of jobs.
 """

@@ -9,6 +9,7 @@
 4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
    where to (with `tls`, `proxies` and `authorization`), and `answers` makes results and errors of what comes back.
    `arguments` refuses what no method takes. `read_only` is a connection that can't write.
+   `permission` asks what somebody may do.
 5. `code` brings the user's code without an image: an archive, and what puts it where the pods mount it.
 6. `gathering` reads all around a job, and `diagnosis` says from that why the job is as it is.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,6 +57,25 @@ def find_server(
     return server
 
 
+def address_of(kubeconfig: str | None = None, context: str | None = None) -> Server:
+    """Returns the API server with no credentials at all, for those who ask in the name of others. Raises NoCluster."""
+    try:
+        found = read_kubeconfig(kubeconfig, context)
+        if found is not None:
+            nobody = replace(found, user={}, plugin=None, has_provider=False)
+            return _of_kubeconfig(nobody)
+        address, authority = _pod_address()
+        tls = tls_context("the pod", {"certificate-authority": str(authority)}, {})
+    except KubeconfigError as error:
+        raise NoCluster(f"{error}.") from error
+    return Server(address, tls, None, environment_proxy(address), Fixed(None), "default")
+
+
+def for_viewer(server: Server, token: str) -> Server:
+    """Returns the server as who has this bearer token reaches it. `server` is one without credentials (address_of)."""
+    return replace(server, authorization=Fixed(f"Bearer {token}"))
+
+
 def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
     """Returns the server for a program, whose sentences name the arguments and not the command line's options.
 
@@ -95,17 +114,26 @@ def _of_kubeconfig(found: Kubeconfig) -> Server:
 
 
 def _of_pod() -> Server:
-    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
-    authority = SERVICE_ACCOUNT / "ca.crt"
     try:
-        if not (host and port and authority.is_file()):
-            raise ValueError("this is no pod with a service account")
+        address, authority = _pod_address()
         authorization = TokenFile.of(SERVICE_ACCOUNT / "token")
         namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise NoCluster(
-            "No cluster is configured: set KUBECONFIG or --kubeconfig, or start one with `trainmaster local up`."
-        ) from error
-    address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        raise _no_cluster() from error
     tls = tls_context("the pod's service account", {"certificate-authority": str(authority)}, {})
     return Server(address, tls, None, environment_proxy(address), authorization, namespace)
+
+
+def _pod_address() -> tuple[str, Path]:
+    """Returns the API server's address as a pod has it, and the file with its authority. Raises NoCluster."""
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
+    authority = SERVICE_ACCOUNT / "ca.crt"
+    if not (host and port and authority.is_file()):
+        raise _no_cluster()
+    return (f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"), authority
+
+
+def _no_cluster() -> NoCluster:
+    return NoCluster(
+        "No cluster is configured: set KUBECONFIG or --kubeconfig, or start one with `trainmaster local up`."
+    )

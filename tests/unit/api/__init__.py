@@ -30,6 +30,7 @@
 | `printable` | `unit/cli/test_hostile_text`, `unit/controller/observability/test_log_formats` |
 | `problems` | `test_sentences`, `unit/cli/test_manifests` |
 | `quantities` | `test_sentences` |
+| `records` | `test_records` |
 | `rule` | `test_crd` |
 | `rules` | `test_sentences`, `test_crd` |
 | `signing` | `unit/controller/keys/test_signing_keys` |

@@ -54,9 +54,10 @@
 | `notebook/page` | `notebook/test_page` |
 | `notebook/widget` | `processes/client/test_widget` |
 | `output` | `test_jobs` |
+| `permission` | `test_permission` |
 | `proxies` | `test_proxies` |
 | `read_only` | `processes/cli/test_mcp` |
-| `server` | `test_server` |
+| `server` | `test_server`, `test_permission` |
 | `tls` | `test_server` |
 | `transport` | `test_transport`, `test_server` |
 | `watching` | `test_jobs`, `test_async_jobs` |

@@ -1,0 +1,1 @@
+"""`trainmaster dashboard` is a page about jobs, with the rights of who looks at it."""
