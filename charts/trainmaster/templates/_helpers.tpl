@@ -18,6 +18,100 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
+{{- /* The history's and the dashboard's pods: other labels than the operator's, whose Deployment selects by its name. */ -}}
+{{- define "trainmaster.historySelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-history
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "trainmaster.historyLabels" -}}
+{{ include "trainmaster.historySelector" . }}
+app.kubernetes.io/component: history
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "trainmaster.dashboardSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-dashboard
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "trainmaster.dashboardLabels" -}}
+{{ include "trainmaster.dashboardSelector" . }}
+app.kubernetes.io/component: dashboard
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- /* A pod without any right: it asks the API server with its viewers' tokens, and has none. */ -}}
+{{- define "trainmaster.viewerPod" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+# The restricted Pod Security Standard.
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* The API server's authority, which every namespace has, stands where a service account's files would. */ -}}
+{{- define "trainmaster.viewerVolumes" -}}
+- name: api-server
+  configMap: {name: kube-root-ca.crt}
+- name: tmp
+  emptyDir: {sizeLimit: 64Mi}
+{{- end -}}
+
+{{- define "trainmaster.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* Egress to the API server, by its own ports and by its Service's (plugins see one or the other), and to DNS. */ -}}
+{{- define "trainmaster.apiServerEgress" -}}
+- ports:
+  {{- range .Values.networkPolicy.apiServer.ports }}
+  - {protocol: TCP, port: {{ . }}}
+  {{- end }}
+  {{- with .Values.networkPolicy.apiServer.cidrs }}
+  to:
+  {{- range . }}
+  - ipBlock: {cidr: {{ . | quote }}}
+  {{- end }}
+  {{- end }}
+# DNS.
+- to:
+  - namespaceSelector:
+      matchLabels: {kubernetes.io/metadata.name: kube-system}
+  - ipBlock: {cidr: 169.254.20.10/32}
+  ports:
+  - {protocol: UDP, port: 53}
+  - {protocol: TCP, port: 53}
+{{- end -}}
+
+{{- define "trainmaster.historyEgress" -}}
+- to:
+  - podSelector:
+      matchLabels: {{- include "trainmaster.historySelector" . | nindent 8 }}
+  ports:
+  - {protocol: TCP, port: {{ .Values.history.port }}}
+{{- end -}}
+
 {{- define "trainmaster.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "trainmaster.fullname" .) -}}
