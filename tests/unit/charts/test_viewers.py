@@ -35,8 +35,13 @@ def named(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, An
 
 
 def pod_of(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    spec: dict[str, Any] = named(documents, "Deployment", name)["spec"]["template"]["spec"]
+    [found] = [each for each in workloads(documents) if each["metadata"]["name"] == name]
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
     return spec
+
+
+def workloads(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return of_kind(documents, "Deployment") + of_kind(documents, "StatefulSet")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -72,7 +77,7 @@ def test_no_service_or_policy_of_one_selects_another_s_pods(chart: Chart) -> Non
     documents = render(chart, EVERYTHING)
     labels = {
         each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
-        for each in of_kind(documents, "Deployment")
+        for each in workloads(documents)
     }
     selectors = [each["spec"]["selector"] for each in of_kind(documents, "Service")]
     selectors += [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(documents, "NetworkPolicy")]
@@ -105,8 +110,7 @@ def test_the_history_outlives_the_chart_and_is_written_by_one_process(chart: Cha
     claim = named(documents, "PersistentVolumeClaim", "trainmaster-history")
     assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert claim["spec"]["storageClassName"] == "fast"
-    deployment = named(documents, "Deployment", "trainmaster-history")["spec"]
-    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    assert named(documents, "StatefulSet", "trainmaster-history")["spec"]["replicas"] == 1
     mine = {"history": {"enabled": True, "persistence": {"existingClaim": "mine"}}}
     assert of_kind(render(chart, mine), "PersistentVolumeClaim") == []
     assert {"claimName": "mine"} in [
