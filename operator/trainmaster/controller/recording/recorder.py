@@ -58,7 +58,7 @@ class _Known:
     generation: object = None
     facts: int = 0
     # When the newest report came that a sample has, and when (the event loop's clock) the next one may be made.
-    sampled: float = 0.0
+    sampled: float | None = None
     due: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""`recording.outbox`: what waits for the history is bounded, in order, and of each job the newest record is the last."""
+"""`recording.outbox`: what waits for the history is bounded and in order, and a job's newest record is the last."""
 
 from __future__ import annotations
 
