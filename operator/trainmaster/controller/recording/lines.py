@@ -21,6 +21,12 @@ MAX_STATUS_FIELD = 16 * 1024
 MAX_RANKS = 8_192
 # Where a figure has another name in what ranks report.
 _REPORTED = {"gradient_norm": "grad_norm"}
+# By its name on the wire, the place of each figure that ranks report.
+_FIELDS = {
+    key: RankProgress._fields.index(name)
+    for figure, key in FIGURES.items()
+    if (name := _REPORTED.get(figure, figure)) in RankProgress._fields
+}
 _IDENTITY = ("namespace", "name", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
@@ -40,13 +46,17 @@ def facts_of(raw: Mapping[str, Any]) -> int:
     return hash(_encode([status.get("attempt"), status.get("phase"), status.get("failures")]))
 
 
-def job_line(at: float, raw: Mapping[str, Any], places: Sequence[PodPlace]) -> bytes:
-    """Returns the record of a job: of an object that is too large, what matters most."""
+def job_line(at: float, raw: Mapping[str, Any], places: Sequence[PodPlace], *, large: bool) -> bytes:
+    """Returns the record of a job: of an object that is too large, what matters most.
+
+    `large`: its spec is (Store.is_large), so that it pays to look before it becomes a line. That costs as much.
+    """
     for job in _smaller_and_smaller(raw):
-        if not is_larger(job, MAX_JOB):
-            line = line_of(JobRecord(at, job, tuple(places)))
-            if len(line) < MAX_LINE:
-                break
+        if large and is_larger(job, MAX_JOB):
+            continue
+        line = line_of(JobRecord(at, job, tuple(places)))
+        if len(line) < MAX_LINE:
+            break
     return line
 
 
@@ -67,19 +77,20 @@ def _smaller_and_smaller(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[RankReport]) -> bytes:
-    """Returns the record of what an attempt's ranks have reported, in any order, with numbers as people read them."""
+    """Returns the record of what an attempt's ranks have reported, in any order; `SampleRecord` in a third of its time.
+
+    Thousands of numbers are written each second, so they become text at once, with as many digits as people read.
+    """
     reports = sorted(reports)
-    reports = reports[:: max(1, -(-len(reports) // MAX_RANKS))]
-    columns = {}
-    for figure in FIGURES:
-        name = _REPORTED.get(figure, figure)
-        values = [_rounded(getattr(progress, name, None)) for _, _, progress in reports]
-        if any(value is not None for value in values):
-            columns[figure] = values
-    ranks, workers = tuple(report[0] for report in reports), tuple(report[1] for report in reports)
-    return line_of(SampleRecord(at, key, attempt, ranks, workers, columns))
-
-
-def _rounded(value: float | None) -> float | None:
-    """Returns a float with six digits; a step is a whole number, and stays as it is."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    ranks, workers, progress = zip(*reports[:: -(-len(reports) // MAX_RANKS)], strict=True)
+    head = line_of(SampleRecord(at, key, attempt, ranks, workers)).decode()
+    parts = [head.removesuffix("}")]
+    columns = list(zip(*progress, strict=True))
+    for name, place in _FIELDS.items():
+        values = columns[place]
+        if values.count(None) < len(values):
+            # A step is a whole number, and keeps all its digits.
+            digits = "%d" if name == "step" else "%.6g"
+            texts = ["null" if value is None else digits % value for value in values]
+            parts.append(f',"{name}":[{",".join(texts)}]')
+    return ("".join(parts) + "}").encode()

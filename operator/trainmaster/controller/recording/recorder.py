@@ -142,7 +142,7 @@ class Recorder:
             # An attempt may have ended: what its ranks have reported last is cleared by the first report of the next.
             self._sample_now(known)
         places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self._store.pods(key)]
-        line = job_line(self._now(), raw, places)
+        line = job_line(self._now(), raw, places, large=self._store.is_large(key))
         known.version, known.generation, known.facts = version, metadata.get("generation"), facts
         self._outbox.put(Entry("job", uid, line, facts))
 

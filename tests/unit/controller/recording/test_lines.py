@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.controller import builders as b
 from trainmaster.api.records import JobIdentity, JobRecord, PodPlace, SampleRecord, parse_record
@@ -21,8 +23,8 @@ def read(line: bytes) -> Any:
     return parse_record(json.loads(line))
 
 
-def read_job(raw: dict[str, Any]) -> dict[str, Any]:
-    record = read(job_line(1.5, raw, PLACES))
+def read_job(raw: dict[str, Any], *, large: bool = True) -> dict[str, Any]:
+    record = read(job_line(1.5, raw, PLACES, large=large))
     assert isinstance(record, JobRecord) and (record.at, record.key, record.pods) == (1.5, KEY, PLACES)
     return dict(record.job)
 
@@ -31,7 +33,7 @@ def test_a_job_is_recorded_as_it_is_without_who_wrote_which_field() -> None:
     raw = b.job(status={"phase": "Running", "attempt": 1})
     raw["metadata"]["labels"] = {"team": "ä\ud800"}
     with_fields = {**raw, "metadata": {**raw["metadata"], "managedFields": [{"manager": "kubectl"}]}}
-    assert read_job(with_fields) == raw
+    assert read_job(with_fields) == raw == read_job(with_fields, large=False)
     assert "managedFields" in with_fields["metadata"], "the object is its owner's"
 
 
@@ -58,10 +60,11 @@ def test_then_what_the_status_has_of_each_worker_and_what_people_wrote_into_the_
         pytest.param("x" * 1_500_000, id="a text"),
     ],
 )
-def test_whatever_stands_in_a_job_its_record_is_bounded(status: Any) -> None:
+@pytest.mark.parametrize("large", [True, False])
+def test_whatever_stands_in_a_job_its_record_is_bounded(status: Any, large: bool) -> None:
     raw = {**b.job(), "status": status}
     raw["metadata"]["annotations"] = {"note": "\x00" * 250_000}
-    recorded = read_job(raw)
+    recorded = read_job(raw, large=large)
     assert recorded["metadata"]["uid"] == b.JOB_UID
     facts_of(raw)
 
@@ -93,6 +96,34 @@ def test_a_sample_has_columns_in_the_order_of_ranks_with_six_digits() -> None:
             "step_seconds": [None, None, 1e-9],
         },
     ), "and no column of what nobody reports"
+
+
+REPORTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "step": st.integers(-5, 2**60),
+        **{
+            name: st.one_of(st.floats(), st.integers(-(10**30), 10**30), st.none())
+            for name in ("loss", "samplesPerSecond", "stepSeconds")
+        },
+    },
+)
+
+
+@given(st.dictionaries(st.integers(0, 2**31 - 1), REPORTS, min_size=1, max_size=5))
+def test_whatever_a_rank_reports_its_sample_is_the_record_that_it_should_be(reported: dict[int, Any]) -> None:
+    """A line that is none would cost all the records that are sent with it."""
+    ranks = {rank: RankProgress.salvage(data) for rank, data in reported.items()}
+    reports = [(rank, 3, progress) for rank, progress in ranks.items() if progress is not None]
+    record = read(sample_line(7.25, KEY, 3, reports))
+    assert record.ranks == tuple(sorted(reported)) and record.workers == (3,) * len(reported)
+    for _, _, progress in reports:
+        place = record.ranks.index(next(rank for rank, one in ranks.items() if one is progress))
+        for name in ("step", "loss", "samples_per_second", "step_seconds"):
+            value, column = getattr(progress, name), record.columns.get(name)
+            found = None if column is None else column[place]
+            assert (found is None) == (value is None)
+            assert value is None or found == pytest.approx(value, rel=1e-5)
 
 
 def test_of_more_ranks_than_a_record_holds_an_even_choice_is_recorded() -> None:
