@@ -155,8 +155,11 @@ class World:
 
 
 @asynccontextmanager
-async def world(*, fake: bool = False, mixed: bool = False, nodes: int = 1) -> AsyncIterator[World]:
-    """Starts a cluster for the benchmark; with `fake` its pods and agents are faked, for thousands of them.
+async def world(
+    *, fake: bool = False, mixed: bool = False, nodes: int = 1, step_seconds: float = 0.0
+) -> AsyncIterator[World]:
+    """Starts a cluster for the benchmark; with `fake` its pods and agents are faked, for thousands of them; their ranks
+    do a step in each `step_seconds`, where that isn't 0.
 
     With `mixed` the last node's pods are faked, and the benchmark plays their agents.
     """
@@ -166,7 +169,7 @@ async def world(*, fake: bool = False, mixed: bool = False, nodes: int = 1) -> A
         if given:
             kubeconfig = Path(given)
         else:
-            pods = ["fake"] if fake else ["mixed"] if mixed else []
+            pods = ["fake", str(step_seconds)] if fake else ["mixed"] if mixed else []
             command = [sys.executable, "-m", "bench.clusters.serve", folder, str(nodes), *pods]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             assert process.stdout is not None

@@ -1,16 +1,19 @@
-"""`python -m bench.clusters.serve FOLDER NODES [fake|mixed]` is a benchmark's cluster, and prints its kubeconfig.
+"""`python -m bench.clusters.serve FOLDER NODES [fake|mixed] [SECONDS]` is a benchmark's cluster; prints its kubeconfig.
 
 With `fake` its pods are timers without processes, and one server on every pod's address plays all their agents: it
-reports that the ranks run, and pings. So an operator can be measured with thousands of pods and a stream open for every
-job. With `mixed` the last node's pods are timers, and nobody plays their agents.
+reports that the ranks run, and pings; with SECONDS each rank does a step in each of them, and reports it. So an
+operator can be measured with thousands of pods and a stream open for every job. With `mixed` the last node's pods are
+timers, and nobody plays their agents.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ from aiohttp import web
 
 from trainmaster.local.images import configure
 from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.stream import ProgressLine
 from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
 from trainmaster_local.embedded import LocalCluster
 from trainmaster_local.inside import Api, Change
@@ -31,8 +36,10 @@ NODE_TIMINGS = NodeTimings(lease_seconds=0.5, monitor_grace_seconds=2.0, monitor
 class FakeAgents:
     """All agents of the cluster listen on one port: loopback addresses all lead here."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, step_seconds: float) -> None:
         self._api = api
+        # 0: ranks do no steps.
+        self._step_seconds = step_seconds
         self._by_address: dict[str, Mapping[str, Any]] = {}
         self._by_job: dict[tuple[str, str], dict[int, str]] = {}
         self._changed: dict[tuple[str, str], asyncio.Event] = {}
@@ -82,6 +89,7 @@ class FakeAgents:
             {"type": "hello", "leader": 0, "uid": metadata["uid"], "attempt": 1, "workers": []},
         ]
         reported: set[str] = set()
+        step = 0
         while True:
             # Workers join as their pods come.
             changed = self._changed.setdefault(key, asyncio.Event())
@@ -91,12 +99,28 @@ class FakeAgents:
                     lines.append({"type": "worker", "worker": worker, "uid": uid, "seen": 1, "connected": True})
                     report = {"attempt": 1, "worker": worker, "uid": uid, "state": "Running", "at": 1.0}
                     lines.append({"type": "report", "seq": len(reported), "report": report})
-            await response.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
             try:
-                await asyncio.wait_for(changed.wait(), PING_SECONDS)
+                await response.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+            except ConnectionResetError:
+                # The operator has ended.
+                return response
+            try:
+                await asyncio.wait_for(changed.wait(), self._step_seconds or PING_SECONDS)
                 lines = []
             except TimeoutError:
-                lines = [{"type": "ping"}]
+                step += 1
+                lines = [self._progress(worker, step) for worker in self._by_job[key]] if self._step_seconds else []
+                lines = lines or [{"type": "ping"}]
+
+    def _progress(self, worker: int, step: int) -> dict[str, Any]:
+        rank = RankProgress(
+            step=step,
+            total_steps=1_000_000,
+            loss=10 / (step + math.pi),
+            samples_per_second=100 * math.pi,
+            step_seconds=self._step_seconds * (1 + 0.01 * math.sin(step + worker)),
+        )
+        return ProgressLine(1, worker, {worker: rank}, at=time.time()).to_wire()
 
 
 async def obey(cluster: LocalCluster, stop: asyncio.Event) -> None:
@@ -116,7 +140,7 @@ async def obey(cluster: LocalCluster, stop: asyncio.Event) -> None:
         print("done", flush=True)
 
 
-async def main(folder: Path, pods: str, nodes: int) -> None:
+async def main(folder: Path, pods: str, nodes: int, step_seconds: float) -> None:
     """Serves until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -130,7 +154,7 @@ async def main(folder: Path, pods: str, nodes: int) -> None:
         node_timings=NODE_TIMINGS if nodes > 1 else NodeTimings(),
     )
     async with LocalCluster(configure(config)) as cluster:
-        agents = FakeAgents(cluster.api)
+        agents = FakeAgents(cluster.api, step_seconds)
         runner = await agents.start() if pods == "fake" else None
         print(cluster.kubeconfig, agents.port, flush=True)
         orders = asyncio.create_task(obey(cluster, stop))
@@ -141,4 +165,7 @@ async def main(folder: Path, pods: str, nodes: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[3] if len(sys.argv) > 3 else "", int(sys.argv[2])))
+    more = sys.argv[3:]
+    asyncio.run(
+        main(Path(sys.argv[1]), more[0] if more else "", int(sys.argv[2]), float(more[1]) if len(more) > 1 else 0.0)
+    )

@@ -78,7 +78,8 @@ class Operator:
         settings = self.settings
         # The lease has connections of its own: a renewal waits for no other request.
         lease = LeaderLease(self._client(stack, connection), self._lease_settings()) if settings.leader_elect else None
-        cluster = self._client(stack, connection, may_write=lease.is_held if lease is not None else None)
+        leads: Callable[[], bool] = lease.is_held if lease is not None else lambda: True
+        cluster = self._client(stack, connection, may_write=leads)
         background: list[asyncio.Task[None]] = []
         # Last of all: kopf's threads take their time, and the lease is released before.
         stack.push_async_callback(_all_ended, background)
@@ -96,7 +97,7 @@ class Operator:
             self._standby = False
         self.metrics.leader.set(1)
         keys = await _unless(stop, _while_held(holding, self._read_keys(cluster, connection)))
-        parts = self._parts = construct_parts(settings, self._decide, connection, cluster, keys, self.metrics)
+        parts = self._parts = construct_parts(settings, self._decide, connection, cluster, keys, self.metrics, leads)
         stack.push_async_callback(parts.close)
         await _unless(stop, _while_held(holding, self._insist(parts.resync.fill, connection)))
         await parts.gangs.fill(job.spec for job in parts.store.jobs())
@@ -107,6 +108,8 @@ class Operator:
             asyncio.create_task(parts.large_jobs.run(parts.store), name="large jobs"),
             *([holding] if holding is not None else []),
         ]
+        if parts.recorder is not None:
+            parts.recorder.start()
         await self._work(stop, parts, background)
 
     async def _work(

@@ -95,6 +95,20 @@ def parse_image(reference: str | None) -> str | None:
 
 def parse_webhook(url: str | None) -> str | None:
     """Returns the address that events are sent to. Raises InvalidSetting."""
+    return _parse_address(url, "a webhook; use https://host/path", "--webhook-headers-file")
+
+
+def parse_history(url: str | None) -> str | None:
+    """Returns the address that records are sent below. Raises InvalidSetting."""
+    what = "a history; use http://host:port"
+    if url and ("?" in url or "#" in url):
+        raise InvalidSetting(f"{url!r} is no address of {what}, without a query")
+    found = _parse_address(url, what, "--history-token-file")
+    return found and found.rstrip("/")
+
+
+def _parse_address(url: str | None, what: str, secrets: str) -> str | None:
+    """Returns an address; `secrets` is the option for those that it must not have. Raises InvalidSetting."""
     if not url:
         return None
     try:
@@ -103,9 +117,9 @@ def parse_webhook(url: str | None) -> str | None:
     except ValueError:
         usable = False
     if not usable or not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidSetting(f"{url!r} is no address of a webhook; use https://host/path")
+        raise InvalidSetting(f"{url!r} is no address of {what}")
     if parts.username is not None or parts.password is not None:
-        raise InvalidSetting("an address with a name or a password shows it to many; give --webhook-headers-file")
+        raise InvalidSetting(f"an address with a name or a password shows it to many; give {secrets}")
     return url
 
 
@@ -230,6 +244,25 @@ class OperatorSettings:
         default=None,
         metadata=_option(
             "File with headers for the webhook, such as a token: one a line, 'Name: value'; read for each event."
+        ),
+    )
+    # The operator's too: `trainmaster history` has the records of all jobs.
+    history_url: str | None = field(
+        default=None,
+        metadata=_option(
+            "Address of the history (trainmaster history) to which records of jobs are sent; default: none are.",
+            parse=parse_history,
+        ),
+    )
+    history_token_file: str | None = field(
+        default=None, metadata=_option("File with the history's writer token; read for each request.")
+    )
+    history_seconds: float = field(
+        default=2.0,
+        metadata=_option(
+            "Seconds between two samples of a job's ranks for the history; a job of thousands is sampled less often.",
+            least=0.5,
+            most=3_600,
         ),
     )
     log_format: LogFormat = field(default="text", metadata=_option("json for collectors, text for people."))

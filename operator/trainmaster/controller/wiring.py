@@ -6,6 +6,7 @@ it), `WatchedTypes` (`GangWatcher` adds to it, `Resync` reads it), `AgentsSecret
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ from trainmaster.controller.lookups.node_domains import NODE_DOMAINS
 from trainmaster.controller.lookups.unseen_pods import UNSEEN_PODS
 from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.reconciler import Decide, Reconciler
+from trainmaster.controller.recording.outbox import Outbox
+from trainmaster.controller.recording.recorder import Recorder
+from trainmaster.controller.recording.sender import Sender
 from trainmaster.controller.settings import OperatorSettings
 from trainmaster.controller.watching.gangs import GangWatcher
 from trainmaster.controller.watching.kopf_thread import WatchEvent
@@ -72,14 +76,16 @@ class Parts:
     evidence: EvidenceKeeper
     stacks: StacksKeeper
     webhook: Webhook | None
+    recorder: Recorder | None
     reconciler: Reconciler
 
     async def close(self) -> None:
         """End what the parts do in the background."""
-        for part in (self.evidence, self.stacks, self.streams, self.gangs, self.reach, self.large_job_thread):
+        for part in (self.evidence, self.stacks, self.streams, self.gangs, self.reach):
             await part.close()
-        if self.webhook is not None:
-            await self.webhook.close()
+        # Each sends what waits, for a while.
+        await asyncio.gather(*(part.close() for part in (self.webhook, self.recorder) if part is not None))
+        await self.large_job_thread.close()
 
 
 def construct_parts(
@@ -89,14 +95,26 @@ def construct_parts(
     cluster: Cluster,
     keys: SigningKeys,
     metrics: OperatorMetrics,
+    leads: Callable[[], bool] = lambda: True,
 ) -> Parts:
-    """Construct the parts. Nothing is read or started yet."""
+    """Construct the parts. Nothing is read or started yet. `leads`: whether this operator still does."""
     queue: WorkQueue[JobKey] = WorkQueue()
     thread = LargeJobThread()
     large_jobs = LargeJobs(cluster, thread)
     store = Store(queue.add, keys, read_large=large_jobs.add, count_unreadable=metrics.count_unreadable)
-    logs = KeptLogs(cluster, limit=settings.kept_log_bytes if settings.keep_logs else 0)
-    evidence = EvidenceKeeper(cluster, store, logs.tail, keep_output=settings.keep_logs)
+    recorder = _recorder(settings, cluster, store, thread, metrics, leads)
+    logs = KeptLogs(
+        cluster,
+        limit=settings.kept_log_bytes if settings.keep_logs else 0,
+        on_kept=recorder.kept_logs if recorder is not None else None,
+    )
+    evidence = EvidenceKeeper(
+        cluster,
+        store,
+        logs.tail,
+        keep_output=settings.keep_logs,
+        on_kept=recorder.kept_evidence if recorder is not None else None,
+    )
     stacks = StacksKeeper(cluster, keep_output=settings.keep_logs)
     secrets = AgentsSecrets(cluster, keys)
     agents = AgentConfigMaps(cluster, store, zipapp_bytes(), settings.namespaces, interval=settings.resync_seconds)
@@ -119,11 +137,12 @@ def construct_parts(
         ask_for_stacks=ask_for_stacks,
         keep_logs=logs,
         evidence=evidence,
+        written=recorder.written if recorder is not None else lambda job: None,
         progress_seconds=settings.progress_seconds,
     )
     watched = WatchedTypes((*WATCHED, NETWORK_POLICIES) if settings.job_network_policies else WATCHED)
     resync = Resync(cluster, store, watched, settings.namespaces, interval=settings.resync_seconds)
-    receive = _receiver(store, agents)
+    receive = _receiver(store, agents, recorder)
     gangs = GangWatcher(connection, cluster, store, watched, settings.namespaces, receive=receive, relisted=resync.soon)
 
     def restarted() -> None:
@@ -181,6 +200,7 @@ def construct_parts(
         evidence,
         stacks,
         webhook,
+        recorder,
         reconciler,
     )
 
@@ -220,7 +240,7 @@ class _StreamEvents:
         self._metrics.stream_faults.labels(fault=fault).inc()
 
 
-def _receiver(store: Store, agents: AgentConfigMaps) -> Callable[[WatchEvent], None]:
+def _receiver(store: Store, agents: AgentConfigMaps, recorder: Recorder | None) -> Callable[[WatchEvent], None]:
     """Returns what is done with each event of a watch."""
 
     def receive(event: WatchEvent) -> None:
@@ -231,8 +251,25 @@ def _receiver(store: Store, agents: AgentConfigMaps) -> Callable[[WatchEvent], N
                 agents.set_is_gone()
             return
         store.upsert(resource, raw)
+        if recorder is not None and resource == JOBS:
+            recorder.watched(raw)
 
     return receive
+
+
+def _recorder(
+    settings: OperatorSettings,
+    cluster: Cluster,
+    store: Store,
+    thread: LargeJobThread,
+    metrics: OperatorMetrics,
+    leads: Callable[[], bool],
+) -> Recorder | None:
+    if settings.history_url is None:
+        return None
+    outbox = Outbox(metrics.count_records)
+    sender = Sender(settings.history_url, settings.history_token_file, outbox, metrics.count_records, leads)
+    return Recorder(outbox, sender, cluster, store, settings.namespaces, thread, seconds=settings.history_seconds)
 
 
 def _rendering(settings: OperatorSettings, keys: SigningKeys, config_map: str) -> RenderingSettings:

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from tests.processes.controller.fake_http import FakeHttp, kubeconfig, serving
+from tests.processes.controller.hostile_server import answering, hostile
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
@@ -253,6 +254,21 @@ async def test_probes_and_metrics_are_served(tmp_path: Path) -> None:
         assert 'trainmaster_jobs{phase="Starting"} 1.0' in text
         assert 'trainmaster_api_writes_total{kind="StatefulSet",verb="create"} 1.0' in text
         assert 'trainmaster_reconciles_total{result="ok"}' in text
+
+
+async def test_a_history_that_never_answers_holds_up_nothing(tmp_path: Path) -> None:
+    async with hostile(answering()) as history:
+        settings = replace(ALONE, history_url=history.url, history_seconds=0.5)
+        async with running(tmp_path, settings=settings) as world:
+            await world.watched()
+            world.cluster.put(JOBS, b.job())
+            await until(lambda: world.has("statefulsets") and bool(history.heads))
+            world.cluster.put(PODS, b.pod(0))
+            world.cluster.put(PODS, b.pod(1))
+            await until(lambda: world.phase() == "Running")
+            stopped = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - stopped < 15.0
+        assert history.heads[0].startswith("POST /v1/records ")
 
 
 async def test_of_two_operators_one_works_and_the_other_takes_over(tmp_path: Path) -> None:

@@ -58,6 +58,10 @@ def test_without_options_all_settings_have_their_defaults(given: Callable[..., A
         (["-A", "--log-level", "debug"], {}, "log_level", "DEBUG"),
         (["-A", "--agent-port", "1234"], {}, "agent_port", 1234),
         (["-A", "--metrics-port", "0"], {}, "metrics_port", 0),
+        (["-A", "--history-url", "http://history:8080/"], {}, "history_url", "http://history:8080"),
+        (["-A"], {"TRAINMASTER_HISTORY_URL": ""}, "history_url", None),
+        (["-A"], {"TRAINMASTER_HISTORY_TOKEN_FILE": "/t"}, "history_token_file", "/t"),
+        (["-A", "--history-seconds", "5"], {}, "history_seconds", 5.0),
     ],
 )
 def test_an_option_or_its_variable_sets_the_field(
@@ -83,6 +87,10 @@ def test_an_option_or_its_variable_sets_the_field(
         (["-A", "--workers", "257"], "--workers: '257' is too large; use at most 256"),
         (["-A", "--workers", "many"], "--workers: 'many' is no whole number"),
         (["-A", "--replace-after", "soon"], "--replace-after: 'soon' is no number"),
+        (["-A", "--history-url", "history:8080"], "'history:8080' is no address of a history; use http://host:port"),
+        (["-A", "--history-url", "http://h/?a=b"], "is no address of a history; use http://host:port, without a query"),
+        (["-A", "--history-url", "http://a:b@h/"], "shows it to many; give --history-token-file"),
+        (["-A", "--history-seconds", "0"], "--history-seconds: '0' is too small; use at least 0.5"),
         (["-A", "--reach", "magic"], "--reach: 'magic' is not one of 'auto', 'direct', 'proxy'"),
         (["-A", "--lease-seconds", "3"], "No such option"),
     ],

@@ -44,6 +44,12 @@
 | `observability/health` | `test_app` |
 | `observability/log_formats` | `observability/test_log_formats` |
 | `observability/metrics` | `observability/test_metrics` |
+| `outgoing/headers` | `outgoing/test_headers`, `processes/controller/webhook/test_delivery` |
+| `outgoing/posting` | `processes/controller/webhook/test_delivery`, `processes/controller/recording/test_sender` |
+| `recording/lines` | `recording/test_lines` |
+| `recording/outbox` | `recording/test_outbox` |
+| `recording/recorder` | `recording/test_recorder`, `cluster/test_recording` |
+| `recording/sender` | `processes/controller/recording/test_sender` |
 | `watching/gangs` | `watching/test_gangs` |
 | `watching/kopf_thread` | `test_app` |
 | `watching/resync` | `test_app` |
@@ -51,7 +57,6 @@
 | `watching/watcher` | `test_app` |
 | `webhook/cloud_events` | `webhook/test_cloud_events`, `cluster/test_webhook` |
 | `webhook/delivery` | `processes/controller/webhook/test_delivery` |
-| `webhook/headers` | `webhook/test_cloud_events`, `processes/controller/webhook/test_delivery` |
 | `writing/agent_config_maps` | `writing/test_agent_config_maps`, `cluster/test_agent_config_maps` |
 | `writing/children` | `writing/test_children` |
 | `writing/events` | `observability/test_log_formats`, `writing/test_executor` |

@@ -130,7 +130,8 @@ class FakeCluster:
         ]
         if metadata_only:
             items = [{"metadata": item["metadata"]} for item in items]
-        yield items
+        for first in range(0, max(len(items), 1), resource.page):
+            yield items[first : first + resource.page]
 
     async def create(
         self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False

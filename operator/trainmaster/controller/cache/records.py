@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainmaster.api.parsing import InvalidJob, parse_spec
 from trainmaster.api.v1alpha1 import JobSpec
@@ -105,6 +105,17 @@ class Snapshot:
     listed_pods: frozenset[str]
 
 
+class ProgressView(NamedTuple):
+    """ProgressView is what an attempt's ranks have reported last, by worker and rank, and when the newest of it came.
+
+    It isn't a copy: it is read before anything else comes.
+    """
+
+    attempt: int
+    at: float
+    workers: Mapping[int, Mapping[int, RankProgress]]
+
+
 @dataclass
 class Record:
     """Holds all that is known of one job."""
@@ -191,6 +202,11 @@ class Record:
         view = pod.view
         return view.worker in indexes and view.name == f"{name}-{view.worker}"
 
+    def own_pods(self) -> list[PodView]:
+        """Returns the pods of the job's workers, by their indexes."""
+        sets = self.own_sets()
+        return sorted((pod.view for pod in self.pods.values() if self.owns(pod, sets)), key=lambda view: view.worker)
+
     def remove_set(self, view: ChildView) -> None:
         """Remember a child that is gone, or whose name another object has."""
         if self._is_own_set(view):
@@ -259,12 +275,12 @@ class Record:
         if self.job is None or self.job_version is None:
             return None
         job = self.job
-        sets = self.own_sets()
-        owned = (pod.view for pod in self.pods.values() if self.owns(pod, sets))
-        pods = [replace(view, assignment=None) if _is_anothers(view.assignment, job) else view for view in owned]
+        pods = [
+            replace(view, assignment=None) if _is_anothers(view.assignment, job) else view for view in self.own_pods()
+        ]
         observed = Observed(
             children=tuple(view for _, (view, _) in sorted(self.children.items())),
-            pods=tuple(sorted(pods, key=lambda pod: pod.worker)),
+            pods=tuple(pods),
             reports=tuple(report for _, report in sorted(self.reports.items())),
             progress={worker: dict(ranks) for worker, ranks in self.progress.items()},
             recoveries=dict(self.recoveries),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainmaster.api.signing import SigningKeys
@@ -26,6 +26,7 @@ from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import (
     JobKey,
     Pod,
+    ProgressView,
     ReadSpec,
     Record,
     Refusal,
@@ -36,7 +37,7 @@ from trainmaster.controller.cache.records import (
 )
 from trainmaster.controller.cache.unreadable import Unreadable, unforeseen
 from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, pod_view
-from trainmaster.reconciling.observed.snapshot import ChildView, Job, RefusedWrite, StreamView
+from trainmaster.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
 from trainmaster.rendering import AgentConfigMap
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import ProgressLine
@@ -287,6 +288,18 @@ class Store:
         """
         record = self._records.get(key)
         return record.snapshot(self._listed) if record is not None else None
+
+    def pods(self, key: JobKey) -> Sequence[PodView]:
+        """Returns the pods of a job's workers, by their indexes."""
+        record = self._records.get(key)
+        return record.own_pods() if record is not None else ()
+
+    def progress(self, key: JobKey) -> ProgressView | None:
+        """Returns what a job's ranks have reported last; None where none has."""
+        record = self._records.get(key)
+        if record is None or record.progress_at is None:
+            return None
+        return ProgressView(record.progress_attempt, record.progress_at, record.progress)
 
     def _key(self, resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
         name = text(metadata.get("name")) if resource == JOBS else job_name_of(metadata)

@@ -65,6 +65,12 @@ class Tail(Protocol):
     async def __call__(self, namespace: str, pod: PodView, limit: int) -> str: ...
 
 
+class OnKept(Protocol):
+    """Gets each attempt's evidence that was written, as JSON."""
+
+    def __call__(self, job: Job, attempt: int, evidence: str) -> None: ...
+
+
 @dataclass
 class _Kept:
     """Holds what is known of one job's newest failure, and of stalls that may become one."""
@@ -91,8 +97,10 @@ class EvidenceKeeper:
         *,
         keep_output: bool = True,
         settle_seconds: float = SETTLE_SECONDS,
+        on_kept: OnKept | None = None,
     ) -> None:
         self._cluster = cluster
+        self._on_kept = on_kept
         self._store = store
         self._tail = tail
         self._keep_output = keep_output
@@ -271,7 +279,13 @@ class EvidenceKeeper:
         return self._keep_output and allows_logs(job)
 
     async def _write(self, job: Job, evidence: AttemptEvidence) -> None:
-        """Add an attempt to the ConfigMap. Raises ClusterError."""
+        """Add an attempt to the ConfigMap, and say so. Raises ClusterError."""
+        written = await self._added(job, evidence)
+        if written is not None and self._on_kept is not None:
+            self._on_kept(job, evidence.attempt, written)
+
+    async def _added(self, job: Job, evidence: AttemptEvidence) -> str | None:
+        """Add an attempt to the ConfigMap; returns what was written, None where nothing was. Raises ClusterError."""
         if not self._keeps_output(job):
             evidence = without_output(evidence)
         for _ in range(WRITES):
@@ -279,25 +293,27 @@ class EvidenceKeeper:
                 found = await self._cluster.get(CONFIG_MAPS, job.namespace, evidence_name(job.name))
             except NotFound:
                 try:
-                    await self._cluster.create(CONFIG_MAPS, job.namespace, _body(job, fitted(evidence)))
-                    return
+                    body = _body(job, fitted(evidence))
+                    await self._cluster.create(CONFIG_MAPS, job.namespace, body)
+                    return str(body["data"][evidence_key(evidence.attempt)])
                 except AlreadyExists:
                     continue
             if owner_uid(found["metadata"]) != job.uid:
                 logger.info("%s/%s: %s belongs to somebody else", job.namespace, job.name, evidence_name(job.name))
-                return
+                return None
             data = {str(name): str(text) for name, text in (found.get("data") or {}).items()}
             known = AttemptEvidence.parse(data.get(evidence_key(evidence.attempt), ""))
             changes = room_for(data, fitted(_merged(known, evidence)))
             if not changes:
-                return
+                return None
             version = found["metadata"].get("resourceVersion")
             body = {"metadata": {"uid": found["metadata"]["uid"], "resourceVersion": version}, "data": changes}
             try:
                 await self._cluster.patch(CONFIG_MAPS, job.namespace, evidence_name(job.name), body)
-                return
+                return changes[evidence_key(evidence.attempt)]
             except Conflict:
                 continue
+        return None
 
 
 def _end_of_attempt(text: str, attempt: int, newest: int) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from trainmaster.api.kept_logs import KeptLog, kept_workers, log_key, logs_name, times_key
 from trainmaster.api.stamped_lines import StampedLine, stamped_line
@@ -44,11 +45,18 @@ def allows_logs(job: Job) -> bool:
     return job.spec is not None and job.spec.run_policy.keep_logs
 
 
+class OnKept(Protocol):
+    """Gets the workers' logs that were written, as they stand in the ConfigMap."""
+
+    def __call__(self, job: Job, logs: Mapping[int, KeptLog]) -> None: ...
+
+
 class KeptLogs:
     """Saves a job's logs once in an attempt."""
 
-    def __init__(self, cluster: Cluster, *, limit: int) -> None:
+    def __init__(self, cluster: Cluster, *, limit: int, on_kept: OnKept | None = None) -> None:
         self._cluster = cluster
+        self._on_kept = on_kept
         self._limit = limit
         # By uid, the attempt whose logs were saved last.
         self._saved: dict[str, int] = {}
@@ -166,25 +174,31 @@ class KeptLogs:
         try:
             try:
                 await self._cluster.create(CONFIG_MAPS, job.namespace, body)
+                written: Mapping[str, str | None] = data
             except AlreadyExists:
-                await self._add(key, snapshot, logs, shares)
+                written = await self._add(key, snapshot, logs, shares)
+            if self._on_kept is not None:
+                kept = {worker: KeptLog.parse(written, worker) for worker in logs}
+                self._on_kept(job, {worker: log for worker, log in kept.items() if log is not None})
         except (Refused, Conflict, NotFound) as error:
             logger.warning("%s: the logs can't be kept: %s", key, error)
 
     async def _add(
         self, key: JobKey, snapshot: Snapshot, logs: Mapping[int, KeptLog], shares: Mapping[int, int]
-    ) -> None:
+    ) -> Mapping[str, str | None]:
+        """Put what was read behind what was kept of earlier attempts; returns the entries that were written."""
         job = snapshot.job
         found = await self._cluster.get(CONFIG_MAPS, job.namespace, logs_name(job.name))
         metadata = found["metadata"]
         if owner_uid(metadata) != job.uid:
             logger.info("%s: %s belongs to somebody else", key, logs_name(job.name))
-            return
+            return {}
         known = str((metadata.get("annotations") or {}).get(ATTEMPT_ANNOTATION, ""))
         if known == str(job.status.attempt):
             logger.debug("%s: the logs of the attempt were kept by an earlier operator.", key)
-            return
+            return {}
         before = {str(name): str(text) for name, text in (found.get("data") or {}).items()}
+        changes = joined(before, logs, shares, self._limit)
         await self._cluster.patch(
             CONFIG_MAPS,
             job.namespace,
@@ -195,9 +209,10 @@ class KeptLogs:
                     "resourceVersion": metadata.get("resourceVersion"),
                     "annotations": {ATTEMPT_ANNOTATION: str(job.status.attempt)},
                 },
-                "data": joined(before, logs, shares, self._limit),
+                "data": changes,
             },
         )
+        return changes
 
 
 def joined(

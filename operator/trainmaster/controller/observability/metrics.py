@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from trainmaster import __version__
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus, Phase
 from trainmaster.controller.leaders.stream import Fault
+from trainmaster.controller.recording.outbox import Outcome as RecordOutcome
 from trainmaster.controller.webhook.delivery import Outcome
 from trainmaster.reconciling.observed.snapshot import Job
 
@@ -84,6 +85,12 @@ class OperatorMetrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.history_records = Counter(
+            "trainmaster_history_records",
+            "Records for the history, by outcome: sent, dropped as too much waited, refused by the history.",
+            ["outcome"],
+            registry=self.registry,
+        )
         self.watch_restarts = Counter(
             "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
         )
@@ -103,6 +110,8 @@ class OperatorMetrics:
             self.stream_faults.labels(fault=fault)
         for outcome in get_args(Outcome):
             self.webhook_events.labels(outcome=outcome)
+        for record_outcome in get_args(RecordOutcome):
+            self.history_records.labels(outcome=record_outcome)
         for phase in TERMINAL_PHASES:
             self.finished.labels(phase=phase)
         ProcessCollector(registry=self.registry)
@@ -118,6 +127,10 @@ class OperatorMetrics:
     def count_event(self, outcome: Outcome) -> None:
         """Count what became of an event for the webhook."""
         self.webhook_events.labels(outcome=outcome).inc()
+
+    def count_records(self, outcome: RecordOutcome, records: int) -> None:
+        """Count what became of records for the history."""
+        self.history_records.labels(outcome=outcome).inc(records)
 
     def count_unreadable(self, kind: str) -> None:
         """Count a version of an object that can't be read."""

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
-from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, Cluster
+from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, Cluster, RawObject
 from trainmaster.controller.apiserver.errors import Conflict, Invalid, NotFound, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
@@ -112,10 +112,13 @@ class Executor:
         ask_for_stacks: AskForStacks,
         keep_logs: LogKeeper,
         evidence: Evidence | None = None,
+        written: Callable[[RawObject], None] = lambda job: None,
         progress_seconds: float,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
+        # Given each job whose status was written, as the API server has it.
+        self._written = written
         self._children = children
         self._agents = agents
         self._store = store
@@ -181,6 +184,7 @@ class Executor:
             raise
         self._status_written[uid] = self._now()
         self._store.upsert(JOBS, answer)
+        self._written(answer)
         return True, None
 
     async def _read_job_again(self, key: JobKey, uid: str) -> None:

@@ -176,6 +176,23 @@ def test_progress_asks_for_no_pass_and_that_of_an_old_attempt_is_ignored() -> No
     assert (observed.progress_attempt, observed.progress[0][0].step) == (2, 5)
 
 
+def test_pods_and_progress_of_a_job_are_read_without_a_snapshot() -> None:
+    world = World()
+    assert world.store.progress(KEY) is None and not world.store.pods(KEY)
+    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world.store.upsert(STATEFUL_SETS, versioned(b.child("StatefulSet"), 11))
+    for number, pod in enumerate((b.pod(1), b.pod(0), b.pod(7))):
+        world.store.upsert(PODS, versioned(pod, 12 + number))
+    stranger = b.pod(0)
+    stranger["metadata"] |= {"name": "stranger-0", "uid": "stranger", "ownerReferences": []}
+    world.store.upsert(PODS, versioned(stranger, 20))
+    assert [pod.name for pod in world.store.pods(KEY)] == [pod.name for pod in world.snapshot().observed.pods]
+    assert [pod.worker for pod in world.store.pods(KEY)] == [0, 1, 7]
+    assert world.store.progress(KEY) is None
+    world.store.record_progress(KEY, ProgressLine(2, 1, {3: RankProgress(step=5)}), 7.5, 4)
+    assert world.store.progress(KEY) == (2, 7.5, {1: {3: RankProgress(step=5)}})
+
+
 def test_how_a_worker_came_back_from_a_fault_asks_for_one_pass() -> None:
     world = World()
     world.store.upsert(JOBS, versioned(b.job(), 10))

@@ -21,7 +21,7 @@ from trainmaster.controller.apiserver.errors import Forbidden
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
-from trainmaster.reconciling.observed.snapshot import PodView
+from trainmaster.reconciling.observed.snapshot import Job, PodView
 from trainmaster.reconciling.times import to_text
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.evidence import RankState, parse_ranks
@@ -50,7 +50,14 @@ class World:
             self.store.upsert(PODS, self.cluster.put(PODS, b.pod(index)))
         # By pod, where a test says what it printed.
         self.printed: dict[str, str] = {}
-        self.keeper = EvidenceKeeper(self.cluster, self.store, self.tail, settle_seconds=self.settle_seconds)
+        # What a history is given: the job's uid, the attempt, and its evidence.
+        self.recorded: list[tuple[str, int, str]] = []
+        self.keeper = EvidenceKeeper(
+            self.cluster, self.store, self.tail, settle_seconds=self.settle_seconds, on_kept=self.record_kept
+        )
+
+    def record_kept(self, job: Job, attempt: int, evidence: str) -> None:
+        self.recorded.append((job.uid, attempt, evidence))
 
     async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
         return self.printed.get(pod.name, f"the end of {pod.name}\n")[-limit:]
@@ -115,6 +122,21 @@ async def test_an_attempts_stacks_errors_and_log_are_kept_with_the_job_as_owner(
     assert metadata["ownerReferences"][0]["uid"] == b.JOB_UID
     world.record(failed())
     await world.keeper.close()
+
+
+async def test_what_was_written_is_said_and_what_was_not_is_not() -> None:
+    world = World()
+    world.record(failed())
+    await until(lambda: bool(world.recorded))
+    assert world.recorded == [(b.JOB_UID, 1, world.data()[evidence_key(1)])]
+    world.record(failed(attempt=2))
+    await until(lambda: len(world.recorded) == 2)
+    assert world.recorded[1] == (b.JOB_UID, 2, world.data()[evidence_key(2)]), "added to the first one's"
+    world.cluster.fail("patch", "configmaps", Forbidden("patch", "no", status=403))
+    world.record(failed(attempt=3))
+    await until(lambda: world.cluster.calls["patch", "ConfigMap"] >= 2)
+    await world.keeper.close()
+    assert len(world.recorded) == 2
 
 
 async def test_of_a_worker_with_hundreds_of_ranks_the_evidence_of_all_is_kept() -> None:

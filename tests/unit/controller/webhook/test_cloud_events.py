@@ -1,8 +1,7 @@
-"""`webhook.cloud_events` and `webhook.headers`: what is said of a status, and the headers that it is sent with."""
+"""`webhook.cloud_events`: what is said of a status; and the address that it is sent to."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from tests.unit.reconciling.builders import UID, job, running
 from trainmaster.api.v1alpha1 import Condition, Failure, JobStatus
 from trainmaster.controller.settings import InvalidSetting, parse_webhook
 from trainmaster.controller.webhook.cloud_events import FAILURE, PHASE, events_of
-from trainmaster.controller.webhook.headers import UnusableHeaders, read_headers
 
 AT = "2026-11-21T04:01:00Z"
 OOM = Failure(attempt=1, reason="OOMKilled", message="CUDA out of memory", worker=1, exit_code=137, failed_at=AT)
@@ -82,24 +80,6 @@ def test_ids_follow_from_what_happened_and_differ_where_it_does() -> None:
     ]
     suspended = [running(phase="Suspended").model_copy(update={"conditions": [time]}) for time in times]
     assert len({events(running(), status)[0]["id"] for status in suspended}) == 2, "the same attempt, twice"
-
-
-def test_headers_are_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "headers"
-    path.write_text("Authorization: Bearer a b=\n\nX-Team:  ml \n")
-    assert read_headers(str(path)) == {"Authorization": "Bearer a b=", "X-Team": "ml"}
-    assert read_headers(None) == {}
-
-
-@pytest.mark.parametrize("text", ["a secret", "Authorization:", "Na me: secret", "X: secret\x00", "X: secr\xe9t"])
-def test_headers_that_are_none_are_named_without_what_stands_there(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "headers"
-    path.write_bytes(b"X-Fine: 1\n" + text.encode("latin-1"))
-    with pytest.raises(UnusableHeaders) as error:
-        read_headers(str(path))
-    assert "secret" not in str(error.value) and str(path) in str(error.value)
-    with pytest.raises(UnusableHeaders, match="can't be read"):
-        read_headers(str(tmp_path / "missing"))
 
 
 def test_the_address_of_a_webhook_has_a_scheme_and_a_host_and_no_password() -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
+from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.v1alpha1 import JobStatus, Progress, WorkerCounts
 from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, SERVICES, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import (
@@ -367,6 +368,37 @@ async def test_an_operator_that_finds_an_attempt_s_logs_kept_adds_them_no_second
     for _ in range(2):
         await KeptLogs(world.cluster, limit=100_000)(KEY, world.snapshot())
         assert world.stored("configmaps", "bert-logs")["data"]["worker-0.log"] == "step 1\n"
+
+
+async def test_logs_that_were_kept_are_said_as_they_stand_there() -> None:
+    world = World()
+    world.add_pods()
+    said: list[dict[int, KeptLog]] = []
+    for attempt in (1, 2):
+        status = {"phase": "Running", "attempt": attempt}
+        world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status=status)))
+        world.cluster.logs = {"bert-0": f"step {attempt}\n", "bert-1": "one\n"}
+        for _ in range(2):
+            keep = KeptLogs(world.cluster, limit=100_000, on_kept=lambda _job, logs: said.append(dict(logs)))
+            await keep(KEY, world.snapshot())
+    said = [logs for logs in said if logs]
+    assert [logs[0].lines for logs in said] == [("step 1",), ("step 1", "step 2")]
+    assert [set(logs) for logs in said] == [{0, 1}, {0, 1}]
+    data = world.stored("configmaps", "bert-logs")["data"]
+    assert said[-1][1] == KeptLog.parse(data, 1)
+
+
+async def test_a_job_whose_status_was_written_is_said_as_the_api_server_has_it() -> None:
+    world = World()
+    said: list[Any] = []
+    world.executor._written = said.append
+    await world.execute(b.decided(JobStatus(phase="Pending", attempt=1)))
+    assert [job["status"]["phase"] for job in said] == ["Pending"] and said[0]["spec"]["workers"] == 2
+    await world.execute(b.decided(JobStatus(phase="Pending", attempt=1)))
+    world.cluster.fail("patch status", JOBS.plural, Unavailable("patch", "no"))
+    with pytest.raises(Unavailable):
+        await world.execute(b.decided(JobStatus(phase="Starting", attempt=1)))
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(("limit", "spec"), [(100_000, {"runPolicy": {"keepLogs": False}}), (0, {})], ids=str)
