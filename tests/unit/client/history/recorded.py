@@ -28,21 +28,22 @@ FAILURES: tuple[dict[str, Any], ...] = (
     {
         "attempt": 1,
         "reason": "OOMKilled",
-        "message": "worker 2, rank 5: the kernel killed it for memory\nCUDA out of memory",
+        "message": "worker 2 (rank 5, pod bert-mrpc-2, node gpu-7) was killed for memory: Traceback:\n"
+        "  x = x @ w\nMemoryError: 40 GiB",
         **{"worker": 2, "rank": 5, "pod": "bert-mrpc-2", "node": "gpu-7", "exitCode": 137},
         "failedAt": "2026-11-20T12:15:00Z",
     },
     {
         "attempt": 2,
         "reason": "NodeLost",
-        "message": "node gpu-3 is lost: it has not reported for 40 s",
+        "message": "pod bert-mrpc-1 of worker 1 on node gpu-3 lost its node",
         **{"worker": 1, "pod": "bert-mrpc-1", "node": "gpu-3", "counted": False},
         "failedAt": "2026-11-20T12:35:00Z",
     },
     {
         "attempt": 3,
         "reason": "Hung",
-        "message": "rank 2 has made no progress for 300 s in section train, while all others wait for it",
+        "message": "worker 1 (rank 2, pod bert-mrpc-1, node gpu-4) made no progress for 300 s while all wait",
         **{"worker": 1, "rank": 2, "pod": "bert-mrpc-1", "node": "gpu-4", "exitCode": 68},
         "failedAt": "2026-11-20T12:50:00Z",
     },
