@@ -171,7 +171,7 @@ class RecordedHistory:
         if path == "/v1/jobs":
             return self._jobs(given)
         if not path.startswith("/v1/namespaces/team/jobs/bert-mrpc"):
-            raise JobNotFound(f"No job {part} was recorded in namespace {path.split('/')[3]}.")
+            raise JobNotFound(f"No job {path.split('/')[5]} was recorded in namespace {path.split('/')[3]}.")
         match part:
             case "bert-mrpc":
                 return detail(**({"uid": given["uid"]} if "uid" in given else {}))
