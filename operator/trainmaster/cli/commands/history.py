@@ -185,8 +185,8 @@ def _show_list(opened: OpenHistory, namespace: str | None, limit: int, output: s
     elif jobs:
         from trainmaster.cli.console import SafeConsole
 
-        table = job_table(jobs, namespaces=namespace is None, wide=output == "wide")
-        SafeConsole().print(table, soft_wrap=True)
+        console = SafeConsole()
+        console.print(job_table(jobs, namespaces=namespace is None, wide=output == "wide"), soft_wrap=True)
     else:
         where = "any namespace" if namespace is None else f"namespace {namespace}"
         say(f"No jobs were recorded in {where}.", error=True)

@@ -11,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.unit.cli.dtj_command import run
+from tests.unit.cli.test_hostile_text import HOSTILE, assert_harmless, in_a_pipe, on_a_terminal
 from tests.unit.client.history.recorded import UID, RecordedHistory, detail, other_job, recorded_job
 from trainmaster.cli import dtj
 from trainmaster.client import JobNotFound, NoCluster, NotAllowed
@@ -183,19 +184,37 @@ def test_a_broken_history_is_a_sentence(history: RecordedHistory, part: str) -> 
     assert result.stderr.startswith("error: The history at ") and len(result.stderr.splitlines()) == 1
 
 
-def test_names_and_failures_of_others_cant_command_a_terminal(history: RecordedHistory) -> None:
-    hostile = "\x1b]52;c;aGk=\x07\r\u202e"
-    failure = {"reason": hostile, "message": f"{hostile}\n{hostile}"}
-    history.jobs = [recorded_job(name=f"a{hostile}", uid=hostile, phase=hostile, lastFailure=failure)]
-    history.answers["evidence"] = {
-        "kind": "EvidenceList",
-        "items": [{"attempt": 3, "failure": failure, "logs": {"0": hostile}}],
+@pytest.mark.parametrize(
+    "words",
+    [
+        *((), ("-A",), ("-o", "wide"), ("-o", "name"), ("-o", "json"), ("-o", "yaml")),
+        *(("bert-mrpc",), ("bert-mrpc", "-o", "wide"), ("bert-mrpc", "--attempt", "3")),
+        *(("bert-mrpc", "--attempt", "4"), ("bert-mrpc", "--attempt", "3", "-o", "yaml")),
+    ],
+    ids=" ".join,
+)
+def test_texts_of_others_cant_command_a_terminal(
+    history: RecordedHistory, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    failure = {"reason": HOSTILE, "message": f"{HOSTILE}\n{HOSTILE}", "pod": HOSTILE, "node": HOSTILE, "rank": HOSTILE}
+    texts = {"name": HOSTILE, "namespace": HOSTILE, "uid": HOSTILE, "phase": HOSTILE, "startedAt": HOSTILE}
+    job = recorded_job(**texts, lastFailure=failure, result={HOSTILE: 1.0})
+    history.jobs = [{**job, "namespace": "team"}]
+    attempts = [{**each, "outcome": HOSTILE, "failure": failure} for each in detail()["attempts"]]
+    lives = [{"uid": f"{HOSTILE}2", "createdAt": HOSTILE}]
+    history.answers |= {
+        "bert-mrpc": {**detail(), **job, "attempts": attempts, "lives": lives, "job": {"status": {"phase": HOSTILE}}},
+        "evidence": {
+            "kind": "EvidenceList",
+            "items": [{"attempt": 3, "failure": failure, "logs": {"0": HOSTILE}, "workers": {"1": failure}}],
+        },
+        "logs": {"kind": "LogList", "items": [{"worker": 0, "lines": [HOSTILE]}]},
     }
-    history.answers["logs"] = {"kind": "LogList", "items": [{"worker": 0, "lines": [hostile]}]}
-    for words in ((), ("-o", "wide"), ("-o", "name"), ("bert-mrpc", "--attempt", "3"), ("bert-mrpc", "--attempt", "4")):
-        output = run("history", *words).output
-        assert not {"\x1b", "\x07", "\r", "\u202e"} & set(output), words
-        assert "\\x1b]52" in output
+    for output in (
+        on_a_terminal(monkeypatch, dtj.app, ("history", *words)),
+        in_a_pipe(dtj.app, ("history", *words)),
+    ):
+        assert_harmless(output)
 
 
 def test_recorded_names_are_completed(history: RecordedHistory) -> None:
