@@ -50,7 +50,7 @@
 | `history/answers` | `history/test_answers` |
 | `history/checking` | `history/test_reading` |
 | `history/connecting` | `processes/client/test_history` |
-| `history/curves` | `history/test_curves` |
+| `history/columns` | `history/test_columns` |
 | `history/finding` | `history/test_finding` |
 | `history/reading` | `history/test_reading` |
 | `job` | `test_jobs` |

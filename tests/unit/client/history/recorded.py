@@ -207,7 +207,8 @@ class RecordedHistory:
         if len(found) <= most:
             return resolution, found
         resolution = (end - begin) / most
-        kept = {int((point["at"] - begin) / resolution): point for point in reversed(found)}
+        # A stretch's point has the time of the last one in it.
+        kept = {int((point["at"] - begin) / resolution): point for point in found}
         return resolution, [kept[stretch] for stretch in sorted(kept)]
 
     def _series(self, query: dict[str, str]) -> dict[str, Any]:

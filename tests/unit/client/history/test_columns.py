@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from tests.unit.client.history.recorded import RANKS, SLOW_RANK, RecordedHistory
+import pytest
+
+from tests.unit.client.history.recorded import NEW_SECONDS, RANKS, SLOW_RANK, START, THINNED_UNTIL, RecordedHistory
 from trainmaster.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster.client.blocking import Blocking, run
-from trainmaster.client.history import HistoryClient, curves, rank_figures
+from trainmaster.client.history import HistoryClient, columns, curves, rank_figures
 
 
-def test_every_point_that_is_recorded_comes_once_and_by_time() -> None:
+@pytest.mark.parametrize("points", [4, 5, 6, 7, 8, 50, 5_000])
+def test_every_point_that_is_recorded_comes_once_and_by_time(monkeypatch: pytest.MonkeyPatch, points: int) -> None:
+    monkeypatch.setattr(columns, "PIECE_POINTS", points)
     history = RecordedHistory()
     found = run(curves(HistoryClient(Blocking(history)), "team", "bert-mrpc"))
     assert len(history.points) > 1000
@@ -19,6 +23,18 @@ def test_every_point_that_is_recorded_comes_once_and_by_time() -> None:
         f"timeSpent.{each}" for each in TIME_CATEGORIES
     ]
     assert found["timeSpent.queue"] == [None] * len(history.points)
+
+
+@pytest.mark.parametrize("points", range(10, 20))
+def test_the_first_points_come_too_where_the_overview_has_one_for_several(
+    monkeypatch: pytest.MonkeyPatch, points: int
+) -> None:
+    monkeypatch.setattr(columns, "PIECE_POINTS", points)
+    history = RecordedHistory()
+    begin = START + THINNED_UNTIL
+    history.points = [{**history.points[0], "at": begin + NEW_SECONDS * number} for number in range(4_000)]
+    found = run(curves(HistoryClient(Blocking(history)), "team", "bert-mrpc"))
+    assert found["at"] == [point["at"] for point in history.points]
 
 
 def test_a_time_without_points_is_passed_over() -> None:

@@ -11,10 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from trainmaster.client.history.checking import columns_of
-from trainmaster.client.history.reading import FIGURES, MOST_COLUMNS, MOST_POINTS, HistoryReader
+from trainmaster.client.history.reading import FIGURES, MOST_COLUMNS, HistoryReader
 
 # No history has points that are denser (--history-seconds is 2 where nothing else is said).
 FINEST_SECONDS = 0.5
+# A history answers with 10,000 at most; these are a megabyte.
+PIECE_POINTS = 5_000
 # Of the points that are asked for: with all of them one more, at an end, would halve the resolution.
 FILLED = 0.9
 Columns = dict[str, list[Any]]
@@ -27,9 +29,9 @@ async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str |
     overview = await reader.series(namespace, name, uid=uid)
 
     async def ask(since: float, until: float) -> Mapping[str, Any]:
-        return await reader.series(namespace, name, uid=uid, since=since, until=until, points=MOST_POINTS)
+        return await reader.series(namespace, name, uid=uid, since=since, until=until, points=PIECE_POINTS)
 
-    pieces = [columns_of(piece) async for piece in _pieces(ask, overview, MOST_POINTS)]
+    pieces = [columns_of(piece) async for piece in _pieces(ask, overview, PIECE_POINTS)]
     found: Columns = {column: [] for column in columns_of(overview)}
     newest = -1.0
     for piece in reversed(pieces):
@@ -71,15 +73,16 @@ async def rank_figures(
 async def _pieces(ask: Ask, overview: Mapping[str, Any], points: int) -> AsyncIterator[Mapping[str, Any]]:
     """Yields what was recorded in pieces of at most so many points, the newest first."""
     left: list[float] = list(overview["at"])
-    spacing = max(overview["resolutionSeconds"], FINEST_SECONDS)
+    # A point stands for what was recorded in so many seconds around it.
+    around = max(overview["resolutionSeconds"], FINEST_SECONDS)
     resolution = FINEST_SECONDS
     until = float("inf")
     while left and until > 0:
-        until = min(until, left[-1] + spacing)
+        until = min(until, left[-1] + around)
         since = max(0.0, until - FILLED * points * resolution)
         piece = await ask(since, until)
         yield piece
         resolution = max(resolution, piece["resolutionSeconds"])
         until = since
-        while left and left[-1] >= since:
+        while left and left[-1] - around >= since:
             left.pop()
