@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.commands import module_of
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.file_names import complete_path
 from trainmaster.cli.history.opening import HistoryOptions, OpenHistory, open_history
 from trainmaster.cli.job_names import plain_name
 from trainmaster.cli.output import Output
-from trainmaster.cli.program import Part
+from trainmaster.cli.program import Command, Part
 from trainmaster.cli.terminal import say, terminal_width
 
 app = Part()
 
+# `history serve` is the history's own process, in a module of its own. `history dtj/serve` shows a job of that name.
+SERVE, SERVER = "serve", "history-server"
 PANEL = "History"
 EXPORT = "Export"
 
@@ -42,7 +46,20 @@ def _known_format(value: str | None) -> str | None:
     return value
 
 
-@app.command("history")
+class _History(Command):
+    """_History has a command beneath it, at the place of a job's name."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Returns the context of what is to run: this command, or the one beneath it."""
+        runs: Any = super() if args[:1] != [SERVE] else self.server()
+        return runs.make_context(info_name, args, parent, **extra)
+
+    def server(self) -> Any:
+        """Returns the group with `serve`."""
+        return typer.main.get_command(import_module(module_of(SERVER)).app)
+
+
+@app.command("history", cls=_History)
 @connected
 def show_history(
     connection: Connection,
@@ -127,7 +144,7 @@ def show_history(
     """Show recorded jobs, also those that are gone; with a name its attempts, time and curves.
 
     `history bert --attempt 2` shows the evidence of an attempt, `history bert --export bert.parquet` writes the curves
-    to a file (docs/history-exports.md).
+    to a file (docs/history-exports.md). `history serve` is the process that records; a job of that name is `dtj/serve`.
     """
     _require_possible(name, {"--all-namespaces": everywhere}, only_listed=True)
     of_a_job = {"--uid": uid, "--attempt": attempt, "--export": export}

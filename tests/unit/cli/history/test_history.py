@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +16,9 @@ from tests.unit.cli.dtj_command import run
 from tests.unit.cli.test_hostile_text import HOSTILE, assert_harmless, in_a_pipe, on_a_terminal
 from tests.unit.client.history.recorded import UID, RecordedHistory, detail, other_job, recorded_job
 from trainmaster.cli import dtj
+from trainmaster.cli.commands import module_of
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import say
 from trainmaster.client import JobNotFound, NoCluster, NotAllowed
 
 JOB = "/v1/namespaces/team/jobs/bert-mrpc"
@@ -231,6 +236,28 @@ def test_recorded_names_are_completed(history: RecordedHistory) -> None:
     assert completed("b") == []
     history.answers["jobs"] = JobNotFound("nothing")
     assert completed("b") == []
+
+
+def test_the_historys_process_is_beneath_the_command_and_a_job_of_that_name_is_reached(
+    history: RecordedHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ModuleType("server")
+    vars(server)["app"] = group = Part()
+    group.callback()(lambda: None)
+
+    @group.command("serve")
+    def serve(port: int = 1) -> None:
+        """Serve."""
+        say(f"serving at {port}")
+
+    monkeypatch.setitem(sys.modules, module_of("history-server"), server)
+    assert run("history", "serve", "--port", "7").stdout == "serving at 7\n"
+    assert run("history", "serve", "--help").stdout.startswith("Usage: kubectl dtj history serve [OPTIONS]\n")
+    refused = run("-n", "team", "history", "serve")
+    assert refused.stderr.startswith("error: 'serve' doesn't take --namespace of the connection")
+    assert history.asked == []
+    assert run("history", "dtj/serve").stderr == "error: No job serve was recorded in namespace team.\n"
+    assert run("history", "-n", "team", "serve").stderr == "error: No job serve was recorded in namespace team.\n"
 
 
 def test_a_file_of_a_history_needs_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
