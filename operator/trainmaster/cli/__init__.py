@@ -10,6 +10,7 @@
 | `job_parts` | workers, ranks and attempts that a job doesn't have are refused |
 | `wrong_values` | sentences on values that an option can't have |
 | `listing`, `show`, `columns`, `watching` | jobs as a table, a view and objects; followed, in a terminal and a pipe |
+| `history` | a package: what was recorded of jobs, shown and exported |
 | `logs`, `top` | packages: all ranks' output as one stream; a job as it runs |
 | `events`, `events_shown`, `evidence`, `stacks` | what happened to jobs; what was kept of attempts; stacks |
 | `why`, `assistant` | the diagnosis as a person reads it; the MCP server, which an assistant asks |

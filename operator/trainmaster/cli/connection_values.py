@@ -44,6 +44,19 @@ def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning(found, incomplete)
 
 
+def recorded_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the names of the namespace's recorded jobs that begin so, the newest first."""
+    from trainmaster.cli.history.opening import HistoryOptions, open_history
+    from trainmaster.client.blocking import run
+
+    found: Iterable[str] = ()
+    options = HistoryOptions(*(ctx.params.get(name) for name in ("history", "token", "authority")))
+    with _silent():
+        opened = open_history(_connection(ctx), options)
+        found = dict.fromkeys(job["name"] for job in run(opened.reader.jobs(opened.namespace))["items"])
+    return _beginning(found, incomplete)
+
+
 def _connection(ctx: typer.Context) -> Connection:
     given: dict[str, Any] = {name: ctx.params.get(name) for name in OPTIONS}
     return Connection(**{**given, "request_timeout": given["request_timeout"] or LIMIT})

@@ -69,9 +69,14 @@ def print_value(value: Any, output: str) -> None:
 
 def object_name(job: TrainingJob) -> str:
     """Returns a job's name as kubectl prints it, for another command's argument."""
+    return qualified(job.name)
+
+
+def qualified(name: str) -> str:
+    """Returns the same of a name."""
     from trainmaster.api.v1alpha1 import GROUP, SINGULAR
 
-    return f"{SINGULAR}.{GROUP}/{job.name}"
+    return f"{SINGULAR}.{GROUP}/{name}"
 
 
 def shown_object(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     if job.status.progress is not None:
         parts.append(_progress(job.status.progress, running=job.phase == "Running"))
     if job.status.time_spent is not None:
-        parts.extend(_time(job, job.status.time_spent, pods, now))
+        parts.extend(where_time_went(job, job.status.time_spent, pods, now))
     if pods:
         parts.append(pod_table(pods, now, () if job.status.workers.spares is None else job.status.worker_order))
     if job.status.failures:
@@ -260,7 +260,9 @@ def _progress(progress: Progress, *, running: bool) -> RenderableType:
     return Columns(cells, padding=(0, 2))
 
 
-def _time(job: TrainingJob, spent: TimeSpent, pods: Sequence[Mapping[str, Any]], now: datetime) -> list[RenderableType]:
+def where_time_went(
+    job: TrainingJob, spent: TimeSpent, pods: Sequence[Mapping[str, Any]], now: datetime
+) -> list[RenderableType]:
     """Returns a bar of where the time went, and its legend with the largest share first; empty without entries.
 
     The operator books time when it writes a status for another reason, so a job that goes on has time that isn't booked

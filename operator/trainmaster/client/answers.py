@@ -48,9 +48,9 @@ class Reader:
         try:
             found = decode(answer.body)
         except ValueError as error:
-            raise self._no_api_server(answer) from error
+            raise self.no_such_server(answer) from error
         if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
-            raise self._no_api_server(answer)
+            raise self.no_such_server(answer)
         return found
 
     def refusal(self, answer: Answer, path: str) -> ClientError:
@@ -82,9 +82,9 @@ class Reader:
         if status == 404 and path.startswith("/apis/") and answer.body.strip() == NO_SUCH_PATH:
             return JobNotFound(f"this cluster doesn't serve {'/'.join(path.split('/')[2:4])}")
         if not is_status and status not in (429, *range(500, 600)):
-            return self._no_api_server(answer)
+            return self.no_such_server(answer)
         if status == 429 or status >= 500:
-            said = message or _beginning(answer.body)
+            said = message or beginning(answer.body)
             return NoCluster(f"The cluster at {self.address} can't answer now (HTTP {status}): {said}; try again.")
         if status == 409 and found.get("reason") == "AlreadyExists":
             return JobExists(message)
@@ -94,17 +94,17 @@ class Reader:
     def unreachable(self, error: BaseException) -> NoCluster:
         """Returns what to raise where no connection came about, or none that answers."""
         return NoCluster(
-            f"The cluster at {self.address} doesn't answer: {_reason(error)}; is it up, and is the kubeconfig's "
+            f"The cluster at {self.address} doesn't answer: {innermost(error)}; is it up, and is the kubeconfig's "
             "server its address?"
         )
 
     def broken_off(self, error: BaseException) -> NoCluster:
         """Returns what to raise where an answer began and didn't end."""
-        return NoCluster(f"The answer of the cluster at {self.address} broke off: {_reason(error)}.")
+        return NoCluster(f"The answer of the cluster at {self.address} broke off: {innermost(error)}.")
 
     def untrusted(self, error: BaseException) -> NoCluster:
         """Returns what to raise where TLS failed."""
-        reason = _reason(error)
+        reason = innermost(error)
         if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER" in str(error):
             return NoCluster(f"The server at {self.address} doesn't speak TLS; does its address begin with http://?")
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -114,14 +114,20 @@ class Reader:
             )
         return NoCluster(f"No TLS connection to the cluster at {self.address}: {reason}.")
 
-    def _no_api_server(self, answer: Answer) -> NoCluster:
+    def no_such_server(self, answer: Answer) -> NoCluster:
+        """Returns what to raise where something else answers."""
+        return NoCluster(
+            f"What answers at {self.address} is no Kubernetes API server ({self.description(answer)}): check the "
+            "kubeconfig's server, and proxies in between."
+        )
+
+    @staticmethod
+    def description(answer: Answer) -> str:
+        """Returns what a strange answer is, and how it begins."""
         kind = str(answer.headers.get("Content-Type") or "").partition(";")[0]
         what = f"{kind} " if kind else ""
         where = f" to {location}" if (location := answer.headers.get("Location")) else ""
-        return NoCluster(
-            f"What answers at {self.address} is no Kubernetes API server (HTTP {answer.status}{where}, "
-            f"{what}{_beginning(answer.body)!r}): check the kubeconfig's server, and proxies in between."
-        )
+        return f"HTTP {answer.status}{where}, {what}{beginning(answer.body)!r}"
 
 
 def _message(status: Mapping[str, Any], code: int) -> str:
@@ -135,7 +141,7 @@ def _message(status: Mapping[str, Any], code: int) -> str:
     return shorter
 
 
-def _reason(error: BaseException) -> str:
+def innermost(error: BaseException) -> str:
     """Returns what a chain of exceptions is about: the innermost of them says it in the fewest words."""
     while isinstance(reason := getattr(error, "reason", None), BaseException) or (
         error.args and isinstance(reason := error.args[-1], BaseException)
@@ -150,6 +156,7 @@ def _reason(error: BaseException) -> str:
     return _ERRNO.sub("", str(error)).rsplit(": ", 1)[-1].rstrip(".")
 
 
-def _beginning(body: bytes) -> str:
+def beginning(body: bytes) -> str:
+    """Returns as much of an answer as a sentence quotes, in one line."""
     text = " ".join(body.decode("utf-8", "replace").split())
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."

@@ -22,7 +22,7 @@ from trainmaster.api.limits import check_size
 from trainmaster.api.stacks import Stacks
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.client.all_workers import AllWorkers
-from trainmaster.client.arguments import require, require_count, require_manifest, require_seconds
+from trainmaster.client.arguments import require, require_count, require_manifest, require_seconds, require_text
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest, WaitTimeout
 from trainmaster.client.events import list_events, watch_events
@@ -283,6 +283,24 @@ class AsyncJobClient:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
         require_name_text(name)
         return await self._output.evidence(name)
+
+    async def history(
+        self, name: str, *, uid: str | None = None, history: str | None = None, token: str | None = None
+    ) -> dict[str, builtins.list[Any]]:
+        """Returns a job's recorded curves as columns (docs/history-exports.md), also of one that is gone.
+
+        Raises JobNotFound for one that wasn't recorded.
+        `uid` names an earlier job of that name, `history` the address of a history that isn't the cluster's, and
+        `token` what it knows you by, where the kubeconfig has none.
+        """
+        from trainmaster.client.history import curves
+        from trainmaster.client.history.connecting import history_beside
+
+        require_name(name)
+        for argument, value in (("uid", uid), ("history", history), ("token", token)):
+            require_text(argument, value, "text")
+        async with history_beside(self.transport, history, token) as reader:
+            return await curves(reader, self.namespace, name, uid=uid)
 
     async def _all_logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[str, None]:
         lines = AllWorkers(self._output, await self.get(name), tail).text(follow=follow)

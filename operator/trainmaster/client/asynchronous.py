@@ -32,11 +32,12 @@ T = TypeVar("T")
 class AiohttpTransport:
     """AiohttpTransport sends requests over aiohttp, within the loop that makes the first of them."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, reader: Reader | None = None) -> None:
+        """`reader` has the words for what isn't a Kubernetes API server."""
         if (server.proxy or "").startswith("socks"):
             raise NoCluster("The asynchronous client uses no SOCKS proxy; use JobClient, or a proxy of HTTP.")
         self.server = server
-        self._reader = Reader(server.address)
+        self._reader = reader or Reader(server.address)
         self._session: aiohttp.ClientSession | None = None
         # An exec plugin runs once at a time.
         self._authorizing = asyncio.Lock()

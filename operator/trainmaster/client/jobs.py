@@ -174,3 +174,14 @@ class JobClient:
     def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
         return run(self._jobs.evidence(name))
+
+    def history(
+        self, name: str, *, uid: str | None = None, history: str | None = None, token: str | None = None
+    ) -> dict[str, builtins.list[Any]]:
+        """Returns a job's recorded curves as columns (docs/history-exports.md), also of one that is gone.
+
+        Raises JobNotFound for one that wasn't recorded.
+        `uid` names an earlier job of that name, `history` the address of a history that isn't the cluster's, and
+        `token` what it knows you by, where the kubeconfig has none.
+        """
+        return run(self._jobs.history(name, uid=uid, history=history, token=token))

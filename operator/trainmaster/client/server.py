@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from trainmaster.client.arguments import require, require_text
 from trainmaster.client.authorization import Authorization, Fixed, PluginCredentials, ProviderToken, TokenFile
@@ -37,6 +39,10 @@ class Server:
     namespace: str
     # On whose behalf the user asks, who has to be allowed to impersonate.
     acting_as: str | None = None
+    # What a proxy has to pass on to the service behind it, which gets no Authorization through the API server.
+    passed_on: Authorization | None = None
+    # The kubeconfig's for the cluster, by their names; unchecked.
+    extensions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_server(
@@ -49,9 +55,8 @@ def find_server(
     try:
         found = read_kubeconfig(kubeconfig, context, cluster=cluster, user=user)
         server = _of_pod() if found is None else _of_kubeconfig(found)
-        if (server.proxy or "").startswith("socks") and find_spec("socks") is None:
-            place = "the proxy of the environment" if found is None else f"kubeconfig {found.path}: proxy-url"
-            raise KubeconfigError(f"{place}: a SOCKS proxy needs PySocks: pip install pysocks")
+        place = "the proxy of the environment" if found is None else f"kubeconfig {found.path}: proxy-url"
+        require_socks(place, server)
     except KubeconfigError as error:
         raise NoCluster(f"{error}.") from error
     return server
@@ -74,6 +79,12 @@ def address_of(kubeconfig: str | None = None, context: str | None = None) -> Ser
 def for_viewer(server: Server, token: str) -> Server:
     """Returns the server as who has this bearer token reaches it. `server` is one without credentials (address_of)."""
     return replace(server, authorization=Fixed(f"Bearer {token}"))
+
+
+def require_socks(place: str, server: Server) -> None:
+    """Raises KubeconfigError, which names `place`, for a proxy that can't be used without another package."""
+    if (server.proxy or "").startswith("socks") and find_spec("socks") is None:
+        raise KubeconfigError(f"{place}: a SOCKS proxy needs PySocks: pip install pysocks")
 
 
 def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
@@ -110,6 +121,7 @@ def _of_kubeconfig(found: Kubeconfig) -> Server:
         found.cluster.get("proxy-url") or environment_proxy(address),
         authorization,
         found.namespace,
+        extensions=found.extensions,
     )
 
 

@@ -27,6 +27,8 @@ from trainmaster.kubeconfig import KubeconfigError
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 JSON = "application/json"
+# Services behind the API server's proxy read the viewer's token here: the proxy takes Authorization for itself.
+PASSED_ON = "X-Trainmaster-Authorization"
 CHUNK_BYTES = 65536
 # Kept open: a job's agents are asked at once.
 MOST_CONNECTIONS = 16
@@ -58,11 +60,14 @@ class Transport(Protocol):
 class HttpTransport:
     """HttpTransport sends requests over urllib3."""
 
-    def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS) -> None:
-        """`seconds` is how long an answer that isn't streamed may take, to its end; None is for ever."""
+    def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS, reader: Reader | None = None) -> None:
+        """`seconds` is how long an answer that isn't streamed may take, to its end; None is for ever.
+
+        `reader` has the words for what isn't a Kubernetes API server.
+        """
         self.server = server
         self._seconds = seconds
-        self._reader = Reader(server.address)
+        self._reader = reader or Reader(server.address)
         self._pool = _pool(server)
 
     def request(
@@ -202,6 +207,8 @@ def request_headers(server: Server, content_type: str) -> dict[str, str]:
     headers = {"Accept": JSON, "Content-Type": content_type, "User-Agent": f"trainmaster/{__version__}"}
     if server.acting_as is not None:
         headers["Impersonate-User"] = server.acting_as
+    if server.passed_on is not None and (passed_on := server.passed_on()) is not None:
+        headers[PASSED_ON] = passed_on
     authorization = server.authorization()
     return headers if authorization is None else {**headers, "Authorization": authorization}
 

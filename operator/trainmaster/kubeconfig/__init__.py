@@ -8,13 +8,23 @@ and waits for a plugin for ever. So it gets what `selection` has checked, with w
 | `files` | finds the files, reads and merges them |
 | `selection` | `read_kubeconfig`: the context with its cluster and user, checked; read it first |
 | `plugin` | runs a user's exec plugin for its credentials |
+| `addresses` | checks the addresses of servers |
 | `certificates` | checks the files of certificates and keys as TLS will load them |
 | `errors` | `KubeconfigError` |
 """
 
+from trainmaster.kubeconfig.addresses import require_address
 from trainmaster.kubeconfig.certificates import check_certificates
 from trainmaster.kubeconfig.errors import KubeconfigError
 from trainmaster.kubeconfig.plugin import Credentials, Plugin
 from trainmaster.kubeconfig.selection import Kubeconfig, read_kubeconfig
 
-__all__ = ["Credentials", "Kubeconfig", "KubeconfigError", "Plugin", "check_certificates", "read_kubeconfig"]
+__all__ = [
+    "Credentials",
+    "Kubeconfig",
+    "KubeconfigError",
+    "Plugin",
+    "check_certificates",
+    "read_kubeconfig",
+    "require_address",
+]

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from trainmaster.kubeconfig.addresses import require_address
 from trainmaster.kubeconfig.errors import KubeconfigError, one_of, shown
 from trainmaster.kubeconfig.files import HINT, Entry, Merged, folder_of, merged_files
 from trainmaster.kubeconfig.plugin import Credentials, Plugin
@@ -41,6 +41,13 @@ class Kubeconfig:
     plugin: Plugin | None
     # Whether the user logs in by an auth-provider, whose tokens the official client's loader renews in the file.
     has_provider: bool
+
+    @property
+    def extensions(self) -> dict[str, Any]:
+        """Returns what other programs have written into the cluster, by their names for it; nobody has checked it."""
+        entries = self.cluster.get("extensions")
+        named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        return {str(entry.get("name")): entry.get("extension") for entry in named}
 
     def document(self, credentials: Credentials | None = None) -> dict[str, Any]:
         """Returns a kubeconfig with this context alone, and a plugin's credentials in the plugin's place."""
@@ -138,9 +145,9 @@ def _cluster(merged: Merged, context: Entry, name: str) -> Entry:
         )
     place = f"kubeconfig {found.file}: {found.field}"
     _require_texts(found, _TEXTS)
-    _require_address(f"{place}.server", found.fields.get("server"), ("http", "https"), "https://HOST:PORT")
+    require_address(f"{place}.server", found.fields.get("server"), ("http", "https"), "https://HOST:PORT")
     if found.fields.get("proxy-url"):
-        _require_address(f"{place}.proxy-url", found.fields["proxy-url"], _PROXIES, "http://HOST:PORT")
+        require_address(f"{place}.proxy-url", found.fields["proxy-url"], _PROXIES, "http://HOST:PORT")
     if not isinstance(found.fields.get("insecure-skip-tls-verify") or False, bool):
         raise KubeconfigError(f"{place}.insecure-skip-tls-verify: is neither true nor false")
     _require_data(found, "certificate-authority")
@@ -196,20 +203,6 @@ def _require_texts(entry: Entry, names: tuple[str, ...]) -> None:
             raise KubeconfigError(f"kubeconfig {entry.file}: {entry.field}.{name}: is no text; put it in quotes")
         if value is not None and not value.isprintable() and name not in ("token", "username", "password"):
             raise KubeconfigError(f"kubeconfig {entry.file}: {entry.field}.{name}: holds control characters")
-
-
-def _require_address(place: str, value: Any, schemes: tuple[str, ...], remedy: str) -> None:
-    if not value:
-        raise KubeconfigError(f"{place}: is missing; give {remedy}")
-    try:
-        address = urlsplit(value)
-        usable = address.scheme in schemes and bool(address.hostname) and (address.port or 1) > 0
-        # What a name that is no ASCII is asked for as; also how Python finds labels that are empty or too long.
-        (address.hostname or "").encode("idna")
-    except ValueError:
-        usable = False
-    if not usable or any(character.isspace() for character in value):
-        raise KubeconfigError(f"{place}: {shown(value)} is no address; give {remedy}")
 
 
 def _require_data(entry: Entry, name: str) -> None:

@@ -9,6 +9,7 @@
 | `commands/demo` | `e2e/test_demo` |
 | `commands/events` | `test_events` |
 | `commands/evidence` | `test_dtj_evidence` |
+| `commands/history` | `history/test_history` |
 | `commands/init` | `test_init` |
 | `commands/list` | `test_dtj_status`, `test_output` |
 | `commands/local` | `processes/local/test_local_cluster`, `e2e/test_readme` |
@@ -42,6 +43,12 @@
 | `events` | `test_events` |
 | `evidence` | `test_dtj_evidence`, `test_hostile_text` |
 | `file_names` | `test_manifests` |
+| `history/attempt` | `history/test_history` |
+| `history/exporting` | `history/test_exporting` |
+| `history/listing` | `history/test_history` |
+| `history/opening` | `history/test_history`, `processes/client/test_history` |
+| `history/page` | `history/test_page` |
+| `history/sparklines` | `history/test_page` |
 | `init` | `test_init`, `trainer/test_starter` |
 | `job_parts` | `test_following`, `test_dtj_evidence` |
 | `job_names` | `test_dtj`, `test_completion` |

@@ -479,6 +479,8 @@ def test_every_command_is_among_those_above() -> None:
     tested = {command[0] for command in COMMANDS} | {"validate", "render", "demo", "push", "submit"}
     # tests/unit/cli/test_convert.py has what is hostile to it.
     tested |= {"convert"}
+    # tests/unit/cli/history/test_history.py too, and it uses the texts above.
+    tested |= {"history"}
     # `operator run` logs (tests/unit/controller/observability/test_log_formats.py); nobody writes texts for the others.
     # What `mcp` answers goes to a program (tests/processes/cli/test_mcp.py).
     harmless = {"crd", "completion", "operator", "local", "mcp", "init"}

@@ -47,6 +47,12 @@
 | `functions/source` | `functions/test_source` |
 | `functions/training` | `functions/test_training`, `cluster/test_sdk` |
 | `gathering` | `diagnosis/test_situations` |
+| `history/answers` | `history/test_answers` |
+| `history/checking` | `history/test_reading` |
+| `history/connecting` | `processes/client/test_history` |
+| `history/columns` | `history/test_columns` |
+| `history/finding` | `history/test_finding` |
+| `history/reading` | `history/test_reading` |
 | `job` | `test_jobs` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
 | `merging` | `test_merging` |

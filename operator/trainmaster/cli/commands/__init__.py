@@ -1,8 +1,8 @@
 """Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
 
-`submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `wait`; `why`, `stacks`, `evidence`; `suspend`, `resume`,
-`scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`; `completion`, `mcp`. To
-add one:
+`submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `wait`, `history`; `why`, `stacks`, `evidence`; `suspend`,
+`resume`, `scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`; `completion`,
+`mcp`. To add one:
 
     app = Part()
 
@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "logs",
         "events",
         "wait",
+        "history",
     ),
     "Find out why": (
         "why",

@@ -61,5 +61,10 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BLOCKS[round(steps * (value - least) / (most - least)) if most > least else 0] for value in shown)
 
 
+def step_time(seconds: float) -> str:
+    """Returns the time of a step as people say it: 83.4 ms, 1.25 s."""
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def _seconds(figures: RankMetrics) -> float:
     return figures.step_seconds or 0.0

@@ -16,7 +16,7 @@ from trainmaster.api.v1alpha1 import Progress
 from trainmaster.cli.events import JobEvent
 from trainmaster.cli.show import PHASE_STYLES, UNSEEN, duration, headline, job_trouble, pod_table, steps_done
 from trainmaster.cli.top.asking import Picture
-from trainmaster.cli.top.figures import Spread, sparkline, spread_of
+from trainmaster.cli.top.figures import Spread, sparkline, spread_of, step_time
 from trainmaster.client import RankMetrics, TrainingJob
 
 # More ranks than this are shown as a histogram, with some of the slowest and of the fastest.
@@ -185,7 +185,7 @@ def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
     """Returns the step times by rank as bars; of many ranks the ends, and how all are spread."""
     slowest = spread.ranks[0]
     title = Text("step time by rank ", style="bold")
-    title.append(f"median {_time(spread.median)}", style="")
+    title.append(f"median {step_time(spread.median)}", style="")
     if spread.slowest is not None:
         factor = (slowest.step_seconds or 0.0) / spread.median
         title.append(f"   slowest: rank {slowest.rank}, {factor:.1f} times the median", style="yellow")
@@ -200,7 +200,7 @@ def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
     table = Table.grid(padding=(0, 1))
     for low, high, counted in spread.histogram:
         bar = Text("█" * max(1 if counted else 0, round((width - 44) * counted / most)), style="blue")
-        table.add_row(f"{_time(low)} to {_time(high)}", f"{counted:>5}", bar)
+        table.add_row(f"{step_time(low)} to {step_time(high)}", f"{counted:>5}", bar)
     return [*parts, table]
 
 
@@ -218,13 +218,9 @@ def _bars(ranks: Sequence[RankMetrics], spread: Spread, width: int) -> Table:
         if is_slow:
             marks.append("slowest")
         table.add_row(
-            f"rank {each.rank}", Text(f"worker {each.worker}", style="dim"), _time(seconds), bar, " ".join(marks)
+            f"rank {each.rank}", Text(f"worker {each.worker}", style="dim"), step_time(seconds), bar, " ".join(marks)
         )
     return table
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _training(job: TrainingJob) -> Sequence[int]:

@@ -1,0 +1,114 @@
+"""A history is asked for what its interface says, and what it answers is checked before anybody relies on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.client.history.recorded import UID, RecordedHistory, detail, recorded_job
+from trainmaster.client import ClientError, InvalidRequest, JobNotFound, NoCluster
+from trainmaster.client.blocking import Blocking, run
+from trainmaster.client.history import HistoryClient
+
+JOB = "/v1/namespaces/team/jobs/bert-mrpc"
+SERIES: dict[str, Any] = {"kind": "Series", "resolutionSeconds": 2, "at": [1.0, 2.0]}
+HEAT: dict[str, Any] = {"kind": "RankHeat", "at": [1.0], "ranks": [0, 1], "values": [[0.1, None]]}
+
+
+def client(history: RecordedHistory) -> HistoryClient:
+    return HistoryClient(Blocking(history), history.prefix, "https://history")
+
+
+def test_each_question_has_its_path_and_leaves_out_what_isnt_given() -> None:
+    history = RecordedHistory(prefix="/proxy")
+    reader = client(history)
+    run(reader.jobs("team", limit=1, after="1"))
+    run(reader.job("team", "bert-mrpc"))
+    run(reader.series("team", "bert-mrpc", uid=UID, since=1.5, until=9))
+    run(reader.heat("team", "bert-mrpc", figure="loss"))
+    run(reader.evidence("team", "bert-mrpc", uid=UID))
+    run(reader.logs("team", "bert-mrpc", worker=0, tail=5))
+    assert history.asked == [
+        ("/v1/jobs", {"namespace": "team", "limit": "1", "continue": "1"}),
+        (JOB, {}),
+        (f"{JOB}/series", {"uid": UID, "from": "1.5", "to": "9", "points": "1000"}),
+        (f"{JOB}/heat", {"columns": "240", "figure": "loss"}),
+        (f"{JOB}/evidence", {"uid": UID}),
+        (f"{JOB}/logs", {"worker": "0", "tail": "5"}),
+    ]
+
+
+def test_what_is_missing_is_none() -> None:
+    history = RecordedHistory(answers={"jobs": {"kind": "RecordedJobList", "items": [_named()]}, "series": SERIES})
+    assert run(client(history).jobs())["items"][0]["goodput"] is None
+    found = run(client(history).series("team", "bert-mrpc"))
+    assert (found["loss"], found["redone"], found["timeSpent"]) == ([None, None], [None, None], {})
+
+
+def _named(**changed: Any) -> dict[str, Any]:
+    return {"uid": "u", "namespace": "team", "name": "bert", **changed}
+
+
+def _jobs(**changed: Any) -> dict[str, Any]:
+    return {"kind": "RecordedJobList", "items": [recorded_job(), _named(**changed)]}
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "problem"),
+    [
+        ("jobs", {"kind": "Series"}, "kind: 'Series' is not RecordedJobList"),
+        ("jobs", {"kind": "RecordedJobList", "items": {"0": 1}}, "items: an object is no list"),
+        ("jobs", {"kind": "RecordedJobList", "items": [1]}, "items[0]: 1 is not an object"),
+        ("jobs", _jobs(name=None), "items[1].name: null is not text"),
+        ("jobs", _jobs(loss="nan"), "items[1].loss: 'nan' is not a finite number"),
+        ("jobs", _jobs(loss=float("nan")), "items[1].loss: nan is not a finite number"),
+        ("jobs", _jobs(step=1.5), "items[1].step: 1.5 is not a whole number"),
+        ("jobs", _jobs(lastFailure=[]), "items[1].lastFailure: a list of 0 items is not an object"),
+        ("job", detail(attempts=[{}]), "attempts[0].attempt: null is not a whole number"),
+        ("job", detail(attempts=[{"attempt": 1, "workers": 5}]), "attempts[0].workers: 5 is no list"),
+        ("job", detail(lives=[{}]), "lives[0].uid: null is not text"),
+        ("job", detail(job=7), "job: 7 is not an object"),
+        ("series", {**SERIES, "loss": [1.0]}, "loss: has 1 items where there have to be 2"),
+        ("series", {**SERIES, "loss": [1.0, float("inf")]}, "loss[1]: inf is not a finite number"),
+        ("series", {**SERIES, "at": [2.0, 1.0]}, "at: is not in the order of time"),
+        ("series", {**SERIES, "at": [None, 1.0]}, "at[0]: null is not a time in seconds since the epoch"),
+        ("series", {**SERIES, "redone": [1, True]}, "redone[0]: 1 is not true or false"),
+        ("series", {**SERIES, "timeSpent": {"stall": [1.0]}}, "timeSpent.stall: has 1 items where there have to be 2"),
+        ("series", {**SERIES, "resolutionSeconds": -1}, "resolutionSeconds: -1 is not a time in seconds"),
+        ("heat", {**HEAT, "values": [[0.1]]}, "values[0]: has 1 items where there have to be 2"),
+        ("heat", {**HEAT, "values": [5]}, "values[0]: 5 is not a list"),
+        ("heat", {**HEAT, "ranks": [-1, 0]}, "ranks[0]: -1 is not a whole number"),
+        ("heat", {**HEAT, "leftOut": "many"}, "leftOut: 'many' is not a whole number"),
+        ("evidence", {"kind": "EvidenceList", "items": [{}]}, "items[0].attempt: null is not a whole number"),
+        ("logs", {"kind": "LogList", "items": [{"worker": 0, "lines": [3]}]}, "items[0].lines[0]: 3 is not text"),
+        (
+            "logs",
+            {"kind": "LogList", "items": [{"worker": 0, "lines": ["a"], "times": []}]},
+            "items[0].times: has 0 items where there have to be 1",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_answer_that_nobody_can_rely_on_is_a_sentence(question: str, answer: Any, problem: str) -> None:
+    history = RecordedHistory(answers={"bert-mrpc" if question == "job" else question: answer})
+    asked = getattr(client(history), question)
+    with pytest.raises(NoCluster) as raised:
+        run(asked() if question == "jobs" else asked("team", "bert-mrpc"))
+    assert f"({problem}" in str(raised.value)
+    assert str(raised.value).startswith("The history at https://history answered what can't be read (")
+
+
+def test_a_name_is_no_path() -> None:
+    history = RecordedHistory()
+    for namespace, name in (("team", "../secrets"), ("team/../x", "bert-mrpc"), ("team", "a?b")):
+        with pytest.raises(InvalidRequest):
+            run(client(history).job(namespace, name))
+    assert history.asked == []
+
+
+def test_a_job_that_wasnt_recorded_is_an_error() -> None:
+    with pytest.raises(JobNotFound, match="No job other was recorded"):
+        run(client(RecordedHistory()).job("team", "other"))
+    with pytest.raises(ClientError):
+        run(client(RecordedHistory(answers={"evidence": NoCluster("away")})).evidence("team", "bert-mrpc"))
