@@ -146,7 +146,7 @@ class Answers:
             "SELECT attempt, data, workers, first_step, last_step FROM attempts WHERE job = ? ORDER BY attempt", job
         )
         found = [Attempt(**json.loads(data)) for _, data, *_ in rows]
-        for row, own, following in zip(rows, found, [*found[1:], None], strict=True):
+        for row, own, following in zip(rows, found, [*found, None][1:], strict=True):
             attempt, _, workers, first_step, last_step = row
             phase, deleted_at = recorded["phase"], recorded["deletedAt"]
             places = {} if workers is None else workers_of(workers)

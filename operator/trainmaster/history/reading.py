@@ -62,6 +62,8 @@ class Readers:
 
     def _answers(self) -> Answers:
         if getattr(self._own, "generation", None) != self._generation:
-            self._own.generation, self._own.answers = self._generation, Answers(self._file)
+            generation = self._generation
+            self._own.answers = Answers(self._file)
+            self._own.generation = generation
         found: Answers = self._own.answers
         return found
