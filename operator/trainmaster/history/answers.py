@@ -15,6 +15,7 @@ from typing import Any
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.history.attempts import Attempt, shown
+from trainmaster.history.curves import NO_STEP
 from trainmaster.history.drawing import Window, heat_answer, series_answer
 from trainmaster.history.packing import decompress
 from trainmaster.history.schema import open_to_read
@@ -90,12 +91,12 @@ class Answers:
         """Returns a Series of at most so many points. Raises NotRecorded."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
-            furthest, before = 0, dict[int, int]()
+            furthest, before = NO_STEP, dict[int, int]()
             for attempt, step in self._all(
                 "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", job
             ):
                 before[attempt] = furthest
-                furthest = max(furthest, step or 0)
+                furthest = max(furthest, NO_STEP if step is None else step)
             return series_answer(self.connection, job, window, points, before)
 
     def heat(self, namespace: str, name: str, uid: str, window: Window, columns: int, figure: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def series_answer(
         "step": [None if step == NO_STEP else step for step in thin.step],
         **{name: values for name, values in figures.items() if not name.startswith(SPENT)},
         "redone": [
-            step != NO_STEP and step <= done_before.get(attempt, 0)
+            step != NO_STEP and step <= done_before.get(attempt, NO_STEP)
             for step, attempt in zip(thin.step, thin.attempt, strict=True)
         ],
         "timeSpent": {name.removeprefix(SPENT): values for name, values in figures.items() if name.startswith(SPENT)},

@@ -146,12 +146,13 @@ def _open(file: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        # It counts for a file without tables only.
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        # Nothing is written before it is known whose file it is.
+        version = _require_ours(connection, file)
+        if version == 0:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 16777216")
-        version = _require_ours(connection, file)
         if not was_clean:
             problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
             if problem != "ok":
@@ -194,6 +195,6 @@ def layouts(connection: sqlite3.Connection) -> dict[int, list[str]]:
 
 
 def _corrupt(problem: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(problem)
+    error = sqlite3.DatabaseError(" ".join(problem.split()))
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
     return error

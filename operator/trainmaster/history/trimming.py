@@ -106,8 +106,10 @@ class Trimming:
         self._store.forget()
 
     def _give_back(self) -> bool:
-        """Gives free pages at the file's end back; returns whether there were any."""
-        if self._pragma("freelist_count") < _PAGES / 2:
+        """Gives free pages back where they are many, or needed; returns whether it did."""
+        free = self._pragma("freelist_count")
+        is_large = self._pragma("page_count") * self._pragma("page_size") > self._full
+        if not free or (free < _PAGES and not is_large):
             return False
         # A statement gives a page back each time that it is stepped.
         self._connection.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()

@@ -67,13 +67,13 @@ def test_a_long_job_has_few_points_of_all_its_time(recorded: Recorded) -> None:
 
 def test_a_job_of_months_is_bounded(recorded: Recorded) -> None:
     # A point an hour passes every finer level.
-    _train(recorded, 2_000, distance=3_600.0)
+    _train(recorded, 1_000, distance=7_200.0)
     levels = recorded.blocks(CURVES)
     assert max(level for level, _ in levels) >= 6 and all(points <= MOST for _, points in levels)
 
 
 def test_attempts_without_number_are_bounded(recorded: Recorded) -> None:
-    for first in range(0, 2_000, BLOCK):
+    for first in range(0, 1_200, BLOCK):
         batch = []
         for number in range(first, first + BLOCK):
             recorded.clock.now += 2.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.history.recorded import START
@@ -69,6 +69,7 @@ def _seen(statuses: Sequence[tuple[float, Mapping[str, Any]]]) -> dict[int, Atte
     return known
 
 
+@settings(max_examples=50)
 @given(LIVES)
 def test_all_that_happened_is_known_to_who_saw_it_all(life: Life) -> None:
     known = _seen(life.statuses)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.history import curves, heat
@@ -48,6 +48,7 @@ def _known(values: Sequence[float]) -> list[float]:
     return [value for value in values if value == value]
 
 
+@settings(max_examples=50)
 @given(POINTS, SECONDS)
 def test_thin_curves_have_the_whole_time_in_order_and_every_peak(points: Points, seconds: float) -> None:
     full, thin = _curves(points), _curves(points).thinned(seconds)
@@ -71,6 +72,7 @@ def _last_step(points: Curves, attempt: int) -> int:
     return max((step for step, of in zip(points.step, points.attempt, strict=True) if of == attempt), default=NO_STEP)
 
 
+@settings(max_examples=50)
 @given(POINTS, SECONDS)
 def test_a_straggler_stays_visible_in_thin_heat(points: Points, seconds: float) -> None:
     full, thin = _heat(points), _heat(points).thinned(seconds)
@@ -102,6 +104,7 @@ def test_a_rank_that_was_slow_once_and_one_that_is_always_are_told_apart() -> No
     assert thin.rows(MEAN)[0][:2] == [pytest.approx(fmean(row[0] for row in rows)), 2.0]
 
 
+@settings(max_examples=25)
 @given(POINTS)
 def test_a_block_of_curves_is_read_as_it_was_written(points: Points) -> None:
     full = _curves(points)
@@ -120,6 +123,7 @@ def test_a_block_of_another_release_has_what_both_know() -> None:
         Curves.of_block(full.to_block(), layout[1:])
 
 
+@settings(max_examples=25)
 @given(POINTS)
 def test_a_block_of_heat_is_read_as_it_was_written(points: Points) -> None:
     full = _heat(points)
