@@ -9,6 +9,7 @@
 | `commands/demo` | `e2e/test_demo` |
 | `commands/events` | `test_events` |
 | `commands/evidence` | `test_dtj_evidence` |
+| `commands/history_server` | `unit/history/test_settings`, `processes/history/test_serving` |
 | `commands/init` | `test_init` |
 | `commands/list` | `test_dtj_status`, `test_output` |
 | `commands/local` | `processes/local/test_local_cluster`, `e2e/test_readme` |

@@ -50,7 +50,7 @@ def _add(recorded: Recorded, of: JobIdentity, *, ended: float | None, samples: i
     chance = random.Random(of.uid)
     recorded.store.record(
         [
-            job(START, of, **status),
+            job(START, of, **status, selector=_noise(40 * KIB)),
             *(
                 sample(
                     START + n,

@@ -1,8 +1,8 @@
 """Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
 
 `submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `wait`; `why`, `stacks`, `evidence`; `suspend`, `resume`,
-`scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`; `completion`, `mcp`. To
-add one:
+`scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`; `completion`, `mcp`.
+`history_server` is the `serve` of `history`. To add one:
 
     app = Part()
 
