@@ -11,5 +11,5 @@ torchrun's options; `compact` keeps large ones small in memory. `decoding` reads
 what is sent, `printable` makes texts harmless to print, `signing` signs assignments, `evidence` is what is kept of an
 attempt, `kept_logs` what is kept of workers' output (`stamped_lines` are those of a log with their times,
 `attempt_marks` cut a log into its attempts), and `stacks` what ranks answered to who asked for theirs;
-`records` is what the operator sends to the history of jobs.
+`records` is what the operator sends to the history of jobs, and `options` how the settings of a process are given.
 """

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from trainmaster.controller.settings import InvalidSetting, Option, option_of
+from trainmaster.api.options import InvalidSetting, Option, option_of
 
 
 def option_name(setting: Field[Any], option: Option) -> str:

@@ -7,58 +7,14 @@ an `Option` is an option of `trainmaster operator run`. The others are for tests
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
+from trainmaster.api.options import InvalidSetting, LogFormat, LogLevel, option
 from trainmaster.wire.names import AGENT_PORT
 
 ReachMode = Literal["auto", "direct", "proxy"]
-LogFormat = Literal["json", "text"]
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-
-
-class InvalidSetting(Exception):
-    """A setting's text can't be read; one sentence says what it should be."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """Declares how a setting is given: as `--name` on the command line, or by the variable `TRAINMASTER_NAME`."""
-
-    # A sentence with the unit, for --help and docs.
-    help: str
-    # Of the option, where it isn't the field's own: the singular of what may be given repeatedly.
-    name: str = ""
-    short: str = ""
-    # Without `TRAINMASTER_`; the option's name where it is empty.
-    variable: str = ""
-    # Further variables that are read where the first isn't set.
-    more_variables: tuple[str, ...] = ()
-    # The range of a number.
-    least: float | None = None
-    most: float | None = None
-    # The value that is meant by what was given.
-    parse: Callable[[Any], Any] = lambda given: given
-    # What stands for the default, where that depends on other settings.
-    default_text: str = ""
-    # For benchmarks and tests: neither in --help nor a variable.
-    hidden: bool = False
-
-
-OPTION = "option"
-
-
-def _option(help: str, **how: Any) -> dict[str, Option]:
-    """Returns the metadata of a field that is an option."""
-    return {OPTION: Option(help, **how)}
-
-
-def option_of(metadata: Mapping[str, Any]) -> Option | None:
-    """Returns the option of a field with this metadata; None where the field isn't one."""
-    found = metadata.get(OPTION)
-    return found if isinstance(found, Option) else None
 
 
 def parse_names(given: list[str] | None) -> tuple[str, ...]:
@@ -141,7 +97,7 @@ class OperatorSettings:
     # Empty means all. A namespace needn't exist yet.
     namespaces: tuple[str, ...] = field(
         default=(),
-        metadata=_option(
+        metadata=option(
             "Namespace to serve, which needn't exist yet; repeatable.",
             name="namespace",
             short="n",
@@ -151,21 +107,21 @@ class OperatorSettings:
     )
     kubeconfig: str | None = field(
         default=None,
-        metadata=_option("Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."),
+        metadata=option("Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."),
     )
-    context: str | None = field(default=None, metadata=_option("Context of the kubeconfig; default: its current."))
+    context: str | None = field(default=None, metadata=option("Context of the kubeconfig; default: its current."))
     # Most of a pass is waiting for the API server.
-    workers: int = field(default=8, metadata=_option("Jobs worked on at the same time.", least=1, most=256))
+    workers: int = field(default=8, metadata=option("Jobs worked on at the same time.", least=1, most=256))
     reach: ReachMode = field(
         default="auto",
-        metadata=_option(
+        metadata=option(
             "How agents are reached: pod addresses, or the API server's pod proxy. auto: direct in a cluster."
         ),
     )
-    leader_elect: bool = field(default=True, metadata=_option("Lead by a Lease, so that several replicas can run."))
+    leader_elect: bool = field(default=True, metadata=option("Lead by a Lease, so that several replicas can run."))
     lease_namespace: str = field(
         default="trainmaster-system",
-        metadata=_option(
+        metadata=option(
             "Namespace of the Lease, and of the Secret with the operator's keys.",
             more_variables=("POD_NAMESPACE",),
             default_text="the first --namespace, else trainmaster-system",
@@ -174,17 +130,17 @@ class OperatorSettings:
     )
     # None serves none.
     metrics_port: int | None = field(
-        default=8080, metadata=_option("Port of probes and metrics; 0 takes a free one.", least=0, most=65535)
+        default=8080, metadata=option("Port of probes and metrics; 0 takes a free one.", least=0, most=65535)
     )
-    metrics_host: str = field(default="0.0.0.0", metadata=_option("Address that probes and metrics listen on."))
+    metrics_host: str = field(default="0.0.0.0", metadata=option("Address that probes and metrics listen on."))
     agent_port: int = field(
         default=AGENT_PORT,
-        metadata=_option("Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True),
+        metadata=option("Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True),
     )
     # 5 s is longer than a new pod takes. None: it never is.
     replace_after_seconds: float | None = field(
         default=5.0,
-        metadata=_option(
+        metadata=option(
             "Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",
             name="replace-after",
             least=0,
@@ -194,7 +150,7 @@ class OperatorSettings:
     # A ConfigMap needs nothing of the nodes, so it is the default.
     agent_image_volume: str | None = field(
         default=None,
-        metadata=_option(
+        metadata=option(
             "Image that has the agent at /opt/trainmaster/agent.pyz, as the operator's has: pods of images of their "
             "own mount it as a volume, instead of a ConfigMap of their namespace.",
             parse=parse_image,
@@ -203,12 +159,12 @@ class OperatorSettings:
     # False for clusters whose ConfigMaps are read by people who may not read logs.
     keep_logs: bool = field(
         default=True,
-        metadata=_option("Keep what workers printed in ConfigMaps, where the job's runPolicy.keepLogs allows it."),
+        metadata=option("Keep what workers printed in ConfigMaps, where the job's runPolicy.keepLogs allows it."),
     )
     # The operator's namespace in the policy is that of its lease.
     job_network_policies: bool = field(
         default=False,
-        metadata=_option(
+        metadata=option(
             "Give each job a NetworkPolicy: its pods are reached by each other, and on the agents' port by the "
             "operator (--operator-label) and by those who read metrics (--metrics-namespace)."
         ),
@@ -216,7 +172,7 @@ class OperatorSettings:
     # Who has them may connect to agents. Empty where the operator runs outside of the cluster.
     operator_labels: tuple[tuple[str, str], ...] = field(
         default=(),
-        metadata=_option(
+        metadata=option(
             "Label NAME=VALUE of the operator's own pods, in the namespace of its Lease; repeatable.",
             name="operator-label",
             variable="OPERATOR_LABELS",
@@ -225,7 +181,7 @@ class OperatorSettings:
     )
     metrics_namespaces: tuple[str, ...] = field(
         default=(),
-        metadata=_option(
+        metadata=option(
             "Namespace whose pods may read agents' metrics; repeatable.",
             name="metrics-namespace",
             variable="METRICS_NAMESPACES",
@@ -235,38 +191,38 @@ class OperatorSettings:
     # An operator's setting and no job's: the operator would send requests wherever a tenant says.
     webhook_url: str | None = field(
         default=None,
-        metadata=_option(
+        metadata=option(
             "Address to which CloudEvents on phases and failures of jobs are sent, by POST; default: none is.",
             parse=parse_webhook,
         ),
     )
     webhook_headers_file: str | None = field(
         default=None,
-        metadata=_option(
+        metadata=option(
             "File with headers for the webhook, such as a token: one a line, 'Name: value'; read for each event."
         ),
     )
     # The operator's too: `trainmaster history` has the records of all jobs.
     history_url: str | None = field(
         default=None,
-        metadata=_option(
+        metadata=option(
             "Address of the history (trainmaster history) to which records of jobs are sent; default: none are.",
             parse=parse_history,
         ),
     )
     history_token_file: str | None = field(
-        default=None, metadata=_option("File with the history's writer token; read for each request.")
+        default=None, metadata=option("File with the history's writer token; read for each request.")
     )
     history_seconds: float = field(
         default=2.0,
-        metadata=_option(
+        metadata=option(
             "Seconds between two samples of a job's ranks for the history; a job of thousands is sampled less often.",
             least=0.5,
             most=3_600,
         ),
     )
-    log_format: LogFormat = field(default="text", metadata=_option("json for collectors, text for people."))
-    log_level: LogLevel = field(default="INFO", metadata=_option("Least level that is logged."))
+    log_format: LogFormat = field(default="text", metadata=option("json for collectors, text for people."))
+    log_level: LogLevel = field(default="INFO", metadata=option("Least level that is logged."))
 
     lease_name: str = "trainmaster-operator"
     # Seconds; client-go's defaults (tools/leaderelection): 15, 10 and 2.

@@ -17,6 +17,7 @@
 | `metadata` | `test_metadata` |
 | `misplaced` | `test_misplaced_fields` |
 | `nearest` | `test_field_messages` |
+| `options` | `unit/cli/test_settings_options` |
 | `paths` | `test_sentences`, `test_pod_template` |
 | `parsing` | `test_manifests`, `test_sentences`, `test_limits` |
 | `pod_schema/by_type` | `test_pod_schema`, `test_drawn_pods`, `mistakes/unit/test_offline` |

@@ -10,6 +10,7 @@
 | `commands/events` | `test_events` |
 | `commands/evidence` | `test_dtj_evidence` |
 | `commands/history` | `history/test_history` |
+| `commands/history_server` | `unit/history/test_settings`, `processes/history/test_serving` |
 | `commands/init` | `test_init` |
 | `commands/list` | `test_dtj_status`, `test_output` |
 | `commands/local` | `processes/local/test_local_cluster`, `e2e/test_readme` |

@@ -2,4 +2,25 @@
 
 | module | test files |
 |---|---|
+| `access` | `test_access`, `processes/history/test_serving` |
+| `aging` | `test_aging` |
+| `answers` | `test_answers`, `processes/history/test_serving` |
+| `attempts` | `test_attempts` |
+| `curves` | `test_thinning`, `test_aging` |
+| `drawing` | `test_answers` |
+| `heat` | `test_thinning`, `test_aging` |
+| `metrics` | `processes/history/test_serving` |
+| `packing` | `test_packing` |
+| `process` | `processes/history/test_serving`, `processes/history/test_killed` |
+| `queries` | `processes/history/test_serving` |
+| `reading` | `processes/history/test_serving`, `processes/history/test_killed` |
+| `recorder` | `test_full_disk`, `processes/history/test_killed` |
+| `samples` | `test_answers` |
+| `schema` | `test_schema` |
+| `server` | `processes/history/test_serving` |
+| `settings` | `test_settings` |
+| `store` | `test_answers`, `processes/history/test_killed` |
+| `summary` | `test_answers` |
+| `thinning` | `test_thinning` |
+| `trimming` | `test_trimming` |
 """

@@ -2,7 +2,7 @@
 
 `submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `wait`, `history`; `why`, `stacks`, `evidence`; `suspend`,
 `resume`, `scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`; `completion`,
-`mcp`. To add one:
+`mcp`. `history_server` is the `serve` of `history`. To add one:
 
     app = Part()
 

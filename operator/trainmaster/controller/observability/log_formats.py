@@ -11,8 +11,8 @@ import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
+from trainmaster.api.options import LogFormat
 from trainmaster.api.printable import json_line, printable
-from trainmaster.controller.settings import LogFormat
 
 # The job that the current task works on, as namespace/name, and its attempt.
 current_job: ContextVar[str] = ContextVar("current_job", default="")

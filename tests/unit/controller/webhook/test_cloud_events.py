@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.reconciling.builders import UID, job, running
+from trainmaster.api.options import InvalidSetting
 from trainmaster.api.v1alpha1 import Condition, Failure, JobStatus
-from trainmaster.controller.settings import InvalidSetting, parse_webhook
+from trainmaster.controller.settings import parse_webhook
 from trainmaster.controller.webhook.cloud_events import FAILURE, PHASE, events_of
 
 AT = "2026-11-21T04:01:00Z"

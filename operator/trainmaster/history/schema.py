@@ -1,0 +1,200 @@
+"""The file is opened here: its tables are created or brought up to date, and a damaged one is moved aside.
+
+One file, SQLite in WAL mode. A commit is on the disk when it is acknowledged (synchronous=FULL: the one writer commits
+once for a batch, so that a sync each costs nothing that matters), so that neither a kill nor a power cut loses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trainmaster.history.curves import FIGURES
+
+log = logging.getLogger(__name__)
+
+# What makes the tables of each version of those of the version before; the last one's number is ours.
+MIGRATIONS: Sequence[str] = (
+    """
+    CREATE TABLE jobs (
+        id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, namespace TEXT NOT NULL, name TEXT NOT NULL,
+        created REAL NOT NULL, seen REAL NOT NULL, ended REAL, deleted REAL, summary TEXT NOT NULL,
+        bytes INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX jobs_by_name ON jobs (namespace, name, created);
+    CREATE INDEX jobs_by_created ON jobs (created);
+    CREATE TABLE objects (job INTEGER PRIMARY KEY, data BLOB NOT NULL);
+    CREATE TABLE attempts (
+        job INTEGER NOT NULL, attempt INTEGER NOT NULL, data TEXT NOT NULL DEFAULT '{}', workers BLOB,
+        first_step INTEGER, last_step INTEGER, PRIMARY KEY (job, attempt)
+    ) WITHOUT ROWID;
+    CREATE TABLE evidence (job INTEGER NOT NULL, key INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job, key));
+    CREATE TABLE logs (job INTEGER NOT NULL, key INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job, key));
+    CREATE TABLE layouts (id INTEGER PRIMARY KEY, figures TEXT NOT NULL UNIQUE);
+    CREATE TABLE tail (
+        slice INTEGER NOT NULL, id INTEGER NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL, data TEXT NOT NULL,
+        PRIMARY KEY (slice, id)
+    ) WITHOUT ROWID;
+    CREATE TABLE blocks (
+        id INTEGER PRIMARY KEY, job INTEGER NOT NULL, kind TEXT NOT NULL, level INTEGER NOT NULL,
+        first REAL NOT NULL, last REAL NOT NULL, points INTEGER NOT NULL, shape INTEGER NOT NULL, data BLOB NOT NULL
+    );
+    CREATE INDEX blocks_in_order ON blocks (job, kind, level, first, last, points, shape);
+    """
+    + "".join(
+        f"""
+    CREATE TRIGGER {table}_added AFTER INSERT ON {table} BEGIN
+        UPDATE jobs SET bytes = bytes + length(NEW.data) WHERE id = NEW.job; END;
+    CREATE TRIGGER {table}_changed AFTER UPDATE OF data ON {table} BEGIN
+        UPDATE jobs SET bytes = bytes + length(NEW.data) - length(OLD.data) WHERE id = NEW.job; END;
+    CREATE TRIGGER {table}_removed AFTER DELETE ON {table} BEGIN
+        UPDATE jobs SET bytes = bytes - length(OLD.data) WHERE id = OLD.job; END;
+    """
+        for table in ("blocks", "evidence", "logs")
+    ),
+)
+# "TMhi": who looks at the file (`file`, SQLite's tools) learns whose it is, and we that it isn't another program's.
+APPLICATION_ID = 0x544D6869
+_DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# Milliseconds that a connection waits for another's lock. Readers and the writer never lock each other out in WAL.
+_BUSY_MILLISECONDS = 5_000
+# A file without an end that was clean is read whole once when it is opened.
+_WRITE_AHEAD = "-wal"
+
+
+class UnusableFile(Exception):
+    """The file can't be used; one sentence says why, and what to do."""
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Returns whether an error says that the file is damaged."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGES
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Holds the file for this process alone. Raises UnusableFile."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.with_name(f"{file.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError as error:
+        raise UnusableFile(f"{file} is in use by another `trainmaster history serve`; stop it first.") from error
+    except OSError as error:
+        raise UnusableFile(f"{file} can't be used: {error.strerror}; is its folder there and writable?") from error
+
+
+def open_file(file: Path) -> sqlite3.Connection:
+    """Opens the file to write, and moves a damaged one aside. Raises UnusableFile."""
+    try:
+        return _open(file)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise UnusableFile(f"{file} can't be used: {error}.") from error
+        aside = move_aside(file)
+        log.error(
+            "%s is damaged (%s): it is kept as %s, and a new history is begun. `sqlite3 %s .recover` may read what is "
+            "left in it.",
+            file,
+            error,
+            aside,
+            aside,
+        )
+        return _open(file)
+
+
+def move_aside(file: Path) -> Path:
+    """Renames a damaged file, with what belongs to it, and returns its new path."""
+    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+    aside = file.with_name(f"{file.name}.damaged-{stamp}")
+    for suffix in (_WRITE_AHEAD, "-shm", ""):
+        part = file.with_name(file.name + suffix)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+def open_to_read(file: Path) -> sqlite3.Connection:
+    """Opens a history to read alone: one that is being written, a backup or a copy. Raises UnusableFile."""
+    if not file.is_file():
+        raise UnusableFile(f"{file} isn't there; name the file of a history, or a copy of it.")
+    try:
+        # Beside a copy in a folder that can't be written SQLite can't put what it shares with a writer.
+        is_alone = not os.access(file.parent, os.W_OK) and not file.with_name(file.name + _WRITE_AHEAD).exists()
+        how = "immutable=1" if is_alone else "mode=ro"
+        connection = sqlite3.connect(
+            f"{file.absolute().as_uri()}?{how}", uri=True, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
+        _require_ours(connection, file)
+    except sqlite3.Error as error:
+        raise UnusableFile(f"{file} can't be read: {error}.") from error
+    return connection
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    was_clean = not file.with_name(file.name + _WRITE_AHEAD).exists()
+    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
+        # Nothing is written before it is known whose file it is.
+        version = _require_ours(connection, file)
+        if version == 0:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA journal_size_limit = 16777216")
+        if not was_clean:
+            problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            if problem != "ok":
+                raise _corrupt(problem)
+        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+            connection.executescript(
+                f"BEGIN; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}; COMMIT;"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _require_ours(connection: sqlite3.Connection, file: Path) -> int:
+    """Returns the version of the tables; 0 where there are none. Raises UnusableFile."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != APPLICATION_ID:
+        raise UnusableFile(f"{file} is no history of Trainmaster but another program's database; name another file.")
+    if version > len(MIGRATIONS):
+        raise UnusableFile(
+            f"{file} was written by a newer release (tables of version {version}, this one knows up to "
+            f"{len(MIGRATIONS)}); use that release, or name another file."
+        )
+    return int(version)
+
+
+def layout_of(connection: sqlite3.Connection) -> int:
+    """Returns the number of the order in which blocks of curves have their figures now."""
+    names = json.dumps(list(FIGURES))
+    connection.execute("INSERT INTO layouts (figures) VALUES (?) ON CONFLICT DO NOTHING", (names,))
+    return int(connection.execute("SELECT id FROM layouts WHERE figures = ?", (names,)).fetchone()[0])
+
+
+def layouts(connection: sqlite3.Connection) -> dict[int, list[str]]:
+    """Returns all orders, by number."""
+    return {number: json.loads(names) for number, names in connection.execute("SELECT id, figures FROM layouts")}
+
+
+def _corrupt(problem: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(" ".join(problem.split()))
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error

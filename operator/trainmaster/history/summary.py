@@ -1,0 +1,61 @@
+"""A job's summary is what a list of recorded jobs shows of each: its RecordedJob, made of the last object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.api.v1alpha1 import TIME_CATEGORIES
+from trainmaster.history.curves import SPENT
+from trainmaster.reconciling.times import to_seconds
+from trainmaster.wire.values import mapping, mappings, number, text, whole
+
+_COUNTS = ("attempt", "restarts", "disruptions")
+# Everything in a summary that isn't the job's identity.
+NOTHING: Mapping[str, Any] = {
+    "startedAt": None,
+    "endedAt": None,
+    "phase": None,
+    **dict.fromkeys(_COUNTS, 0),
+    "step": None,
+    "totalSteps": None,
+    "loss": None,
+    "goodput": None,
+    "lastFailure": None,
+    "result": None,
+}
+
+
+def summary(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a RecordedJob without its identity and when it was deleted; what anybody edited out of shape is null."""
+    status = mapping(job.get("status"))
+    progress = mapping(status.get("progress"))
+    failures = mappings(status.get("failures"))
+    result = {name: number(value) for name, value in mapping(progress.get("result")).items()}
+    return {
+        **NOTHING,
+        "startedAt": time(status.get("startTime")),
+        "endedAt": time(status.get("completionTime")),
+        "phase": text(status.get("phase"), 64) or None,
+        **{name: whole(status.get(name)) or 0 for name in _COUNTS},
+        "step": whole(progress.get("step")),
+        "totalSteps": whole(progress.get("totalSteps")),
+        "loss": number(progress.get("loss")),
+        "goodput": number(progress.get("goodput")),
+        "lastFailure": dict(failures[0]) if failures else None,
+        "result": result or None,
+    }
+
+
+def status_figures(job: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the figures of a status that belong to curves: goodput, and where the time went."""
+    status = mapping(job.get("status"))
+    spent = mapping(status.get("timeSpent"))
+    found = {f"{SPENT}{category}": number(spent.get(category)) for category in TIME_CATEGORIES}
+    found["goodput"] = number(mapping(status.get("progress")).get("goodput"))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def time(value: object) -> str | None:
+    """Returns a time as it is written; None for what isn't one."""
+    return value if isinstance(value, str) and len(value) <= 40 and to_seconds(value) is not None else None

@@ -1,0 +1,153 @@
+"""`trainmaster history serve` as a process: who may write and read, what is answered, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes.history.history_process import WRITER, History, Reviews, history, job, key, line, reviews, sample
+
+# Of now: what is older than --keep-days goes.
+AT = float(int(time.time()) - 100)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Reviews]:
+    with reviews() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, server: Reviews) -> Iterator[History]:
+    with history(tmp_path_factory.mktemp("history"), server.url) as found:
+        running = {"phase": "Running", "attempt": 1, "progress": {"step": 7, "totalSteps": 10, "loss": 2.5}}
+        records = [job(AT, key(), **running), *(sample(AT + n, key(), n, loss=[2.5, None]) for n in range(8))]
+        assert found.post(records) == (200, {"kind": "Recorded", "records": 9})
+        yield found
+
+
+def test_a_viewer_sees_what_they_may(served: History) -> None:
+    status, found = served.get("/v1/jobs?namespace=team", "alice")
+    assert (status, found["kind"], [item["name"] for item in found["items"]]) == (200, "RecordedJobList", ["mine"])
+    assert {"phase": "Running", "step": 7, "totalSteps": 10, "loss": 2.5}.items() <= found["items"][0].items()
+    status, found = served.get("/v1/namespaces/team/jobs/mine", "alice")
+    assert (status, found["kind"], found["job"]["metadata"]["name"]) == (200, "RecordedJobDetail", "mine")
+    status, found = served.get("/v1/namespaces/team/jobs/mine/series", "alice")
+    assert (status, found["step"], found["loss"][0]) == (200, list(range(8)), 2.5)
+    # The API server's proxy of Services keeps the usual header.
+    assert served.get("/v1/jobs", "", **{"X-Trainmaster-Authorization": "Bearer admin"})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "code", "sentence"),
+    [
+        ("/v1/jobs", "alice", 403, "You may not list distributedtrainingjobs.trainmaster.dev in all namespaces"),
+        ("/v1/jobs?namespace=other", "alice", 403, "in namespace other"),
+        ("/v1/namespaces/team/jobs/mine", "nobody", 403, "get distributedtrainingjobs.trainmaster.dev 'mine'"),
+        ("/v1/namespaces/team/jobs/mine/logs", "alice", 403, "You may not get pods/log in namespace team"),
+        ("/v1/namespaces/team/jobs/mine/evidence", "alice", 403, "You may not get configmaps in namespace team"),
+        ("/v1/namespaces/team/jobs/other", "alice", 404, "Nothing was recorded of a job other in namespace team."),
+        ("/v1/namespaces/team/jobs/mine?uid=x", "alice", 404, "with the uid x"),
+        ("/v1/jobs", "forged", 401, "401 Unauthorized"),
+        ("/v1/jobs", "", 401, "Say who you are"),
+        ("/v1/jobs?limit=0", "admin", 400, "limit: '0' is not a whole number from 1 to 500."),
+        ("/v1/jobs?nmespace=team", "admin", 400, "'nmespace' is no parameter here; there are namespace, name"),
+        ("/v1/jobs?continue=x", "admin", 400, "continue: 'x' wasn't answered"),
+        ("/v1/jobs?namespace=Te%20am", "admin", 400, "namespace: 'Te am' is no name"),
+        ("/v1/namespaces/team/jobs/mine/series?from=5&to=4", "admin", 400, "from: '5' is later than to"),
+        ("/v1/namespaces/team/jobs/mine/series?from=nan", "admin", 400, "from: 'nan' is no time"),
+        ("/v1/namespaces/team/jobs/mine/heat?figure=x", "admin", 400, "figure: 'x' is none of stepSeconds"),
+        ("/v1/namespaces/team/jobs/mine/heat?columns=241", "admin", 400, "columns: '241' is not a whole number"),
+        ("/v2", "admin", 404, "GET /v2: Not Found."),
+    ],
+)
+def test_what_cant_be_answered_is_a_status(served: History, path: str, token: str, code: int, sentence: str) -> None:
+    status, found = served.get(path, token)
+    assert (status, found["kind"], found["code"]) == (code, "Status", code)
+    assert sentence in found["message"]
+
+
+def test_only_the_operator_writes(served: History) -> None:
+    for token in ("admin", "", f"{WRITER} "[:-2], "\N{SNOWMAN}".encode().decode("latin-1")):
+        status, found = served.post([job(AT, key("forged"))], token)
+        assert (status, found["reason"]) == (401, "Unauthorized"), token
+    assert served.get("/v1/namespaces/team/jobs/forged")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (
+            line(sample(AT, key("bad"), 1)) + b'{"record":"sample","at":"x"}',
+            "line 2: at: 'x' is not a number of seconds",
+        ),
+        (b'{"record":"deleted"', "line 1: is no JSON"),
+        (b'{"record":"deleted","at":NaN}', "line 1: is no JSON (NaN is no JSON)"),
+        (b"[" * 100_000, "line 1: is no JSON"),
+        (b"\xff", "line 1: is no JSON"),
+    ],
+)
+def test_a_batch_with_a_bad_line_is_refused_whole(served: History, body: bytes, sentence: str) -> None:
+    status, found = served.post(body)
+    assert status == 400 and found["message"].startswith(sentence)
+    assert served.get("/v1/namespaces/team/jobs/bad")[0] == 404
+
+
+def test_a_body_that_is_too_large_is_refused(served: History) -> None:
+    status, found = served.post(b"x" * (8 * 1024 * 1024 + 1))
+    assert (status, found["reason"]) == (413, "RequestEntityTooLarge")
+
+
+def test_rights_are_remembered_for_a_moment(served: History, server: Reviews) -> None:
+    server.asked.clear()
+    for _ in range(3):
+        served.get("/v1/namespaces/team/jobs/once/series", "alice")
+        served.get("/v1/namespaces/team/jobs/once", "nobody")
+    wanted = "get distributedtrainingjobs team"
+    assert sorted(server.asked) == [("alice", wanted), ("nobody", wanted)]
+
+
+def test_nobody_sees_anything_while_the_api_server_cant_be_asked(served: History, server: Reviews) -> None:
+    server.broken = 500
+    try:
+        status, found = served.get("/v1/namespaces/team/jobs/new-question", "admin")
+    finally:
+        server.broken = 0
+    assert status == 503 and "The API server can't say what you may see" in found["message"]
+    assert served.get("/v1/namespaces/team/jobs/new-question", "admin")[0] == 404
+
+
+def test_probes_and_metrics_need_no_token(served: History) -> None:
+    assert served.text("/healthz") == served.text("/readyz") == "ok\n"
+    found = served.text("/metrics")
+    assert 'trainmaster_history_records_total{record="sample"} 8.0' in found
+    assert "trainmaster_history_jobs 1.0" in found
+    assert "trainmaster_history_commit_duration_seconds_count 1.0" in found
+    assert 'trainmaster_history_refused_requests_total{reason="Conflict"}' not in found
+
+
+def test_a_token_is_in_no_log_and_no_file(tmp_path: Path, server: Reviews) -> None:
+    with history(tmp_path, server.url, "--log-level", "DEBUG") as found:
+        found.post([job(AT, key())])
+        for token in ("admin", "secret-of-a-viewer"):
+            found.get("/v1/jobs", token)
+        assert found.stop() == 0
+    written = "".join(found.lines) + "".join(path.read_bytes().decode("latin-1") for path in tmp_path.glob("history.*"))
+    assert "secret-of-a-viewer" not in written and WRITER not in written and "the-kubeconfigs-own" not in written
+
+
+def test_it_stops_at_once_with_everything_in_one_file(tmp_path: Path, server: Reviews) -> None:
+    with history(tmp_path, server.url) as found:
+        found.post([job(AT, key())])
+        started = time.monotonic()
+        assert found.stop() == 0
+        assert time.monotonic() - started < 2.0
+    names = {path.name for path in tmp_path.glob("history*")}
+    assert names == {"history.sqlite", "history.sqlite.lock"}
+    with history(tmp_path, server.url) as again:
+        assert again.get("/v1/namespaces/team/jobs/mine")[0] == 200
+        assert json.loads(again.lines[0])["level"] == "info"

@@ -1,0 +1,74 @@
+"""Builders of records, and a store on a file of its own with a clock that the tests turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainmaster.api.records import JobIdentity, JobRecord, PodPlace, SampleRecord
+from trainmaster.history.aging import Aging
+from trainmaster.history.store import Store
+from trainmaster.reconciling.times import to_text
+
+START = 1_800_000_000.0
+
+
+@dataclass
+class Clock:
+    """Clock is turned by hand."""
+
+    now: float = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Recorded:
+    """Recorded is a store, with what makes its samples age."""
+
+    folder: Path
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.file = self.folder / "history.sqlite"
+        self.store = Store(self.file, self.clock)
+        # Nobody cuts the power of a test.
+        self.store.connection.execute("PRAGMA synchronous = OFF")
+        self.aging = Aging(self.store)
+
+    def age(self) -> None:
+        """Packs all samples, and makes all steps that follow from it."""
+        while self.aging.step(at_once=True):
+            pass
+
+    def blocks(self, kind: str, job: int = 1) -> list[tuple[int, int]]:
+        """Returns level and points of a job's blocks."""
+        return self.store.connection.execute(
+            "SELECT level, sum(points) FROM blocks WHERE kind = ? AND job = ? GROUP BY level ORDER BY level",
+            (kind, job),
+        ).fetchall()
+
+
+def key(name: str = "mine", uid: str = "uid-1", namespace: str = "team") -> JobIdentity:
+    """Returns a job's identity."""
+    return JobIdentity(namespace, name, uid)
+
+
+def job(
+    at: float, of: JobIdentity | None = None, pods: Sequence[PodPlace] = (), created: float = START, **status: Any
+) -> JobRecord:
+    """Returns a job's record."""
+    of = of or key()
+    metadata = {"namespace": of.namespace, "name": of.name, "uid": of.uid, "creationTimestamp": to_text(created)}
+    return JobRecord(at, {"kind": "DistributedTrainingJob", "metadata": metadata, "status": status}, tuple(pods))
+
+
+def sample(
+    at: float, of: JobIdentity | None = None, *, attempt: int = 1, ranks: int = 2, **columns: Sequence[float | None]
+) -> SampleRecord:
+    """Returns a sample."""
+    numbers = tuple(range(ranks))
+    return SampleRecord(at, of or key(), attempt, numbers, tuple(rank // 2 for rank in numbers), columns)

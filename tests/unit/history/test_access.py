@@ -1,0 +1,122 @@
+"""`history.access`: what a viewer may see is the API server's answer, remembered for a moment and no longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from trainmaster.client.authorization import Fixed
+from trainmaster.client.errors import NoCluster, NotAllowed
+from trainmaster.client.permission import Access
+from trainmaster.client.server import Server
+from trainmaster.history import access as accesses
+from trainmaster.history.access import NotReviewed, Refused, UnknownViewer, Viewers
+
+READ = Access("get", namespace="team", name="mine")
+
+
+@dataclass
+class ApiServer:
+    """ApiServer answers reviews by the token that came."""
+
+    allowed: dict[str, bool] = field(default_factory=dict)
+    error: Exception | None = None
+    asked: list[str | None] = field(default_factory=list)
+    server: Server | None = None
+
+    async def request(self, method: str, path: str, **_: Any) -> dict[str, Any]:
+        assert self.server is not None
+        header = self.server.authorization()
+        self.asked.append(header)
+        if self.error is not None:
+            raise self.error
+        token = (header or "").removeprefix("Bearer ")
+        if token not in self.allowed:
+            raise NotAllowed("the cluster doesn't know you (401 Unauthorized)")
+        return {"kind": "SelfSubjectAccessReview", "status": {"allowed": self.allowed[token]}}
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    return [1_000.0]
+
+
+@pytest.fixture
+def server() -> ApiServer:
+    return ApiServer({"alice": True, "bob": False})
+
+
+@pytest.fixture
+def viewers(clock: list[float], server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Viewers:
+    def transport(of: Server) -> ApiServer:
+        server.server = of
+        return server
+
+    monkeypatch.setattr(accesses, "AiohttpTransport", transport)
+    nobody = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
+    return Viewers(nobody, lambda: clock[0])
+
+
+async def _error(viewers: Viewers, token: str, access: Access = READ) -> type[Exception] | None:
+    try:
+        await viewers.require(token, access)
+    except Exception as error:
+        return type(error)
+    return None
+
+
+async def test_each_viewer_is_asked_about_by_their_own_token(viewers: Viewers, server: ApiServer) -> None:
+    assert [await _error(viewers, token) for token in ("alice", "bob", "carol")] == [None, Refused, UnknownViewer]
+    assert server.asked == ["Bearer alice", "Bearer bob", "Bearer carol"]
+    with pytest.raises(
+        Refused, match=r"^You may not get distributedtrainingjobs\.trainmaster\.dev 'mine' in namespace"
+    ):
+        await viewers.require("bob", READ)
+
+
+async def test_an_answer_is_remembered_for_its_time(viewers: Viewers, server: ApiServer, clock: list[float]) -> None:
+    for passed, times in ((0.0, 1), (29.0, 1), (2.0, 2)):
+        clock[0] += passed
+        await _error(viewers, "alice")
+        assert server.asked.count("Bearer alice") == times
+    for passed, times in ((0.0, 1), (4.0, 1), (2.0, 2)):
+        clock[0] += passed
+        await _error(viewers, "bob")
+        assert server.asked.count("Bearer bob") == times
+    # It is the answer to that question alone.
+    await _error(viewers, "alice", Access("get", "pods", "", "team", subresource="log"))
+    await _error(viewers, "alice", Access("get", namespace="team", name="other"))
+    assert server.asked.count("Bearer alice") == 4
+
+
+async def test_a_right_that_is_taken_away_counts_soon(viewers: Viewers, server: ApiServer, clock: list[float]) -> None:
+    assert await _error(viewers, "alice") is None
+    server.allowed["alice"] = False
+    clock[0] += 31.0
+    assert await _error(viewers, "alice") is Refused
+    server.allowed["alice"] = True
+    clock[0] += 6.0
+    assert await _error(viewers, "alice") is None
+
+
+async def test_an_api_server_that_cant_be_asked_allows_nothing_and_is_asked_again(
+    viewers: Viewers, server: ApiServer, clock: list[float]
+) -> None:
+    assert await _error(viewers, "alice") is None
+    clock[0] += 31.0
+    server.error = NoCluster("The cluster at … doesn't answer")
+    assert [await _error(viewers, "alice") for _ in range(2)] == [NotReviewed, NotReviewed]
+    server.error = None
+    assert await _error(viewers, "alice") is None
+
+
+async def test_no_more_is_remembered_than_there_is_room_for(
+    viewers: Viewers, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accesses, "MAX_REMEMBERED", 3)
+    for number in range(10):
+        await _error(viewers, f"guess-{number}")
+    assert len(viewers._remembered) == 3
+    assert not any("guess" in repr(key) for key in viewers._remembered)

@@ -1,0 +1,103 @@
+"""`history.aging`: a job of any length has a bounded number of points: all of its time, once, with its peaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.history.recorded import START, Recorded, key, sample
+from trainmaster.history import aging, heat
+from trainmaster.history.aging import CURVES, HEAT
+from trainmaster.history.answers import Answers
+from trainmaster.history.drawing import Window
+from trainmaster.history.thinning import LEVEL_SECONDS
+
+# In place of 1,800 and 60, so that a test takes a tenth of the samples.
+KEPT, BLOCK = 120, 10
+# With which a level has too many points: those of a block of the next level, of up to six points for one.
+MOST = KEPT + 7 * BLOCK
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    monkeypatch.setattr(aging, "KEPT_POINTS", KEPT)
+    monkeypatch.setattr(aging, "BLOCK_POINTS", BLOCK)
+    monkeypatch.setattr(aging, "kept_points", lambda _: KEPT)
+    monkeypatch.setattr(aging, "block_points", lambda _: BLOCK)
+    return Recorded(tmp_path)
+
+
+def _train(recorded: Recorded, samples: int, *, distance: float = 2.0, ranks: int = 2, peak_at: int = -1) -> None:
+    """Records a job's samples, packed as they come."""
+    batch = []
+    for number in range(samples):
+        recorded.clock.now += distance
+        slow = 9.0 if number == peak_at else 1.0
+        step_seconds = [1.0] * (ranks - 1) + [slow]
+        columns = {"step": [float(number)] * ranks, "loss": [2.0] * ranks, "step_seconds": step_seconds}
+        batch.append(sample(recorded.clock.now, ranks=ranks, **columns))
+        if len(batch) == BLOCK:
+            recorded.store.record(batch)
+            recorded.age()
+            batch.clear()
+    recorded.store.record(batch)
+
+
+def test_a_long_job_has_few_points_of_all_its_time(recorded: Recorded) -> None:
+    _train(recorded, 600, peak_at=100)
+    for kind in (CURVES, HEAT):
+        levels = recorded.blocks(kind)
+        assert [level for level, _ in levels] == [0, 1]
+        assert all(points <= MOST for _, points in levels)
+    with Answers(recorded.file) as answers:
+        found = answers.series("team", "mine", "", Window(), 10_000)
+        assert found["at"] == sorted(found["at"]) and len(found["at"]) < 600 / 2
+        assert found["at"][-1] == START + 1_200 and found["at"][0] - START <= LEVEL_SECONDS[1]
+        distances = {later - earlier for earlier, later in zip(found["at"], found["at"][1:], strict=False)}
+        # A point of a span of ten seconds is where the last of its samples was.
+        assert max(distances) <= 2 * LEVEL_SECONDS[1]
+        assert max(found["slowestStepSeconds"]) == 9.0
+        drawn = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+        assert len(drawn["at"]) <= 240 and max(row[1] for row in drawn["values"]) == 9.0
+        assert max(row[0] for row in drawn["values"]) == 1.0
+        mean = answers.heat("team", "mine", "", Window(), 240, "meanStepSeconds")
+        assert 1.0 < max(row[1] for row in mean["values"]) < 9.0
+
+
+def test_a_job_of_months_is_bounded(recorded: Recorded) -> None:
+    # A point an hour passes every finer level.
+    _train(recorded, 1_000, distance=7_200.0)
+    levels = recorded.blocks(CURVES)
+    assert max(level for level, _ in levels) >= 6 and all(points <= MOST for _, points in levels)
+
+
+def test_attempts_without_number_are_bounded(recorded: Recorded) -> None:
+    for first in range(0, 1_200, BLOCK):
+        batch = []
+        for number in range(first, first + BLOCK):
+            recorded.clock.now += 2.0
+            batch.append(sample(recorded.clock.now, attempt=number + 1, step=[1.0, 1.0], step_seconds=[1.0, 1.0]))
+        recorded.store.record(batch)
+        recorded.age()
+    assert sum(points for _, points in recorded.blocks(CURVES)) <= len(LEVEL_SECONDS) * (MOST + BLOCK)
+    with Answers(recorded.file) as answers:
+        assert len(answers.series("team", "mine", "", Window(), 100)["at"]) == 100
+
+
+def test_a_large_job_has_fewer_times_by_rank() -> None:
+    assert [heat.kept_points(ranks) for ranks in (0, 1, 55, 100, 4_096)] == [1_800, 1_800, 1_800, 1_000, 480]
+    assert [heat.block_points(ranks) for ranks in (0, 4, 4_096, 16_384, 1_000_000)] == [60, 60, 24, 6, 1]
+
+
+def test_samples_that_were_packed_or_not_are_one_series(recorded: Recorded) -> None:
+    _train(recorded, 90)
+    with Answers(recorded.file) as answers:
+        assert answers.series("team", "mine", "", Window(), 1000)["step"] == list(range(90))
+        assert answers.heat("team", "mine", "", Window(), 240, "loss")["values"] == [[2.0, 2.0]] * 90
+
+
+def test_young_samples_wait_for_more(recorded: Recorded) -> None:
+    recorded.store.record([sample(START, key(), step=[1.0, 1.0])])
+    assert not recorded.aging.step()
+    assert recorded.aging.step(at_once=True)
