@@ -75,10 +75,7 @@ def test_their_pods_have_no_token_and_meet_the_restricted_standard(chart: Chart,
 
 def test_no_service_or_policy_of_one_selects_another_s_pods(chart: Chart) -> None:
     documents = render(chart, EVERYTHING)
-    labels = {
-        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
-        for each in workloads(documents)
-    }
+    labels = {each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"] for each in workloads(documents)}
     selectors = [each["spec"]["selector"] for each in of_kind(documents, "Service")]
     selectors += [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(documents, "NetworkPolicy")]
     assert len(selectors) == 6

@@ -48,7 +48,9 @@ def open_file(file: Path) -> HistoryReader:
 
     if not file.is_file():
         raise ClientError(f"There is no file {file}: name a history by its file or its address (https://HOST).")
-    raise ClientError(f"{file} can't be read: files of histories aren't read yet; name a history by its address.")
+    from trainmaster.history.files import FileHistory
+
+    return FileHistory(file)
 
 
 def _namespace(connection: Connection) -> str:
