@@ -20,8 +20,9 @@ _METRICS_OF_RANKS = (
     ),
     ("learning_rate", "trainmaster_learning_rate", "The learning rate of a rank's last update."),
     ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
-    ("step_seconds", "trainmaster_step_seconds", "Seconds of a step, as a rank says, else between its steps."),
+    # Before the next one: where a page is read to a limit, ranks are compared by one of the two.
     ("compute_seconds", "trainmaster_compute_seconds", "A rank's own forward and backward of a step, without waiting."),
+    ("step_seconds", "trainmaster_step_seconds", "Seconds of a step, as a rank says, else between its steps."),
 )
 
 

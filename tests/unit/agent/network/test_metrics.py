@@ -29,10 +29,10 @@ def test_figures_by_which_a_rank_stands_out_are_shown_of_each() -> None:
         'trainmaster_gradient_norm{job="a",worker="3",rank="1"} 40.25',
         'trainmaster_learning_rate{job="a",worker="3",rank="0"} 0.01',
         'trainmaster_learning_rate{job="a",worker="3",rank="1"} 0.01',
-        'trainmaster_step_seconds{job="a",worker="3",rank="0"} 0.5',
-        'trainmaster_step_seconds{job="a",worker="3",rank="1"} 0.5',
         'trainmaster_compute_seconds{job="a",worker="3",rank="0"} 0.2',
         'trainmaster_compute_seconds{job="a",worker="3",rank="1"} 0.4',
+        'trainmaster_step_seconds{job="a",worker="3",rank="0"} 0.5',
+        'trainmaster_step_seconds{job="a",worker="3",rank="1"} 0.5',
     ]
 
 
