@@ -21,7 +21,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from trainloop.config import parse_config
 from trainloop.distributed.world import joined, ring_bytes
-from trainloop.metrics import read_metrics
+from trainloop.report import read_metrics
 from trainloop.tasks.reviews import ReviewModel, ReviewOptions
 from trainloop.trainer import Trainer
 

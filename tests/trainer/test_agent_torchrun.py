@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.processes.agent.agents import Agent, Job, Stream, until
 from tests.trainer.toy import Toy
 from trainloop.data import Batch
+from trainmaster.client.metrics import RankMetrics, parse_metrics
 
 pytestmark = pytest.mark.torch
 
@@ -74,6 +77,17 @@ def start(job: Job, workers: int, processes: int, *arguments: str) -> list[Agent
     agents = [job.agent(w, **environ).start(sys.executable, str(path), *arguments) for w in range(workers)]
     job.annotate(job.assignment(1, range(workers)))
     return agents
+
+
+def start_loop(job: Job, processes: int, options: dict[str, Any]) -> Agent:
+    """Start a worker whose ranks run trainloop."""
+    environ = {"TRAINMASTER_LAUNCHER": "torchrun", "NPROC_PER_NODE": str(processes), "OMP_NUM_THREADS": "1"}
+    environ |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(__file__).parents[2])}
+    options |= {"batch.size": 8, "precision.compute": "fp64", "metrics.path": job.folder / "report"}
+    sets = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+    agent = job.agent(0, **environ).start(sys.executable, "-m", "trainloop", *sets)
+    job.annotate(job.assignment(1))
+    return agent
 
 
 def test_two_workers_train_under_torchrun_and_finish(job: Job) -> None:
@@ -160,6 +174,29 @@ def _culprit(line: dict[str, Any]) -> bool:
     return report.get("state") == "Failed" and report.get("culprit") is True
 
 
+class Slow(Toy):
+    """The second rank computes 20 ms longer than the first, which waits for it in every step."""
+
+    def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
+        time.sleep(0.02 * int(os.environ["RANK"]))
+        return super().loss(model, batch)
+
+
+def test_a_slow_rank_is_seen_in_its_agents_metrics_though_its_steps_take_as_long_as_the_others(job: Job) -> None:
+    agent = start_loop(job, 2, {"task.name": f"{__name__}:Slow", "steps": 100_000})
+    stream = Stream(agent)
+
+    def figures() -> list[RankMetrics]:
+        found = parse_metrics(0, agent.request("GET", "/metrics", token=None)[1])
+        return found if len(found) == 2 and all(rank.compute_seconds for rank in found) and found[0].step != 1 else []
+
+    first, second = until(figures, 90, "figures of both ranks")
+    stream.close()
+    assert second.compute_seconds - first.compute_seconds > 0.01
+    assert first.step_seconds > 0.02 and second.step_seconds > 0.02
+    assert first.gradient_norm != second.gradient_norm and first.learning_rate == second.learning_rate > 0
+
+
 class Raising(Toy):
     """The third of four ranks raises in its second step; the others then fail too, in their collectives."""
 
@@ -171,18 +208,7 @@ class Raising(Toy):
 
 
 def test_of_four_ranks_the_one_that_raises_is_reported_with_its_traceback(job: Job) -> None:
-    environ = {"TRAINMASTER_LAUNCHER": "torchrun", "NPROC_PER_NODE": "4", "OMP_NUM_THREADS": "1"}
-    environ |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(__file__).parents[2])}
-    options = {
-        "task.name": f"{__name__}:Raising",
-        "steps": 100,
-        "batch.size": 8,
-        "precision.compute": "fp64",
-        "metrics.path": job.folder / "report",
-    }
-    sets = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
-    agent = job.agent(0, **environ).start(sys.executable, "-m", "trainloop", *sets)
-    job.annotate(job.assignment(1))
+    agent = start_loop(job, 4, {"task.name": f"{__name__}:Raising", "steps": 100})
     stream = Stream(agent)
     culprit = stream.until(_culprit, 90)["report"]
     stream.close()

@@ -13,7 +13,7 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import Toy, config, largest_difference, train
 from trainloop.config import Config
 from trainloop.distributed.world import joined
-from trainloop.metrics import read_metrics
+from trainloop.report import read_metrics
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch

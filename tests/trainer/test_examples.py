@@ -19,7 +19,7 @@ from tests.trainer.ranks import environment, free_port, run_ranks
 from tests.trainer.toy import config, largest_difference, train
 from trainloop.config import Config
 from trainloop.errors import ConfigError
-from trainloop.metrics import read_metrics
+from trainloop.report import read_metrics
 from trainloop.run import train as run
 
 EXAMPLES = Path(__file__).parents[2] / "images" / "trainer" / "examples"

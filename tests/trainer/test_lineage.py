@@ -21,8 +21,7 @@ from trainloop.config import Config
 from trainloop.distributed.world import World, joined
 from trainloop.dry_run import dry_run
 from trainloop.errors import ConfigError
-from trainloop.metrics import read_metrics
-from trainloop.report import facts
+from trainloop.report import facts, read_metrics
 from trainloop.trainer import Trainer
 
 

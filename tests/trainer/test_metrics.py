@@ -9,8 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, train
-from trainloop.metrics import read_metrics
 from trainloop.outputs import Prometheus
+from trainloop.report import read_metrics
 from trainloop.trainer import Trainer
 
 

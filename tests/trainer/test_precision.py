@@ -14,12 +14,11 @@ from torch import nn
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, toy, train
 from trainloop.distributed.world import joined
-from trainloop.metrics import read_metrics
 from trainloop.optimization.anomaly import Limits
 from trainloop.optimization.optimizer import clip_gradients
 from trainloop.optimization.precision import Precision, PrecisionSettings
 from trainloop.optimization.verdict import Verdict
-from trainloop.report import facts
+from trainloop.report import facts, read_metrics
 from trainloop.trainer import Trainer
 
 CPU = torch.device("cpu")

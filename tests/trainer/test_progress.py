@@ -17,8 +17,8 @@ from trainloop.__main__ import EXIT_STOPPED
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.errors import Diverged, PreflightMismatch, TrainingError
-from trainloop.metrics import read_metrics
 from trainloop.progress import MAXIMUM_MESSAGE, MAXIMUM_RESULTS, Progress, Section, heartbeat
+from trainloop.report import read_metrics
 from trainloop.trainer import Trainer
 from trainmaster.wire.limits import MAX_MESSAGE_CHARACTERS, MAX_RESULTS
 from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED, EXIT_TERMINATED

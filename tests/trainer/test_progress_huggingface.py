@@ -78,6 +78,7 @@ def test_its_reports_are_progress_without_a_line_of_code(job: Job) -> None:
     seen = until(lambda: progress(agents[0]).get("0", {}).get("step") and progress(agents[0])["0"], 400, "a step")
     assert 1 <= seen["step"] <= 60 and seen["totalSteps"] == 60
     assert seen["loss"] > 0 and 0 < seen["epoch"] < 1 and seen["etaSeconds"] > 0
+    assert seen["gradNorm"] > 0 and 0 < seen["learningRate"] <= 5e-05
     assert "step" not in progress(agents[1]).get("1", {}), "rank 0 alone reports; its peer prints its loss"
     token = agents[0].state_dir / "attempt-1" / "trainer-token"
     assert token.stat().st_mode & 0o777 == 0o600

@@ -28,7 +28,7 @@ from tests.trainer.reference import (
 from tests.trainer.toy import reports
 from trainloop.config import parse_config
 from trainloop.distributed.world import joined
-from trainloop.metrics import read_metrics
+from trainloop.report import read_metrics
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch

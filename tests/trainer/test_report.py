@@ -9,9 +9,8 @@ import pytest
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config
-from trainloop.metrics import read_metrics
 from trainloop.plots import restarts
-from trainloop.report import closing_line, write_report
+from trainloop.report import closing_line, read_metrics, write_report
 from trainloop.run import train as train_run
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,8 +15,8 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config
 from trainloop.config import Config
 from trainloop.distributed.world import World, joined
-from trainloop.metrics import read_metrics
 from trainloop.parallel.communication import Clock, seconds_between
+from trainloop.report import read_metrics
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
@@ -51,8 +52,11 @@ class Event:
         return end.at - self.at
 
 
-def _on_a_device(settings: Config) -> tuple[list[int], list[list[float]]]:
-    """Train; returns how many steps were made when an event was waited for, and the shares after each step."""
+def _on_a_device(settings: Config) -> tuple[list[int], list[list[float]], float]:
+    """Train; returns how many steps were made when an event was waited for, the shares after each step, and what this
+    rank reports of its computing.
+    """
+    os.environ["TRAINMASTER_PROGRESS_FILE"] = f"{settings.metrics.path}/progress-{os.environ['RANK']}"
     shares: list[list[float]] = []
     with joined(settings.distributed) as world, pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "Event", Event)
@@ -62,13 +66,15 @@ def _on_a_device(settings: Config) -> tuple[list[int], list[list[float]]]:
         trainer.run()
     # Five events a step: its begin, from when to when it waited for the global count, this rank's last gradient, all
     # ranks' gradients.
-    return sorted({wait // 5 for wait in Queue.waits}), shares
+    reported = json.loads(Path(os.environ["TRAINMASTER_PROGRESS_FILE"]).read_text())
+    return sorted({wait // 5 for wait in Queue.waits}), shares, reported["computeSeconds"]
 
 
 def test_a_steps_times_are_the_devices_and_wait_for_it_only_where_a_line_is_due(tmp_path: Path) -> None:
     report = {"path": str(tmp_path), "every_steps": 4, "plot": False}
-    for waits, _ in run_ranks(2, _on_a_device, config(metrics=report, steps=10)):
-        assert waits == [1, 4, 8, 10]
+    ranks = run_ranks(2, _on_a_device, config(metrics=report, steps=10))
+    assert [waits for waits, _, _ in ranks] == [[1, 4, 8, 10]] * 2
+    assert [computed for _, _, computed in ranks] == pytest.approx([0.02, 0.06]), "each rank reports its own"
     lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if line["kind"] == "step"]
     assert [line["step"] for line in lines] == [1, 4, 8, 10]
     for line in lines:
@@ -117,7 +123,7 @@ def test_shares_follow_the_devices_speed_at_the_same_step_on_all_ranks() -> None
     """After two steps of warm-up three are measured: rank 1's device is three times as slow."""
     metrics: dict[str, Any] = {"path": os.environ["TRAINLOOP_TEST_REPORTS"], "every_steps": 100, "plot": False}
     balance = {"enabled": True, "warmup": 2, "every": 3}
-    for waits, shares in run_ranks(2, _on_a_device, config(metrics=metrics, balance=balance, steps=7)):
+    for waits, shares, _ in run_ranks(2, _on_a_device, config(metrics=metrics, balance=balance, steps=7)):
         assert waits == [1, 5, 7]
         assert shares[:4] == [[0.5, 0.5]] * 4
         assert shares[4] == pytest.approx([0.75, 0.25])

@@ -71,10 +71,7 @@ class BatchSettings(Settings):
         return self
 
     def global_size(self, ranks: int) -> int:
-        if self.size is not None:
-            return self.size
-        assert self.per_rank is not None
-        return self.per_rank * self.accumulation * ranks
+        return self.size or (self.per_rank or 1) * self.accumulation * ranks
 
     def micro_size(self, ranks: int) -> int:
         """Returns the most samples of one forward pass."""

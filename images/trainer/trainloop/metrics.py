@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -109,6 +108,7 @@ class MetricsLog:
 
     def __init__(self, settings: MetricsSettings, path: Path, main: bool) -> None:
         self.settings, self.path, self._main = settings, path, main
+        self.file = path / "metrics.jsonl"
         # A benchmark has the console for its own table.
         self.quiet = False
         self.attempt = int(os.environ.get("TRAINMASTER_ATTEMPT", "1"))
@@ -123,10 +123,6 @@ class MetricsLog:
             from trainloop.outputs import outputs
 
             self._outputs = outputs(settings, path)
-
-    @property
-    def file(self) -> Path:
-        return self.path / "metrics.jsonl"
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
         """Write one JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
@@ -161,15 +157,6 @@ class MetricsLog:
         """Print one line on the console."""
         if self._main and not self.quiet:
             print(text, flush=True)
-
-
-def read_metrics(file: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a metrics file; a last line that was cut off by a kill is left out."""
-    lines = []
-    for text in file.read_text().splitlines():
-        with suppress(ValueError):
-            lines.append(json.loads(text))
-    return lines
 
 
 def about_line(about: dict[str, Any]) -> str:

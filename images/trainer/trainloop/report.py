@@ -11,11 +11,13 @@ import argparse
 import base64
 import html
 import itertools
+import json
 import statistics
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainloop.metrics import about_line, duration, ranks_line, read_metrics
+from trainloop.metrics import about_line, duration, ranks_line
 from trainloop.plots import Lines, curve, draw_curves, draw_ranks
 
 STYLE = (
@@ -57,10 +59,19 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
     return page
 
 
-def closing_line(directory: Path, against: Path | None) -> str:
+def read_metrics(file: Path) -> Lines:
+    """Returns the lines of a metrics file; a last line that was cut off by a kill is left out."""
+    lines = []
+    for text in file.read_text().splitlines():
+        with suppress(ValueError):
+            lines.append(json.loads(text))
+    return lines
+
+
+def closing_line(directory: Path, against: str | None) -> str:
     """Write the report at the end of a run; returns a line about it. The training is saved, so no failure counts."""
     try:
-        page = write_report(directory, against)
+        page = write_report(directory, Path(against) if against else None)
     except Exception as error:  # a full disk, a number that matplotlib can't draw
         return f"warning: no report, {type(error).__name__}: {error}"
     return f"report with curves: {page}" if page else "no report: it needs matplotlib (pip install matplotlib)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 from trainloop.config import Config
 from trainloop.distributed.preflight import check
@@ -24,7 +23,6 @@ def train(config: Config) -> bool:
             if config.metrics.plot:
                 from trainloop.report import closing_line
 
-                against = Path(config.metrics.against) if config.metrics.against else None
-                trainer.log.info(closing_line(trainer.report_path, against))
+                trainer.log.info(closing_line(trainer.report_path, config.metrics.against))
             trainer.log.info(f"finished {trainer.state.step} steps; metrics: {trainer.log.file}")
     return stopped

@@ -273,7 +273,7 @@ class Trainer:
         """Accumulate the gradient of the mean loss over the global batch; returns this rank's own,
         of which the mean over ranks is that."""
         self.watchdog.at("forward and backward", self.state.step, waits=True)
-        self.exchange.begin(self.state.step)
+        self.exchange.begin(self.state.step, self.precision.scale() if self._logs(self.state.step + 1) else None)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
         recorder = recording(self.replica.model) if first else nullcontext(set[str]())
         with recorder as reached:
@@ -336,11 +336,14 @@ class Trainer:
         self.state.position, self.state.place = fetched.step.position, dict(fetched.step.place)
         self.exchange.times.sent += self.replica.after_step(self.state.step)
 
+    def _logs(self, step: int) -> bool:
+        """Returns whether a line is due after `step`."""
+        return step in (self._started_at + 1, self.state.total) or step % self.config.metrics.every_steps == 0
+
     def _reads(self) -> bool:
         """Returns whether this step's numbers are read in any case: for a line, an evaluation or a checkpoint."""
-        step, config = self.state.step + 1, self.config
-        every = (config.metrics.every_steps, config.evaluation.every_steps, config.checkpoint.every_steps)
-        return step in (self._started_at + 1, self.state.total) or any(each and step % each == 0 for each in every)
+        step, others = self.state.step + 1, (self.config.evaluation.every_steps, self.config.checkpoint.every_steps)
+        return self._logs(step) or any(each and step % each == 0 for each in others)
 
     def _check_for_ghosts(self, reached: set[str]) -> None:
         problem = ghosts(self.replica.model, reached, self.world)
@@ -364,8 +367,7 @@ class Trainer:
         state = self.state
         self._window.steps.append(numbers)
         self.progress.wait_for_data(numbers.waited)
-        first, last = state.step == self._started_at + 1, state.step == state.total
-        if state.step % self.config.metrics.every_steps and not first and not last:
+        if not self._logs(state.step):
             self.progress.step(state.step, stepSeconds=numbers.seconds)
             return
         line = self._window.close(self.world, state, length_of(self.task.train))
@@ -375,10 +377,14 @@ class Trainer:
             # 6 x parameters operations a token (Kaplan et al. 2020): what isn't a token counts as one.
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
         self.log.step(state.step, state.total, line)
-        reported = {name: line[name] for name in ("epoch", "loss", "samplesPerSecond", "etaSeconds")}
-        # The line has all ranks' samples, the progress file each rank's own: whoever reads all of them adds up.
-        reported["samplesPerSecond"] *= self._window.share / self.world.tensor
-        self.progress.step(state.step, totalSteps=state.total, stepSeconds=numbers.seconds, **reported)
+        reported = {name: line[name] for name in ("epoch", "loss", "etaSeconds")}
+        reported |= {"totalSteps": state.total, "stepSeconds": numbers.seconds, "learningRate": numbers.rate}
+        # The line is about all ranks, the progress file about this one: whoever reads all of them adds up and compares.
+        reported["samplesPerSecond"] = line["samplesPerSecond"] * self._window.share / self.world.tensor
+        reported["gradNorm"] = float(numbers.norm if numbers.times.norm is None else numbers.times.norm)
+        # With FSDP2 ranks wait for each other as they compute.
+        reported["computeSeconds"] = None if self.replica.equal_passes else line["rankComputeSeconds"][self.world.rank]
+        self.progress.step(state.step, **reported)
         self._window = Window()
 
     def _due(self, every: int | None) -> bool:

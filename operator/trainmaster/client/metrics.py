@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from trainmaster.client.blocking import AsyncTransport
@@ -19,12 +19,11 @@ from trainmaster.wire.limits import MAX_INDEX, MAX_PROCESSES
 from trainmaster.wire.names import AGENT_PORT
 from trainmaster.wire.values import decimal
 
-# A worker's page, with as many ranks as it can have, is a third of it.
-MAX_BYTES = 1024 * 1024
+# A worker's page, with as many ranks as it can have and every figure of theirs, is half of it.
+MAX_BYTES = 2 * 1024 * 1024
 SECONDS = 3.0
 # A sample of the text format, and the one label that is read of it.
 _SAMPLE = re.compile(r'trainmaster_([a-z_]{1,40})\{[^{}]{0,1000}rank="(\d{1,10})"\} (\S{1,40})')
-_FIELDS = ("step", "total_steps", "loss", "samples_per_second", "step_seconds")
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,23 @@ class RankMetrics:
     total_steps: int | None = None
     loss: float | None = None
     samples_per_second: float | None = None
-    # The rank's own time for a step, without waiting for the others; where it says none, the time between its steps.
+    # The time of a step, with all that the rank waits for; where it says none, the time between its steps.
     step_seconds: float | None = None
+    # The norm of the rank's own gradients where it knows that, else of their mean over the ranks.
+    gradient_norm: float | None = None
+    learning_rate: float | None = None
+    # The rank's own forward and backward of a step, without waiting for others or for data.
+    compute_seconds: float | None = None
+
+    @property
+    def own_seconds(self) -> float | None:
+        """Returns the time by which ranks are compared: computing alone where it is known, because who waits for a slow
+        rank takes as long for a step as it does.
+        """
+        return self.step_seconds if self.compute_seconds is None else self.compute_seconds
+
+
+_FIELDS = {field.name for field in fields(RankMetrics)} - {"worker", "rank"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ def parse_metrics(worker: int, page: str) -> list[RankMetrics]:
             continue
         whole = sample[1] in ("step", "total_steps")
         found.setdefault(rank, {})[sample[1]] = int(value) if whole else value
-    return [RankMetrics(worker, rank, **fields) for rank, fields in sorted(found.items())]
+    return [RankMetrics(worker, rank, **figures) for rank, figures in sorted(found.items())]
 
 
 def _figure(text: str) -> float | None:

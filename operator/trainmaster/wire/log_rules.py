@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
-GROUPS = ("step", "totalSteps", "epoch", "loss", "samplesPerSecond", "stepSeconds", "stepsPerSecond", "etaSeconds")
+GROUPS = (
+    *("step", "totalSteps", "epoch", "loss", "gradNorm", "learningRate", "samplesPerSecond"),
+    *("stepSeconds", "stepsPerSecond", "computeSeconds", "etaSeconds"),
+)
 """What a pattern may name: the fields of a rank's progress, and `stepsPerSecond`, whose inverse is `stepSeconds`."""
 AUTO, NONE = "auto", "none"
 FRAMEWORKS = ("huggingface", "lightning", "deepspeed", "torchtune", "tqdm")

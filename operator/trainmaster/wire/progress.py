@@ -14,8 +14,11 @@ _WHOLE = {"step": "step", "total_steps": "totalSteps", "start_step": "startStep"
 _NUMBERS = {
     "epoch": "epoch",
     "loss": "loss",
+    "grad_norm": "gradNorm",
+    "learning_rate": "learningRate",
     "samples_per_second": "samplesPerSecond",
     "step_seconds": "stepSeconds",
+    "compute_seconds": "computeSeconds",
     "eta_seconds": "etaSeconds",
     "data_seconds": "dataSeconds",
     "checkpoint_seconds": "checkpointSeconds",
@@ -34,8 +37,13 @@ class RankProgress(NamedTuple):
     total_steps: Optional[int] = None
     epoch: Optional[float] = None
     loss: Optional[float] = None
+    grad_norm: Optional[float] = None
+    """The norm of this rank's own gradients where it knows that, else of their mean over the ranks."""
+    learning_rate: Optional[float] = None
     samples_per_second: Optional[float] = None
     step_seconds: Optional[float] = None
+    compute_seconds: Optional[float] = None
+    """This rank's own forward and backward of a step take so long, without waiting for others or for data."""
     eta_seconds: Optional[float] = None
     start_step: Optional[int] = None
     """The step that this attempt began with: 0, or its checkpoint's."""

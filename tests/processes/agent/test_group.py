@@ -263,7 +263,8 @@ def test_a_planned_stop_gives_the_seconds_of_its_assignment(job: Job) -> None:
 
 def test_progress_and_the_workers_environment_reach_the_stream_and_the_metrics(job: Job) -> None:
     program = (
-        'echo "{\\"step\\": 5, \\"loss\\": 0.25, \\"mine\\": 1}" > $TRAINMASTER_PROGRESS_FILE.new; '
+        'echo "{\\"step\\": 5, \\"loss\\": 0.25, \\"gradNorm\\": 1.5, \\"mine\\": 1}" '
+        "> $TRAINMASTER_PROGRESS_FILE.new; "
         "mv $TRAINMASTER_PROGRESS_FILE.new $TRAINMASTER_PROGRESS_FILE; exec sleep 300"
     )
     agents = start_group(job, 2, program)
@@ -272,10 +273,12 @@ def test_progress_and_the_workers_environment_reach_the_stream_and_the_metrics(j
     while len(lines) < 2:
         line = stream.until(lambda line: line["type"] == "progress")
         lines[line["worker"]] = line["ranks"]
-    assert lines == {0: {"0": {"step": 5, "loss": 0.25}}, 1: {"1": {"step": 5, "loss": 0.25}}}
+    said = {"step": 5, "loss": 0.25, "gradNorm": 1.5}
+    assert lines == {0: {"0": said}, 1: {"1": said}}
     status, text = agents[1].request("GET", "/metrics", token=None)
     assert status == 200
     assert 'trainmaster_step{job="job",worker="1",rank="1"} 5\n' in text
+    assert 'trainmaster_gradient_norm{job="job",worker="1",rank="1"} 1.5\n' in text
     assert 'trainmaster_worker_state{job="job",worker="1",state="Running"} 1\n' in text
     assert "mine" not in text
     stream.close()

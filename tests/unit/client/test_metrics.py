@@ -16,11 +16,9 @@ JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjob
 
 
 def page(worker: int, *ranks: int, name: str = "reviews") -> bytes:
-    progress = {
-        rank: RankProgress(step=7, total_steps=70, loss=0.5, samples_per_second=80.0, step_seconds=0.1)
-        for rank in ranks
-    }
-    return render_metrics(name, worker, None, progress, None).encode()
+    figures = {"step": 7, "total_steps": 70, "loss": 0.5, "samples_per_second": 80.0, "step_seconds": 0.1}
+    progress = RankProgress(**figures, grad_norm=2.5, learning_rate=1e-05, compute_seconds=0.04)  # type: ignore[arg-type]
+    return render_metrics(name, worker, None, dict.fromkeys(ranks, progress), None).encode()
 
 
 def test_what_an_agent_serves_is_read_by_worker_and_rank() -> None:
@@ -33,8 +31,14 @@ def test_what_an_agent_serves_is_read_by_worker_and_rank() -> None:
     )
     metrics = JobClient("default", transport=transport).metrics("reviews")
     assert [(each.worker, each.rank) for each in metrics.ranks] == [(0, 0), (0, 1), (1, 2), (1, 3)]
-    assert metrics.ranks[0] == RankMetrics(0, 0, 7, 70, 0.5, 80.0, 0.1)
+    assert metrics.ranks[0] == RankMetrics(0, 0, 7, 70, 0.5, 80.0, 0.1, 2.5, 1e-05, 0.04)
     assert metrics.silent == {}
+
+
+def test_ranks_are_compared_by_what_they_compute_and_without_that_by_their_steps() -> None:
+    assert RankMetrics(0, 0, step_seconds=0.5, compute_seconds=0.2).own_seconds == 0.2
+    assert RankMetrics(0, 0, step_seconds=0.5).own_seconds == 0.5
+    assert RankMetrics(0, 0).own_seconds is None
 
 
 def test_workers_that_dont_answer_are_named_with_the_reason() -> None:

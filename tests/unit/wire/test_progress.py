@@ -12,6 +12,16 @@ from tests.unit.hostile_json import PLAIN
 from trainmaster.wire.progress import RankProgress
 
 
+def test_figures_travel_under_the_protocols_names() -> None:
+    said = {"step": 3, "gradNorm": 1.5, "learningRate": 0.01, "stepSeconds": 0.5, "computeSeconds": 0.25}
+    expected = RankProgress(step=3, grad_norm=1.5, learning_rate=0.01, step_seconds=0.5, compute_seconds=0.25)
+    for found in (RankProgress.salvage({**said, "grad_norm": 2.0}), RankProgress.parse(said)):
+        assert found == expected and found.to_wire() == said
+    assert RankProgress.salvage({**said, "gradNorm": "high", "learningRate": float("nan")}) == expected._replace(
+        grad_norm=None, learning_rate=None
+    )
+
+
 @given(PLAIN | st.dictionaries(st.sampled_from(["step", "loss", "section", "result", "message"]), PLAIN))
 def test_any_progress_is_bounded_and_finite(value: Any) -> None:
     found = RankProgress.salvage(value)

@@ -128,7 +128,7 @@ def test_of_a_worker_with_as_many_ranks_as_one_can_have_none_is_left_out() -> No
     """Its evidence was cut to 128 ranks and its progress to 256, though a worker may have 1,024."""
     text = "\n" * (MAX_EVIDENCE_BYTES // MAX_RANKS_IN_LINE - 250)
     state = RankState(10**9, "checkpoint", 12_345.678, 1_800.0, "failurePolicy.hang.firstStepSeconds", True, "S", 10**9)
-    progress = RankProgress(*[10**9] * 2, *[1234567.891] * 5, 10**9, *[1234567.891] * 3, "checkpoint", 60.0)
+    progress = RankProgress(*[10**9] * 2, *[1234567.891] * 8, 10**9, *[1234567.891] * 3, "checkpoint", 60.0)
     whole_evidence = EvidenceLine(3, 1, {rank: state._replace(text=text) for rank in range(MAX_PROCESSES)})
     whole_progress = ProgressLine(3, 1, dict.fromkeys(range(MAX_PROCESSES), progress))
     for lines in (split(whole_evidence), split(whole_progress)):

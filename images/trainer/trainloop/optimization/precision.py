@@ -56,6 +56,10 @@ class Precision:
     def autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._autocast is None else torch.autocast(self._device.type, dtype=self._autocast)
 
+    def scale(self) -> torch.Tensor:
+        """Returns what losses, and so gradients, are multiplied by now; it stays on the device."""
+        return self.scaler.scale(torch.ones((), device=self._device))
+
     def backward(self, loss: torch.Tensor) -> None:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
@@ -65,8 +69,7 @@ class Precision:
 
     def skip(self) -> None:
         """Leave a step out after `unscale`."""
-        if self.scaler.is_enabled():
-            self.scaler.update()
+        self.scaler.update()
 
     def step(self, optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None = None) -> None:
         """Make a step, unless `left_out` is 1 on the device; the scale follows in any case.

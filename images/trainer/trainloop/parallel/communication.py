@@ -2,7 +2,7 @@
 
 The hook is called for each bucket as its gradients become ready, in the same order on every rank. When the last one
 is called this rank's own computing is done; what the backward still lasts from there on is communication that nothing
-hides.
+hides. The hook is also where a rank's own gradients can be seen: what the backward leaves is their mean over the ranks.
 
 Annotations are evaluated in this module, because DDP compares those of `reduce`.
 """
@@ -74,6 +74,7 @@ class StepTimes:
     ready: float | torch.Event | None = None  # when this rank's own gradients were
     done: float | torch.Event = 0.0  # when all ranks' were reduced
     sent: int = 0
+    norm: Tensor | None = None  # of this rank's own gradients, where they were measured before they were reduced
 
     @property
     def computed(self) -> float:
@@ -103,11 +104,16 @@ class GradientExchange:
         self._compressor = compressor_for(settings.compression, settings.powersgd_rank)
         self._plain = Compressor()
         self._step = 0
+        #: What this step's gradients are too large by (fp16), where they are measured, and the norm of each bucket's.
+        self._scale: Tensor | None = None
+        self._norms = list[Tensor]()
         self._feedback = self._with_feedback() if settings.compression in ("onebit", "powersgd") else None
 
-    def begin(self, step: int) -> None:
-        """Begin to measure: the step's first forward comes now."""
-        self._step, self.sent = step, 0
+    def begin(self, step: int, scale: Tensor | None = None) -> None:
+        """Begin to measure: the step's first forward comes now. With `scale`, by which its loss is multiplied, this
+        rank's own gradients are measured too, which costs as much as to read them once.
+        """
+        self._step, self.sent, self._scale, self._norms = step, 0, scale, []
         if self._feedback is not None:
             self._feedback.begin()
         self.times = StepTimes(began=self.clock.now())
@@ -123,13 +129,21 @@ class GradientExchange:
         """End measuring: the step's last backward has returned, and all gradients are reduced."""
         self.times.done = self.clock.now()
         self.times.sent = self.sent
+        if self._norms:
+            self.times.norm = torch.stack(self._norms).norm() / self._scale
         if self._feedback is not None:
             self._feedback.end()
+
+    def measure(self, gradients: Tensor) -> None:
+        """Measure some of this rank's own gradients before they are reduced, where this step's are measured."""
+        if self._scale is not None:
+            self._norms.append(torch.linalg.vector_norm(gradients))
 
     def reduce(self, bucket: GradBucket) -> Future[Tensor]:
         """Returns the bucket's mean over ranks; this is DDP's hook."""
         if bucket.is_last():
             self.times.ready = self.clock.now()
+        self.measure(bucket.buffer())
         compressor = self._plain if self._step < self.settings.start_step else self._compressor
         names = list[str]()
         if self._feedback is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
@@ -67,7 +68,12 @@ class CountedAllGather(Counted, DefaultAllGather):
 
 
 class CountedReduceScatter(Counted, DefaultReduceScatter):
-    """This is FSDP2's own reduce-scatter, counted."""
+    """This is FSDP2's own reduce-scatter, counted; what goes into it are the rank's own gradients."""
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *more: Any, **named: Any) -> Any:
+        if named["op"] == ReduceOp.AVG:  # else, for fp64, torch has divided them already
+            self._exchange.measure(input_tensor)
+        return super().__call__(output_tensor, input_tensor, *more, **named)
 
 
 class FullySharded(Replica):

@@ -116,8 +116,10 @@ class RecoveryCallback(TrainerCallback):
         self._commit(state)
         if self._keeper is not None:
             self._keeper.finished(state.global_step)
-        newest_log = state.log_history[-1] if state.log_history else {}
-        self._progress.step(state.global_step, totalSteps=state.max_steps, loss=newest_log.get("loss"))
+        log = state.log_history[-1] if state.log_history else {}
+        named = {"loss": "loss", "gradNorm": "grad_norm", "learningRate": "learning_rate"}
+        figures = {name: log.get(theirs) for name, theirs in named.items()}
+        self._progress.step(state.global_step, totalSteps=state.max_steps, **figures)
         self._stopped = self._group.begin_to_ask(self._stop_requested)()
         if self._stopped:
             control.should_save = control.should_training_stop = True

@@ -13,8 +13,16 @@ _METRICS_OF_RANKS = (
     ("step", "trainmaster_step", "Steps done by a rank."),
     ("total_steps", "trainmaster_total_steps", "Steps that a rank is going to do."),
     ("loss", "trainmaster_loss", "A rank's last loss."),
+    (
+        "grad_norm",
+        "trainmaster_gradient_norm",
+        "The norm of a rank's own gradients, where it has it, else of all ranks'.",
+    ),
+    ("learning_rate", "trainmaster_learning_rate", "The learning rate of a rank's last update."),
     ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
-    ("step_seconds", "trainmaster_step_seconds", "A rank's own time for a step, else the time between its steps."),
+    # Before the next one: where a page is read to a limit, ranks are compared by one of the two.
+    ("compute_seconds", "trainmaster_compute_seconds", "A rank's own forward and backward of a step, without waiting."),
+    ("step_seconds", "trainmaster_step_seconds", "Seconds of a step, as a rank says, else between its steps."),
 )
 
 

@@ -44,9 +44,13 @@ def _line(mark: bytes, pattern: str) -> LineRule:
     return LineRule(mark, re.compile(pattern, re.ASCII))
 
 
-_HUGGING_FACE = _line(b"'loss': ", rf"^\{{'loss': '?(?P<loss>{NUMBER})'?,.*'epoch': '?(?P<epoch>{NUMBER})'?[,}}]")
+_HUGGING_FACE = _line(
+    b"'loss': ",
+    rf"^\{{'loss': '?(?P<loss>{NUMBER})'?,(?: 'grad_norm': '?(?:(?P<gradNorm>{NUMBER})|nan|inf)'?,)?"
+    rf"(?: 'learning_rate': '?(?P<learningRate>{NUMBER})'?,)?.*'epoch': '?(?P<epoch>{NUMBER})'?[,}}]",
+)
 _DEEPSPEED = (
-    _line(b"skipped=", r"\bstep=(?P<step>[0-9]+), skipped=[0-9]+, lr="),
+    _line(b"skipped=", rf"\bstep=(?P<step>[0-9]+), skipped=[0-9]+, lr=(?:\[(?P<learningRate>{NUMBER}))?"),
     _line(
         b"CurrSamplesPerSec=",
         rf"/global_step=(?P<step>[0-9]+), RunningAvgSamplesPerSec=(?P<samplesPerSecond>{NUMBER}), CurrSamplesPerSec=",

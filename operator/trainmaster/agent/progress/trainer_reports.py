@@ -17,7 +17,13 @@ from trainmaster.wire.values import is_number, mapping, mappings, number
 MAX_METRICS = 64
 MAX_VALUE_CHARACTERS = 64
 _WHOLE = {"current_step": "step", "total_steps": "totalSteps"}
-_NUMBERS = {"current_epoch": "epoch", "epoch": "epoch", "loss": "loss"}
+_NUMBERS = {
+    "current_epoch": "epoch",
+    "epoch": "epoch",
+    "loss": "loss",
+    "grad_norm": "gradNorm",
+    "learning_rate": "learningRate",
+}
 
 
 class TrainerReports:

@@ -16,7 +16,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread says how the step times of a job's ranks lie: each list is of (rank's figures), the slowest first."""
+    """Spread says how the times of a job's ranks lie by which they are compared (`own_seconds`), the slowest first."""
 
     ranks: tuple[RankMetrics, ...] = ()
     median: float = 0.0
@@ -24,18 +24,23 @@ class Spread:
     """(from, to, ranks) of each bin, in seconds."""
 
     @property
+    def title(self) -> str:
+        """Returns what the times are of."""
+        return "step time" if all(each.compute_seconds is None for each in self.ranks) else "computing time"
+
+    @property
     def slowest(self) -> RankMetrics | None:
         """Returns the rank whose steps take longest, where they take notably longer than the median's."""
         first = self.ranks[0] if self.ranks else None
-        return first if first is not None and _seconds(first) > SLOW_FACTOR * self.median else None
+        return first if first is not None and seconds_of(first) > SLOW_FACTOR * self.median else None
 
 
 def spread_of(figures: Iterable[RankMetrics]) -> Spread:
-    """Returns how the step times of the ranks that report one lie."""
-    ranks = sorted((each for each in figures if each.step_seconds), key=lambda each: (-_seconds(each), each.rank))
+    """Returns how the times of the ranks that report one lie."""
+    ranks = sorted((each for each in figures if each.own_seconds), key=lambda each: (-seconds_of(each), each.rank))
     if not ranks:
         return Spread()
-    times = [_seconds(each) for each in ranks]
+    times = [seconds_of(each) for each in ranks]
     return Spread(tuple(ranks), median(times), tuple(histogram(times)))
 
 
@@ -66,5 +71,6 @@ def step_time(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _seconds(figures: RankMetrics) -> float:
-    return figures.step_seconds or 0.0
+def seconds_of(figures: RankMetrics) -> float:
+    """Returns the time by which a rank is compared with the others."""
+    return figures.own_seconds or 0.0

@@ -16,7 +16,7 @@ from trainmaster.api.v1alpha1 import Progress
 from trainmaster.cli.events import JobEvent
 from trainmaster.cli.show import PHASE_STYLES, UNSEEN, duration, headline, job_trouble, pod_table, steps_done
 from trainmaster.cli.top.asking import Picture
-from trainmaster.cli.top.figures import Spread, sparkline, spread_of, step_time
+from trainmaster.cli.top.figures import Spread, seconds_of, sparkline, spread_of, step_time
 from trainmaster.client import RankMetrics, TrainingJob
 
 # More ranks than this are shown as a histogram, with some of the slowest and of the fastest.
@@ -182,12 +182,12 @@ def _progress(
 
 
 def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
-    """Returns the step times by rank as bars; of many ranks the ends, and how all are spread."""
+    """Returns the times by rank as bars; of many ranks the ends, and how all are spread."""
     slowest = spread.ranks[0]
-    title = Text("step time by rank ", style="bold")
+    title = Text(f"{spread.title} by rank ", style="bold")
     title.append(f"median {step_time(spread.median)}", style="")
     if spread.slowest is not None:
-        factor = (slowest.step_seconds or 0.0) / spread.median
+        factor = seconds_of(slowest) / spread.median
         title.append(f"   slowest: rank {slowest.rank}, {factor:.1f} times the median", style="yellow")
     parts: list[RenderableType] = [title]
     if len(spread.ranks) <= min(MAX_RANKS, room):
@@ -206,10 +206,10 @@ def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
 
 def _bars(ranks: Sequence[RankMetrics], spread: Spread, width: int) -> Table:
     table = Table.grid(padding=(0, 1))
-    longest = spread.ranks[0].step_seconds or 1.0
+    longest = seconds_of(spread.ranks[0])
     room = max(8, min(60, width - 48))
     for each in ranks:
-        seconds = each.step_seconds or 0.0
+        seconds = seconds_of(each)
         is_slow = each == spread.slowest
         bar = Text("█" * max(1, round(room * seconds / longest)), style="yellow" if is_slow else "cyan")
         marks = []

@@ -93,20 +93,20 @@ def _losses(situation: Situation) -> Iterator[Finding]:
 
 def _straggler(situation: Situation) -> Iterator[Finding]:
     """Yields the rank whose own time for a step is far above the others'."""
-    seconds = {rank.rank: rank for rank in situation.ranks if rank.step_seconds is not None}
+    seconds = {rank.rank: rank for rank in situation.ranks if rank.own_seconds is not None}
     if len(seconds) < 2:
         return
-    slowest = max(seconds.values(), key=_step_seconds)
-    typical = median(_step_seconds(rank) for rank in seconds.values() if rank is not slowest)
-    if typical <= 0 or _step_seconds(slowest) < STRAGGLES * typical:
+    slowest = max(seconds.values(), key=_own_seconds)
+    typical = median(_own_seconds(rank) for rank in seconds.values() if rank is not slowest)
+    if typical <= 0 or _own_seconds(slowest) < STRAGGLES * typical:
         return
     pod = next((one for one in situation.pods if worker_index(one) == slowest.worker), {})
     node = text(pod, "spec", "nodeName")
     where = f" on node {node}" if node else f" of worker {slowest.worker}"
-    times = f"{_step_seconds(slowest):.3g} s for its part of a step, the others {typical:.3g} s"
+    times = f"{_own_seconds(slowest):.3g} s for its part of a step, the others {typical:.3g} s"
     clause = f"rank {slowest.rank}{where} needs {times}, and all wait for it"
-    shown = sorted(seconds.values(), key=_step_seconds, reverse=True)[:8]
-    evidence = tuple(f"rank {rank.rank}, worker {rank.worker}: {_step_seconds(rank):.3g} s a step" for rank in shown)
+    shown = sorted(seconds.values(), key=_own_seconds, reverse=True)[:8]
+    evidence = tuple(f"rank {rank.rank}, worker {rank.worker}: {_own_seconds(rank):.3g} s a step" for rank in shown)
     look = Step("look at that node: clocks, temperature, other pods, a throttled CPU", f"kubectl describe node {node}")
     move = Step(
         "have the pod made anew elsewhere",
@@ -115,8 +115,8 @@ def _straggler(situation: Situation) -> Iterator[Finding]:
     yield Finding("Straggler", clause, evidence, (look, move) if node else _looks(situation))
 
 
-def _step_seconds(rank: RankMetrics) -> float:
-    return rank.step_seconds or 0.0
+def _own_seconds(rank: RankMetrics) -> float:
+    return rank.own_seconds or 0.0
 
 
 def _well(situation: Situation) -> Finding:

@@ -14,6 +14,28 @@ def test_labels_are_escaped_and_unknown_figures_left_out() -> None:
     assert "trainmaster_total_steps" not in text
 
 
+def test_figures_by_which_a_rank_stands_out_are_shown_of_each() -> None:
+    ranks = {
+        0: RankProgress(grad_norm=1.5, learning_rate=0.01, step_seconds=0.5, compute_seconds=0.2),
+        1: RankProgress(grad_norm=40.25, learning_rate=0.01, step_seconds=0.5, compute_seconds=0.4),
+    }
+    figures = [
+        line for line in render_metrics("a", 3, None, ranks, None).splitlines() if "rank=" in line or "gradient" in line
+    ]
+    assert figures == [
+        "# HELP trainmaster_gradient_norm The norm of a rank's own gradients, where it has it, else of all ranks'.",
+        "# TYPE trainmaster_gradient_norm gauge",
+        'trainmaster_gradient_norm{job="a",worker="3",rank="0"} 1.5',
+        'trainmaster_gradient_norm{job="a",worker="3",rank="1"} 40.25',
+        'trainmaster_learning_rate{job="a",worker="3",rank="0"} 0.01',
+        'trainmaster_learning_rate{job="a",worker="3",rank="1"} 0.01',
+        'trainmaster_compute_seconds{job="a",worker="3",rank="0"} 0.2',
+        'trainmaster_compute_seconds{job="a",worker="3",rank="1"} 0.4',
+        'trainmaster_step_seconds{job="a",worker="3",rank="0"} 0.5',
+        'trainmaster_step_seconds{job="a",worker="3",rank="1"} 0.5',
+    ]
+
+
 def test_the_warm_processs_own_memory_is_shown_where_there_is_one() -> None:
     without = render_metrics("a", 0, None, {}, None)
     assert 'trainmaster_warm_process{job="a",worker="0"} 0\n' in without and "private_bytes" not in without

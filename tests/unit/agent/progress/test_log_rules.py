@@ -55,7 +55,7 @@ LIGHTNING = "Epoch 2:  12%|█▏        | 12/100 [00:01<00:10,  8.50it/s, v_num
     ("framework", "line", "fields"),
     [
         ("torchtune", TORCHTUNE, {"step": 12, "loss": 1.2345678, "stepSeconds": pytest.approx(1 / 1.2)}),
-        ("deepspeed", DEEPSPEED, {"step": 10}),
+        ("deepspeed", DEEPSPEED, {"step": 10, "learningRate": 0.001}),
         ("deepspeed", DEEPSPEED_SPEED, {"step": 20, "samplesPerSecond": 123.5}),
         (
             "deepspeed",
@@ -71,13 +71,25 @@ LIGHTNING = "Epoch 2:  12%|█▏        | 12/100 [00:01<00:10,  8.50it/s, v_num
         (
             "huggingface",
             "{'loss': '1.146', 'grad_norm': '0.7252', 'learning_rate': '2.5e-05', 'epoch': '0.75'}",
-            {"loss": 1.146, "epoch": 0.75},
+            {"loss": 1.146, "gradNorm": 0.7252, "learningRate": 2.5e-05, "epoch": 0.75},
         ),
         (
             "huggingface",
             "{'loss': 0.6931, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}",
-            {"loss": 0.6931, "epoch": 0.1},
+            {"loss": 0.6931, "gradNorm": 1.2, "learningRate": 5e-05, "epoch": 0.1},
         ),
+        (
+            "huggingface",
+            "{'loss': '1.1', 'grad_norm': 'nan', 'learning_rate': '0', 'train_speed': '7.5', 'epoch': '0.5'}",
+            {"loss": 1.1, "learningRate": 0.0, "epoch": 0.5},
+        ),
+        # Versions before 4.38, without a norm, and a script that takes the figures out.
+        (
+            "huggingface",
+            "{'loss': 0.5, 'learning_rate': 5e-05, 'epoch': 2}",
+            {"loss": 0.5, "learningRate": 5e-05, "epoch": 2},
+        ),
+        ("huggingface", "{'loss': 0.5, 'epoch': 2}", {"loss": 0.5, "epoch": 2}),
     ],
 )
 def test_a_frameworks_line_is_progress(preset: str, framework: str, line: str, fields: dict[str, Any]) -> None:

@@ -32,12 +32,21 @@ def test_a_training_from_its_beginning_to_its_end() -> None:
     reports = TrainerReports()
     assert reports.receive(report(0, total_steps=60))
     assert wire(reports) == {"totalSteps": 60, "section": "train"}, "so does one that resumes: no step"
-    sent = {"loss": 1.25, "learning_rate": 1e-5, "current_step": 23, "total_steps": 60, "current_epoch": 0.05}
+    sent = {
+        "loss": 1.25,
+        "grad_norm": 0.75,
+        "learning_rate": 1e-5,
+        "current_step": 23,
+        "total_steps": 60,
+        "current_epoch": 0.05,
+    }
     assert reports.receive(report(38, 8, **sent))
     assert wire(reports) == {
         "step": 23,
         "totalSteps": 60,
         "loss": 1.25,
+        "gradNorm": 0.75,
+        "learningRate": 1e-5,
         "epoch": 0.05,
         "etaSeconds": 8.0,
         "section": "train",

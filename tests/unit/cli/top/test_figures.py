@@ -38,6 +38,15 @@ def test_the_slowest_rank_is_named_where_it_is_notably_slower() -> None:
     assert spread_of([RankMetrics(0, 0)]).ranks == ()
 
 
+def test_ranks_that_wait_for_a_slow_one_in_every_step_are_told_from_it_by_what_they_compute() -> None:
+    """As `trainloop` reports: a step takes as long on each of them."""
+    figures = [RankMetrics(0, rank, 10, step_seconds=0.5, compute_seconds=each) for rank, each in enumerate((0.2, 0.4))]
+    lines = "\n".join(drawn(Picture(running(), ranks=figures)))
+    assert "computing time by rank median 300 ms" in lines and "slowest: rank 1, 1.3 times the median" in lines
+    assert "200 ms" in lines and "400 ms" in lines and "500 ms" not in lines
+    assert "step time by rank median 500 ms" in "\n".join(drawn(Picture(running(), ranks=ranks(0.5, 0.5))))
+
+
 def test_a_histogram_has_every_value_once() -> None:
     values = [0.1 + at / 1000 for at in range(4096)]
     bins = histogram(values)
