@@ -23,12 +23,13 @@ from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.limits import MAX_ATTEMPT, MAX_HOST, MAX_INDEX, MAX_NODE, MAX_UID
 from trainmaster.wire.values import mapping, mappings, number, shown, text, time_in, whole, whole_in
 
-# Figures of a rank in a sample; the name on the wire, which is that of the progress line (wire/progress.py).
+# Figures of a rank in a sample, by their names in RankProgress (wire/progress.py), and on the wire. `step_seconds` is
+# what the rank itself takes for a step: its `compute_seconds` where it reports them.
 FIGURES: Mapping[str, str] = {
     "step": "step",
     "loss": "loss",
     "learning_rate": "learningRate",
-    "gradient_norm": "gradNorm",
+    "grad_norm": "gradNorm",
     "samples_per_second": "samplesPerSecond",
     "step_seconds": "stepSeconds",
 }

@@ -1,4 +1,4 @@
-"""A history's file, or a copy of one, is read without a server and without asking anybody: who has the file may read it."""
+"""A history's file, or a copy of one, is read without a server: who has the file may read it."""
 
 from __future__ import annotations
 

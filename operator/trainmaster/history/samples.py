@@ -33,7 +33,7 @@ def to_text(record: SampleRecord, status: Mapping[str, float]) -> str:
     of_job: dict[str, float | None] = {
         "loss": _first(record.columns.get("loss") or ()),
         "learningRate": _first(record.columns.get("learning_rate") or ()),
-        "gradNorm": max(known.get("gradient_norm") or (), default=None),
+        "gradNorm": max(known.get("grad_norm") or (), default=None),
         "samplesPerSecond": sum(known["samples_per_second"]) if known.get("samples_per_second") else None,
         "stepSeconds": median(known["step_seconds"]) if known.get("step_seconds") else None,
         "slowestStepSeconds": max(known.get("step_seconds") or (), default=None),

@@ -60,9 +60,7 @@ def _life() -> list[Record]:
         EvidenceRecord(START + 51, key(), 1, AttemptEvidence(1, failure=FAILURE, logs={1: "Killed"}).to_json()),
         job(START + 56, pods=[PodPlace(0, "mine-0", "node-a"), PodPlace(1, "mine-1", "node-c")], **second),
         *(
-            sample(
-                START + 60 + n, attempt=2, step=[5.0 + n] * 2, gradient_norm=[1.0, 7.0], samples_per_second=[8.0, 4.0]
-            )
+            sample(START + 60 + n, attempt=2, step=[5.0 + n] * 2, grad_norm=[1.0, 7.0], samples_per_second=[8.0, 4.0])
             for n in range(5)
         ),
         LogRecord(START + 90, key(), 1, KeptLog(("one", "two", "three"), (1, 2, 3), cut=True)),

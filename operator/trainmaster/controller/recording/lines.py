@@ -19,14 +19,9 @@ MAX_JOB = 256 * 1024
 MAX_STATUS_FIELD = 16 * 1024
 # Ranks of a sample; of a job with more, an even choice is recorded.
 MAX_RANKS = 8_192
-# Where a figure has another name in what ranks report.
-_REPORTED = {"gradient_norm": "grad_norm"}
-# By its name on the wire, the place of each figure that ranks report.
-_FIELDS = {
-    key: RankProgress._fields.index(name)
-    for figure, key in FIGURES.items()
-    if (name := _REPORTED.get(figure, figure)) in RankProgress._fields
-}
+# By its name on the wire, the place of each figure in what ranks report.
+_FIELDS = {key: RankProgress._fields.index(name) for name, key in FIGURES.items()}
+_COMPUTE = RankProgress._fields.index("compute_seconds")
 _IDENTITY = ("namespace", "name", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
@@ -88,9 +83,16 @@ def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[Ran
     columns = list(zip(*progress, strict=True))
     for name, place in _FIELDS.items():
         values = columns[place]
+        if name == "stepSeconds":
+            # Who waits for a slow rank takes as long for a step as it does; what a rank computes tells them apart.
+            values = tuple(map(_first_known, columns[_COMPUTE], values))
         if values.count(None) < len(values):
             # A step is a whole number, and keeps all its digits.
             digits = "%d" if name == "step" else "%.6g"
             texts = ["null" if value is None else digits % value for value in values]
             parts.append(f',"{name}":[{",".join(texts)}]')
     return ("".join(parts) + "}").encode()
+
+
+def _first_known(value: float | None, other: float | None) -> float | None:
+    return other if value is None else value

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller import builders as b
-from trainmaster.api.records import JobIdentity, JobRecord, PodPlace, SampleRecord, parse_record
+from trainmaster.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, SampleRecord, parse_record
 from trainmaster.controller.recording.lines import MAX_JOB, MAX_LINE, MAX_RANKS, facts_of, job_line, sample_line
 from trainmaster.wire.progress import RankProgress
 
@@ -119,11 +119,22 @@ def test_whatever_a_rank_reports_its_sample_is_the_record_that_it_should_be(repo
     assert record.ranks == tuple(sorted(reported)) and record.workers == (3,) * len(reported)
     for _, _, progress in reports:
         place = record.ranks.index(next(rank for rank, one in ranks.items() if one is progress))
-        for name in ("step", "loss", "samples_per_second", "step_seconds"):
-            value, column = getattr(progress, name), record.columns.get(name)
+        own = progress.step_seconds if progress.compute_seconds is None else progress.compute_seconds
+        expected = {**progress._asdict(), "step_seconds": own}
+        for name in FIGURES:
+            value, column = expected[name], record.columns.get(name)
             found = None if column is None else column[place]
             assert (found is None) == (value is None)
             assert value is None or found == pytest.approx(value, rel=1e-5)
+
+
+def test_a_rank_s_step_takes_what_it_computes_where_it_says_that() -> None:
+    reports = [
+        (0, 0, RankProgress(step_seconds=0.5, compute_seconds=0.125)),
+        (1, 0, RankProgress(step_seconds=0.5, compute_seconds=0.0)),
+        (2, 1, RankProgress(step_seconds=0.25)),
+    ]
+    assert read(sample_line(7.25, KEY, 3, reports)).columns == {"step_seconds": [0.125, 0.0, 0.25]}
 
 
 def test_of_more_ranks_than_a_record_holds_an_even_choice_is_recorded() -> None:
