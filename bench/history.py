@@ -29,6 +29,7 @@ from trainmaster.history.aging import Aging
 from trainmaster.history.answers import Answers
 from trainmaster.history.drawing import Window
 from trainmaster.history.store import Store
+from trainmaster.history.trimming import Trimming
 
 CPU_LIMIT, MEMORY_LIMIT = 0.25, 150.0
 KILOBYTES_LIMIT, SERIES_LIMIT, HEAT_LIMIT, SLOWEST_LIMIT = 100.0, 0.2, 0.5, 1.0
@@ -104,11 +105,11 @@ def load(jobs: int, seconds: float) -> list[list[object]]:
         memory = process.memory_info().rss / 1e6
     share = (after.user + after.system - before.user - before.system) / passed
     return [
-        ["CPU [cores]", share, CPU_LIMIT],
+        ["CPU (cores)", share, CPU_LIMIT],
         ["memory [MB]", memory, MEMORY_LIMIT],
-        ["a second's batch on the disk, median [s]", statistics.median(written), ""],
-        ["the slowest batch [s]", max(written), SLOWEST_LIMIT],
-        ["curves of a job meanwhile, median [s]", statistics.median(waited), SERIES_LIMIT],
+        ["a second's batch on the disk, median (s)", statistics.median(written), ""],
+        ["the slowest batch (s)", max(written), SLOWEST_LIMIT],
+        ["curves of a job meanwhile, median (s)", statistics.median(waited), SERIES_LIMIT],
     ]
 
 
@@ -130,8 +131,9 @@ def filled(folder: Path, *, jobs: int, hours: float, ranks: int = 4, each: float
         store.record(batch)
         while aging.step(at_once=True):
             pass
+    used = Trimming(store, 2**40, 1e6).used()
     store.close()
-    return file, file.stat().st_size / 1e3 / jobs / hours
+    return file, used / 1e3 / jobs / hours
 
 
 def waits(ask: Callable[[], Any]) -> float:
@@ -157,12 +159,12 @@ def alone() -> list[list[object]]:
             whole = waits(lambda: answers.series(*where, Window(), 1000))
             last = waits(lambda: answers.series(*where, Window(START + 23 * 3600), 1000))
             heat = waits(lambda: answers.heat(*where, Window(), 240, "stepSeconds"))
-        rows += [["curves of a day [s]", whole, SERIES_LIMIT], ["curves of its last hour [s]", last, SERIES_LIMIT]]
-        rows.append(["heat of a day [s]", heat, HEAT_LIMIT])
+        rows += [["curves of a day (s)", whole, SERIES_LIMIT], ["curves of its last hour (s)", last, SERIES_LIMIT]]
+        rows.append(["heat of a day (s)", heat, HEAT_LIMIT])
         file, large = filled(Path(name), jobs=1, hours=1, ranks=1_024)
         with Answers(file) as answers:
             heat = waits(lambda: answers.heat(*where, Window(), 240, "stepSeconds"))
-        rows += [["heat of an hour of 1,024 ranks [s]", heat, HEAT_LIMIT], ["kB of that hour", large, ""]]
+        rows += [["heat of an hour of 1,024 ranks (s)", heat, HEAT_LIMIT], ["kB of that hour", large, ""]]
     return rows
 
 
