@@ -97,7 +97,7 @@ class Aging:
             self._add_curves(job, level, points.thinned(LEVEL_SECONDS[level]))
         else:
             part = heat.joined(Heat.of_block(block) for block, _ in data)
-            self._add_heat(job, level, [part.thinned(LEVEL_SECONDS[level])])
+            self._add_heat(job, level, [part.thinned(LEVEL_SECONDS[level], with_mean=True)])
 
     def _add_curves(self, job: int, level: int, points: Curves) -> None:
         if points:

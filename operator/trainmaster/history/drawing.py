@@ -6,6 +6,7 @@ import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from typing import Any, TypeVar
@@ -143,4 +144,10 @@ def _mean(values: Sequence[float]) -> float:
 def _rounded(values: Sequence[float], digits: int) -> list[float | None]:
     """Returns figures with the digits that they are kept with; None for one that isn't known."""
     shape = f".{digits}g"
-    return [float(format(value, shape)) if math.isfinite(value) else None for value in values]
+    return [_round(value, shape) if value - value == 0.0 else None for value in values]
+
+
+@lru_cache(100_000)
+def _round(value: float, shape: str) -> float:
+    # Of a heat map's figures there are only so many, with their eleven bits.
+    return float(format(value, shape))

@@ -67,8 +67,8 @@ class Heat:
             return [[NAN] * width for _ in self.at]
         return [values[place : place + width] for place in range(0, len(values), width)]
 
-    def thinned(self, seconds: float) -> Heat:
-        """Returns the figures of each span of so many seconds, and attempt."""
+    def thinned(self, seconds: float, *, with_mean: bool = False) -> Heat:
+        """Returns the figures of each span of so many seconds, and attempt; `with_mean` has MEAN beside PEAK."""
         together = spans(self.at, self.attempt, seconds)
         if len(together) == len(self):
             return self
@@ -79,7 +79,7 @@ class Heat:
             [self.attempt[end - 1] for _, end in together],
         )
         for figure in FIGURES:
-            if figure in self.figures or (figure == MEAN and PEAK in self.figures):
+            if figure in self.figures or (with_mean and figure == MEAN and PEAK in self.figures):
                 rows = self.rows(figure)
                 found.figures[figure] = [
                     value for first, end in together for value in _combined_rows(FIGURES[figure], rows[first:end])
@@ -167,4 +167,9 @@ def _fitting(own: Sequence[int], ranks: Sequence[int]) -> Callable[[list[float]]
 def _combined_rows(how: Combine, rows: Sequence[list[float]]) -> Iterable[float]:
     if len(rows) == 1:
         return rows[0]
+    if all(total == total for total in map(sum, rows)):
+        # Nothing is unknown, which is the rule, and takes a fifth of the time.
+        if how is max:
+            return map(max, *rows)
+        return [total / len(rows) for total in map(sum, zip(*rows, strict=True))]
     return [combined(how, values) for values in zip(*rows, strict=True)]

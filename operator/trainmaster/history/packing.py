@@ -79,7 +79,8 @@ def halves_from_bytes(raw: bytes) -> list[float]:
     """Returns the figures."""
     (exponent,) = struct.unpack_from("<h", raw)
     scaled = struct.unpack(f"<{(len(raw) - 2) // 2}e", _joined(raw[2:], 2))
-    return [value * 2.0**exponent for value in scaled] if exponent else list(scaled)
+    scale = 2.0**exponent
+    return [value * scale for value in scaled] if exponent else list(scaled)
 
 
 def _little(values: array[int] | array[float]) -> bytes:

@@ -75,7 +75,7 @@ def _last_step(points: Curves, attempt: int) -> int:
 @settings(max_examples=50)
 @given(POINTS, SECONDS)
 def test_a_straggler_stays_visible_in_thin_heat(points: Points, seconds: float) -> None:
-    full, thin = _heat(points), _heat(points).thinned(seconds)
+    full, thin = _heat(points), _heat(points).thinned(seconds, with_mean=True)
     for rank in (0, 1):
         slowest = [max(_known([row[rank] for row in found.rows(PEAK)]), default=None) for found in (full, thin)]
         assert slowest[0] == slowest[1]
@@ -99,7 +99,7 @@ def test_a_rank_that_was_slow_once_and_one_that_is_always_are_told_apart() -> No
     times = [float(10 + n) for n in range(10)]
     rows = [[9.0 if n == 3 else 1.0, 2.0, NAN] for n in range(10)]
     full = Heat([0, 1, 2], [0, 0, 1], times, [1] * 10, {PEAK: [value for row in rows for value in row]})
-    thin = full.thinned(10.0)
+    thin = full.thinned(10.0, with_mean=True)
     assert thin.rows(PEAK)[0][:2] == [9.0, 2.0] and math.isnan(thin.rows(PEAK)[0][2])
     assert thin.rows(MEAN)[0][:2] == [pytest.approx(fmean(row[0] for row in rows)), 2.0]
 
