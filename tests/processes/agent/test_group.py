@@ -275,8 +275,8 @@ def test_progress_and_the_workers_environment_reach_the_stream_and_the_metrics(j
     assert lines == {0: {"0": {"step": 5, "loss": 0.25}}, 1: {"1": {"step": 5, "loss": 0.25}}}
     status, text = agents[1].request("GET", "/metrics", token=None)
     assert status == 200
-    assert 'trainmaster_step{job="job",worker="1",rank="1"} 5\n' in text
-    assert 'trainmaster_worker_state{job="job",worker="1",state="Running"} 1\n' in text
+    assert 'trainmaster_step{job_name="job",worker="1",rank="1"} 5\n' in text
+    assert 'trainmaster_worker_state{job_name="job",worker="1",state="Running"} 1\n' in text
     assert "mine" not in text
     stream.close()
 

@@ -42,6 +42,7 @@
 | `lookups/node_domains` | `lookups/test_node_domains` |
 | `lookups/unseen_pods` | `lookups/test_unseen_pods` |
 | `observability/health` | `test_app` |
+| `observability/job_metrics` | `observability/test_metrics`, `cluster/test_monitoring` |
 | `observability/log_formats` | `observability/test_log_formats` |
 | `observability/metrics` | `observability/test_metrics` |
 | `watching/gangs` | `watching/test_gangs` |

@@ -9,14 +9,14 @@ from trainmaster.wire.report import Report
 
 def test_labels_are_escaped_and_unknown_figures_left_out() -> None:
     text = render_metrics('a"b\\c', 3, Report(2, 3, "u", "Running"), {7: RankProgress(step=4, loss=0.5)}, None)
-    assert 'trainmaster_attempt{job="a\\"b\\\\c",worker="3"} 2\n' in text
-    assert 'trainmaster_loss{job="a\\"b\\\\c",worker="3",rank="7"} 0.5\n' in text
+    assert 'trainmaster_attempt{job_name="a\\"b\\\\c",worker="3"} 2\n' in text
+    assert 'trainmaster_loss{job_name="a\\"b\\\\c",worker="3",rank="7"} 0.5\n' in text
     assert "trainmaster_total_steps" not in text
 
 
 def test_the_warm_processs_own_memory_is_shown_where_there_is_one() -> None:
     without = render_metrics("a", 0, None, {}, None)
-    assert 'trainmaster_warm_process{job="a",worker="0"} 0\n' in without and "private_bytes" not in without
+    assert 'trainmaster_warm_process{job_name="a",worker="0"} 0\n' in without and "private_bytes" not in without
     text = render_metrics("a", 0, None, {}, 4096)
-    assert 'trainmaster_warm_process{job="a",worker="0"} 1\n' in text
-    assert 'trainmaster_warm_process_private_bytes{job="a",worker="0"} 4096\n' in text
+    assert 'trainmaster_warm_process{job_name="a",worker="0"} 1\n' in text
+    assert 'trainmaster_warm_process_private_bytes{job_name="a",worker="0"} 4096\n' in text
