@@ -97,6 +97,20 @@ def test_the_operators_labels_are_honoured_and_its_own_pods_selected() -> None:
     assert spec["podMetricsEndpoints"][0]["port"] in [one["name"] for one in pod["spec"]["containers"][0]["ports"]]
 
 
+def test_a_prometheus_that_network_policies_keep_out_is_told_of() -> None:
+    watched = {"monitoring": {"podMonitors": {"agents": True}}, "jobNetworkPolicies": {"enabled": True}}
+
+    def notes(values: dict[str, Any]) -> str:
+        with Chart.load(str(CHART)) as chart:
+            files = chart.render(values, name="trainmaster", namespace="trainmaster-system")
+        return files["trainmaster/templates/NOTES.txt"]
+
+    assert "metrics.namespaces" in notes(watched)
+    assert "metrics.namespaces" not in notes({**watched, "metrics": {"namespaces": ["monitoring"]}})
+    assert "metrics.namespaces" not in notes({**watched, "jobNetworkPolicies": {"enabled": False}})
+    assert "reviews\n\n`helm uninstall`" in notes({})
+
+
 def test_thresholds_labels_and_left_out_alerts_are_values() -> None:
     rule = alerts(thresholds={"jobPendingSeconds": 42})["TrainmasterJobPending"]
     assert rule["expr"].rstrip().endswith("> 42")
