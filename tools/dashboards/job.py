@@ -28,16 +28,13 @@ def job() -> dict[str, Any]:
     """Returns the dashboard."""
     one = 'namespace="$namespace", job_name="$job"'
     job = f"{{{one}}}"
-    # The agents' pods and their nodes don't matter to a curve of a rank.
+    # Of a job with a thousand ranks a curve each would show nothing; the heat maps have a row each.
     by_rank = "max by (rank)"
-    spread = (
-        ("slowest", "max({0})"),
-        ("median", "quantile(0.5, {0})"),
-        ("fastest", "min({0})"),
-    )
 
-    def of_ranks(metric: str) -> list[dict[str, Any]]:
-        return [query(form.format(f"{metric}{job}"), legend) for legend, form in spread]
+    def spread(metric: str, *legends: str) -> list[dict[str, Any]]:
+        """Returns the highest, the median and the lowest of the ranks, or the workers."""
+        forms = ("max({})", "quantile(0.5, {})", "min({})")
+        return [query(form.format(f"{metric}{job}"), legend) for form, legend in zip(forms, legends, strict=True)]
 
     return dashboard(
         "job",
@@ -95,18 +92,14 @@ def job() -> dict[str, Any]:
             ),
             lines(
                 "Loss",
-                "Of each rank, as its script reports it.",
-                [query(f"{by_rank} (trainmaster_loss{job})", "rank {{rank}}")],
+                "As the ranks' scripts report it.",
+                spread("trainmaster_loss", "highest rank", "median", "lowest rank"),
                 size=(12, 8),
             ),
             lines(
                 "Step",
                 "A drop is a restart from a checkpoint.",
-                [
-                    query(f"max(trainmaster_step{job})", "furthest rank"),
-                    query(f"min(trainmaster_step{job})", "rank that is behind"),
-                    query(f"max(trainmaster_total_steps{job})", "in all"),
-                ],
+                spread("trainmaster_step", "furthest rank", "median", "rank that is behind"),
                 size=(12, 8),
             ),
             heat_map(
@@ -117,12 +110,26 @@ def job() -> dict[str, Any]:
             ),
             heat_map(
                 "Forward and backward of a step, by rank",
-                "A rank's own work alone. What is hot above and not here waits for data, or for a collective.",
+                "A rank's own work alone. What is hot above and not here waits for data.",
                 f"{by_rank} (trainmaster_compute_seconds{job})",
                 "s",
             ),
+            heat_map(
+                "Norm of the gradients, by rank",
+                "A row that is blank, or ends while the others go on, is a rank that trains without gradients.",
+                f"{by_rank} (trainmaster_gradient_norm{job})",
+                "short",
+            ),
             lines(
-                "Time for a step", "Slowest, median and fastest rank.", of_ranks("trainmaster_step_seconds"), unit="s"
+                "Norm of the gradients",
+                "A peak is a batch that would spoil the parameters, were it not clipped.",
+                spread("trainmaster_gradient_norm", "highest rank", "median", "lowest rank"),
+            ),
+            lines(
+                "Time for a step",
+                "Of the ranks' own work, where they report it.",
+                spread("trainmaster_step_seconds", "slowest rank", "median", "fastest rank"),
+                unit="s",
             ),
             bars(
                 "Slowest ranks",
@@ -136,11 +143,6 @@ def job() -> dict[str, Any]:
                 "Samples a second",
                 "Of all ranks together.",
                 [query(f"max(trainmaster_job_samples_per_second{job})", "samples a second")],
-            ),
-            lines(
-                "Norm of the gradients",
-                "A rank at 0, or one that vanishes while the others go on, trains without gradients.",
-                [query(f"{by_rank} (trainmaster_gradient_norm{job})", "rank {{rank}}")],
             ),
             lines(
                 "Learning rate", "Of rank 0.", [query(f'max(trainmaster_learning_rate{{{one}, rank="0"}})', "rank 0")]
@@ -157,12 +159,12 @@ def job() -> dict[str, Any]:
                 stacked=True,
                 unit="percentunit",
             ),
-            states(
-                "Workers",
-                "The state of each worker's ranks.",
-                f"max by (worker, state) (trainmaster_worker_state{job} == 1)",
-                "{{worker}}: {{state}}",
+            lines(
+                "Workers by state",
+                "Of each worker the state of its ranks.",
+                [query(f"count by (state) (trainmaster_worker_state{job} == 1)", "{{state}}")],
                 size=(12, 8),
+                stacked=True,
             ),
             table(
                 "Newest failure",
@@ -180,14 +182,14 @@ def job() -> dict[str, Any]:
             lines(
                 "Warm processes",
                 "Memory of each worker's warm process that no rank shares with it (docs/pods.md, warmStart).",
-                [query(f"max by (worker) (trainmaster_warm_process_private_bytes{job})", "worker {{worker}}")],
+                spread("trainmaster_warm_process_private_bytes", "largest", "median", "smallest"),
                 size=(12, 7),
                 unit="bytes",
             ),
             lines(
                 "Attempt",
-                "The newest attempt that each worker took part in.",
-                [query(f"max by (worker) (trainmaster_attempt{job})", "worker {{worker}}")],
+                "The newest attempt that the workers took part in.",
+                spread("trainmaster_attempt", "newest", "median", "worker that is behind"),
                 size=(12, 7),
             ),
         ],
