@@ -265,7 +265,7 @@ def test_every_rule_is_evaluated_and_fires_for_the_job_that_is_a_reason(watched:
     }
     space = watched.cluster.namespace
     assert told["TrainmasterJobFailed", "fails"].startswith(f"Job {space}/fails has failed: ")
-    assert re.search(r"hung .+ ago; the others waited for rank 0 on node \w+", told["TrainmasterJobHung", "hangs"])
+    assert re.search(r"hung .+ ago; look at rank 0 on node \w+", told["TrainmasterJobHung", "hangs"])
     assert "was restarted 1 times" in told["TrainmasterJobRestarting", "trains"]
     assert "it is Pending (Unschedulable)" in told["TrainmasterJobPending", "waits"]
     assert ("TrainmasterJobStalled", "stands") in told and ("TrainmasterJobStalled", "trains") not in told

@@ -32,8 +32,7 @@ def test_probes_are_answered_while_a_page_is_made() -> None:
         address = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
         async with aiohttp.ClientSession(raise_for_status=True) as session:
             page = asyncio.create_task(session.get(f"{address}/metrics"))
-            while not metrics.begun.is_set():
-                await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(metrics.begun.wait, 5)
             probe = await session.get(f"{address}/healthz")
             metrics.may_end.set()
             assert (await probe.text(), "trainmaster_leader" in await (await page).text()) == ("ok\n", True)
