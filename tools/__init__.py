@@ -4,6 +4,7 @@
 |---|---|---|
 | `generate` | all generated files, and the check that they are up to date | `make generate`, `make generated` |
 | `chart` | `manifests/*.yaml` and the chart's copy of the CRD | by `generate` |
+| `dashboards` | `charts/trainmaster/dashboards/*.json`: Grafana's dashboards | by `generate` |
 | `api_reference` | `docs/reference.md`: every field of the custom resource | by `generate` |
 | `operator_options` | the table of options in `docs/operating.md` | by `generate` |
 | `commands_page` | `docs/commands.md`: every command with its options | by `generate` |

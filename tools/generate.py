@@ -11,11 +11,13 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tools.api_reference import api_reference
 from tools.chart import chart_crd, manifests
 from tools.commands_page import commands_page
+from tools.dashboards import MADE, dashboard_json
 from tools.operator_options import operating_page
 from tools.pod_types import pod_types
 from tools.reasons_page import reasons_page
@@ -30,6 +32,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "operator/trainmaster/api/pod_schema/types.json": pod_types,
     "manifests/crd.yaml": crd_yaml,
     "charts/trainmaster/files/crd.yaml": chart_crd,
+    **{f"charts/trainmaster/dashboards/{name}.json": partial(dashboard_json, name) for name in MADE},
     "manifests/rbac.yaml": lambda: manifests("rbac.yaml"),
     "manifests/admission-policy.yaml": lambda: manifests("admission-policy.yaml"),
     "manifests/operator.yaml": lambda: manifests("operator.yaml"),

@@ -277,9 +277,9 @@ def test_progress_and_the_workers_environment_reach_the_stream_and_the_metrics(j
     assert lines == {0: {"0": said}, 1: {"1": said}}
     status, text = agents[1].request("GET", "/metrics", token=None)
     assert status == 200
-    assert 'trainmaster_step{job="job",worker="1",rank="1"} 5\n' in text
-    assert 'trainmaster_gradient_norm{job="job",worker="1",rank="1"} 1.5\n' in text
-    assert 'trainmaster_worker_state{job="job",worker="1",state="Running"} 1\n' in text
+    assert 'trainmaster_step{job_name="job",worker="1",rank="1"} 5\n' in text
+    assert 'trainmaster_gradient_norm{job_name="job",worker="1",rank="1"} 1.5\n' in text
+    assert 'trainmaster_worker_state{job_name="job",worker="1",state="Running"} 1\n' in text
     assert "mine" not in text
     stream.close()
 

@@ -41,7 +41,16 @@ def test_lint_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("values", [{}, {"namespaces": ["team-a"]}, {"metrics": {"service": False}}], ids=str)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"namespaces": ["team-a"]},
+        {"metrics": {"service": False}},
+        {"monitoring": {"dashboards": {"enabled": True}}},
+    ],
+    ids=str,
+)
 def test_everything_rendered_fits_the_official_schemas(chart: Chart, values: dict[str, Any], version: str) -> None:
     documents = render(chart, values)
     assert len(documents) >= 6

@@ -41,7 +41,8 @@
 | `lookups/missing_pods` | `lookups/test_missing_pods` |
 | `lookups/node_domains` | `lookups/test_node_domains` |
 | `lookups/unseen_pods` | `lookups/test_unseen_pods` |
-| `observability/health` | `test_app` |
+| `observability/health` | `test_app`, `processes/controller/observability/test_health` |
+| `observability/job_metrics` | `observability/test_metrics`, `cluster/test_monitoring` |
 | `observability/log_formats` | `observability/test_log_formats` |
 | `observability/metrics` | `observability/test_metrics` |
 | `outgoing/headers` | `outgoing/test_headers`, `processes/controller/webhook/test_delivery` |

@@ -25,7 +25,7 @@ PAGES = sorted(
     page
     for folder, pattern in (
         ("", "*.md"),
-        ("docs", "*.md"),
+        ("docs", "**/*.md"),
         *((name, "**/*.md") for name in ("bench", "images", "local")),
     )
     for page in (ROOT / folder).glob(pattern)

@@ -30,7 +30,8 @@ def render_metrics(
     job: str, worker: int, report: Optional[Report], ranks: Mapping[int, RankProgress], warm_bytes: Optional[int]
 ) -> str:
     """Returns the whole page. `warm_bytes`: the warm process's own memory; None where there is no such process."""
-    labels = f'job="{_escape(job)}",worker="{worker}"'
+    # Not `job`, which is Prometheus' own label for what it scrapes.
+    labels = f'job_name="{_escape(job)}",worker="{worker}"'
     lines = [
         "# HELP trainmaster_attempt The newest attempt that this worker took part in.",
         "# TYPE trainmaster_attempt gauge",

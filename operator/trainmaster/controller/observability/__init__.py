@@ -1,1 +1,4 @@
-"""People and Prometheus observe the operator by `metrics`, the probes (`health`), and `log_formats`."""
+"""People and Prometheus observe the operator by `metrics`, the probes (`health`), and `log_formats`.
+
+`job_metrics` are the series of each job, made from its status at each scrape.
+"""

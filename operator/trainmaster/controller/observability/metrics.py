@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Counts
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from typing import get_args
 
 from prometheus_client import (
@@ -15,12 +16,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from trainmaster import __version__
-from trainmaster.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus, Phase
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus, Phase
 from trainmaster.controller.leaders.stream import Fault
+from trainmaster.controller.observability.job_metrics import PerJob
 from trainmaster.controller.recording.outbox import Outcome as RecordOutcome
 from trainmaster.controller.webhook.delivery import Outcome
 from trainmaster.reconciling.observed.snapshot import Job
@@ -37,7 +37,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class OperatorMetrics:
     """Holds all metrics. Names and labels are part of the interface: dashboards and alerts use them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.registry = CollectorRegistry()
         self.reconciles = Counter(
             "trainmaster_reconciles", "Passes over a job, by outcome.", ["result"], registry=self.registry
@@ -117,7 +117,7 @@ class OperatorMetrics:
         ProcessCollector(registry=self.registry)
         version = Gauge("trainmaster_build_info", "1, with the version that runs.", ["version"], registry=self.registry)
         version.labels(version=__version__).set(1)
-        self._per_job = _PerJob()
+        self._per_job = PerJob(clock)
         self.registry.register(self._per_job)
 
     def count_write(self, verb: str, kind: str) -> None:
@@ -138,8 +138,9 @@ class OperatorMetrics:
 
     def count_jobs(self, jobs: Iterable[Job]) -> None:
         """Bring the series of jobs up to date."""
-        self._per_job.jobs = tuple((job.namespace, job.name, job.status) for job in jobs)
-        phases = Counts(status.phase or "Pending" for _, _, status in self._per_job.jobs)
+        jobs = tuple(jobs)
+        self._per_job.observe(jobs)
+        phases = Counts(job.status.phase or "Pending" for job in jobs)
         for phase in get_args(Phase):
             self.jobs.labels(phase=phase).set(phases[phase])
 
@@ -155,33 +156,3 @@ class OperatorMetrics:
     def text(self) -> bytes:
         """Returns the exposition format."""
         return generate_latest(self.registry)
-
-
-class _PerJob(Collector):
-    """Collects from each job's status, for as long as the job exists: its series go with it."""
-
-    # Namespace, name and status: a job that is deleted until the next scrape isn't kept for it.
-    jobs: Sequence[tuple[str, str, JobStatus]] = ()
-
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Yields the series, made at each scrape."""
-        # Not `job`, which is Prometheus' own label for what it scrapes.
-        names = ["namespace", "job_name"]
-        seconds = CounterMetricFamily(
-            "trainmaster_job_time_seconds", "Where a job's time since its start went.", labels=[*names, "category"]
-        )
-        goodput = GaugeMetricFamily(
-            "trainmaster_job_goodput_ratio",
-            "Share of a job's time since its start, suspended time apart, that went into new steps.",
-            labels=names,
-        )
-        for namespace, job_name, status in self.jobs:
-            name, progress, time = [namespace, job_name], status.progress, status.time_spent
-            if progress is not None and progress.goodput is not None:
-                goodput.add_metric(name, progress.goodput)
-            for category in TIME_CATEGORIES if time is not None else ():
-                spent = getattr(time, category)
-                if spent:
-                    seconds.add_metric([*name, category], spent)
-        yield seconds
-        yield goodput

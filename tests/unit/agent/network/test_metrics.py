@@ -9,8 +9,8 @@ from trainmaster.wire.report import Report
 
 def test_labels_are_escaped_and_unknown_figures_left_out() -> None:
     text = render_metrics('a"b\\c', 3, Report(2, 3, "u", "Running"), {7: RankProgress(step=4, loss=0.5)}, None)
-    assert 'trainmaster_attempt{job="a\\"b\\\\c",worker="3"} 2\n' in text
-    assert 'trainmaster_loss{job="a\\"b\\\\c",worker="3",rank="7"} 0.5\n' in text
+    assert 'trainmaster_attempt{job_name="a\\"b\\\\c",worker="3"} 2\n' in text
+    assert 'trainmaster_loss{job_name="a\\"b\\\\c",worker="3",rank="7"} 0.5\n' in text
     assert "trainmaster_total_steps" not in text
 
 
@@ -25,20 +25,20 @@ def test_figures_by_which_a_rank_stands_out_are_shown_of_each() -> None:
     assert figures == [
         "# HELP trainmaster_gradient_norm The norm of a rank's own gradients, where it has it, else of all ranks'.",
         "# TYPE trainmaster_gradient_norm gauge",
-        'trainmaster_gradient_norm{job="a",worker="3",rank="0"} 1.5',
-        'trainmaster_gradient_norm{job="a",worker="3",rank="1"} 40.25',
-        'trainmaster_learning_rate{job="a",worker="3",rank="0"} 0.01',
-        'trainmaster_learning_rate{job="a",worker="3",rank="1"} 0.01',
-        'trainmaster_compute_seconds{job="a",worker="3",rank="0"} 0.2',
-        'trainmaster_compute_seconds{job="a",worker="3",rank="1"} 0.4',
-        'trainmaster_step_seconds{job="a",worker="3",rank="0"} 0.5',
-        'trainmaster_step_seconds{job="a",worker="3",rank="1"} 0.5',
+        'trainmaster_gradient_norm{job_name="a",worker="3",rank="0"} 1.5',
+        'trainmaster_gradient_norm{job_name="a",worker="3",rank="1"} 40.25',
+        'trainmaster_learning_rate{job_name="a",worker="3",rank="0"} 0.01',
+        'trainmaster_learning_rate{job_name="a",worker="3",rank="1"} 0.01',
+        'trainmaster_compute_seconds{job_name="a",worker="3",rank="0"} 0.2',
+        'trainmaster_compute_seconds{job_name="a",worker="3",rank="1"} 0.4',
+        'trainmaster_step_seconds{job_name="a",worker="3",rank="0"} 0.5',
+        'trainmaster_step_seconds{job_name="a",worker="3",rank="1"} 0.5',
     ]
 
 
 def test_the_warm_processs_own_memory_is_shown_where_there_is_one() -> None:
     without = render_metrics("a", 0, None, {}, None)
-    assert 'trainmaster_warm_process{job="a",worker="0"} 0\n' in without and "private_bytes" not in without
+    assert 'trainmaster_warm_process{job_name="a",worker="0"} 0\n' in without and "private_bytes" not in without
     text = render_metrics("a", 0, None, {}, 4096)
-    assert 'trainmaster_warm_process{job="a",worker="0"} 1\n' in text
-    assert 'trainmaster_warm_process_private_bytes{job="a",worker="0"} 4096\n' in text
+    assert 'trainmaster_warm_process{job_name="a",worker="0"} 1\n' in text
+    assert 'trainmaster_warm_process_private_bytes{job_name="a",worker="0"} 4096\n' in text

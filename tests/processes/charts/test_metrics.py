@@ -1,0 +1,31 @@
+"""The pages that Prometheus reads, of the operator and of an agent, follow its conventions for names (promtool)."""
+
+from __future__ import annotations
+
+from tests.processes.charts.test_alerts import promtool
+from trainmaster.agent.network.metrics import render_metrics
+from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.controller.observability.metrics import OperatorMetrics
+from trainmaster.reconciling.observed.snapshot import Job
+from trainmaster.wire.progress import RankProgress
+
+STATUS = {
+    "phase": "Running",
+    "failures": [{"attempt": 1, "reason": "Hung", "failedAt": "2026-11-21T04:00:00Z"}],
+    "timeSpent": {"productive": 1.0},
+    "progress": {"step": 1, "totalSteps": 2, "samplesPerSecond": 3.0, "goodput": 0.5},
+}
+
+
+def test_the_operators_page_follows_the_conventions() -> None:
+    metrics = OperatorMetrics()
+    metrics.count_jobs([Job("ml", "bert", "uid", 1, 0.0, None, JobStatus.model_validate(STATUS))])
+    metrics.count_write("apply", "Service")
+    metrics.count_unreadable("Pod")
+    promtool("check", "metrics", stdin=metrics.text().decode())
+
+
+def test_an_agents_page_follows_the_conventions() -> None:
+    figures = dict.fromkeys(RankProgress._fields, 1)
+    progress = RankProgress(**{**figures, "message": "", "section": None, "result": ()})
+    promtool("check", "metrics", stdin=render_metrics("bert", 0, None, {0: progress}, 4096))
