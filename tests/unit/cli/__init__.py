@@ -49,7 +49,6 @@
 | `listing` | `test_dtj_status`, `test_dtj_watching` |
 | `logs/failed` | `cluster/test_logs`, `test_hostile_text` |
 | `logs/following` | `test_following` |
-| `logs/lines` | `logs/test_selection` |
 | `logs/merging` | `logs/test_merging` |
 | `logs/options` | `test_following`, `cluster/test_logs` |
 | `logs/printed` | `test_following`, `cluster/test_logs` |
