@@ -17,6 +17,7 @@ from trainmaster.cli.terminal import say
 
 if TYPE_CHECKING:
     from trainmaster.client import JobClient
+    from trainmaster.client.server import Server
 
 PANEL = "Connection"
 Parameters = ParamSpec("Parameters")
@@ -88,11 +89,8 @@ class Connection:
     def client(self) -> JobClient:
         """Returns the client of the namespace. Raises ClientError, and BadParameter for a value that can't be."""
         from trainmaster.client import JobClient
-        from trainmaster.client.server import find_server
         from trainmaster.client.transport import READ_SECONDS, HttpTransport
 
-        if self.acting_as is not None and not (self.acting_as.isascii() and self.acting_as.isprintable()):
-            raise typer.BadParameter("holds characters that no header can have; give a user's name", param_hint="--as")
         limit: float | None = READ_SECONDS
         if self.request_timeout is not None:
             try:
@@ -100,9 +98,17 @@ class Connection:
             except typer.BadParameter as error:
                 error.param_hint = "--request-timeout"
                 raise
+        server = self.server()
+        return JobClient(self.namespace or server.namespace, transport=HttpTransport(server, seconds=limit))
+
+    def server(self) -> Server:
+        """Returns the API server as the user reaches it. Raises ClientError, and BadParameter."""
+        from trainmaster.client.server import find_server
+
+        if self.acting_as is not None and not (self.acting_as.isascii() and self.acting_as.isprintable()):
+            raise typer.BadParameter("holds characters that no header can have; give a user's name", param_hint="--as")
         server = find_server(self.kubeconfig, self.context, cluster=self.cluster, user=self.user)
-        transport = HttpTransport(replace(server, acting_as=self.acting_as), seconds=limit)
-        return JobClient(self.namespace or server.namespace, transport=transport)
+        return replace(server, acting_as=self.acting_as)
 
 
 def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> Callable[Parameters, None]:

@@ -1,8 +1,8 @@
 """Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
 
-`submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `wait`; `why`, `stacks`, `evidence`; `suspend`, `resume`,
-`scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`; `completion`, `mcp`. To
-add one:
+`submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `open`, `wait`; `why`, `stacks`, `evidence`; `suspend`,
+`resume`, `scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`, `dashboard`;
+`completion`, `mcp`. To add one:
 
     app = Part()
 
@@ -32,6 +32,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "top",
         "logs",
         "events",
+        "open",
         "wait",
     ),
     "Find out why": (
@@ -58,6 +59,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "The operator": (
         "crd",
         "operator",
+        "dashboard",
     ),
     "This program": ("completion", "mcp"),
 }

@@ -1,0 +1,163 @@
+"""The live answer of one job: the job and its attempts at each change, its pods, its events, and what its ranks say.
+
+Everything is asked with the viewer's own token. A job that is gone is shown as the history has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
+from trainmaster.client.job import TrainingJob
+from trainmaster.client.output import Output
+from trainmaster.client.watching import Watcher, read_job
+from trainmaster.dashboard.attempts import Attempt, attempts_of
+from trainmaster.dashboard.figures import Figures, seconds_between
+from trainmaster.dashboard.objects import events_of, pod_rows
+from trainmaster.dashboard.rows import row_of
+from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
+from trainmaster.dashboard.viewers import Viewer
+from trainmaster.wire.values import mapping, mappings
+
+# Between two looks at pods, and at events.
+PODS_SECONDS, EVENTS_SECONDS = 2.0, 5.0
+# What the viewer may not read, or can't be read now, is tried again after this.
+RETRY_SECONDS = 30.0
+# The history has a change of a job's attempts after a moment.
+HISTORY_SECONDS = 1.5
+
+
+@dataclass
+class JobPage:
+    """JobPage follows one job for one viewer; `uid` is of one life of the job, where another has its name now."""
+
+    viewer: Viewer
+    figures: Figures
+    namespace: str
+    name: str
+    uid: str | None = None
+    _latest: Latest = field(default_factory=Latest)
+    _job: TrainingJob | None = None
+    _pods: list[Mapping[str, Any]] = field(default_factory=list)
+    _recorded: list[Attempt] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def send_to(self, stream: EventStream) -> None:
+        """Sends what comes until the job is deleted; one that is gone is sent once. Raises ClientError."""
+        if await self._is_there():
+            await first_to_end(
+                self._latest.send_to(stream),
+                self._follow(),
+                self._look_at_pods(),
+                self._look_at_events(),
+                self._look_at_ranks(),
+                self._look_at_attempts(),
+            )
+        else:
+            await self._recorded_job()
+            await self._latest.send_to(stream)
+
+    async def _is_there(self) -> bool:
+        try:
+            job = await read_job(self.viewer.transport, self.namespace, self.name)
+        except JobNotFound:
+            if self.viewer.history is None:
+                raise
+            return False
+        return self.uid in (None, job.uid)
+
+    async def _recorded_job(self) -> None:
+        if self.viewer.history is None:
+            raise JobNotFound(
+                f"That job {self.name} was deleted, another has its name now; there is no history that has it still."
+            )
+        found = await self.viewer.history.job(self.namespace, self.name, self.uid)
+        job = mapping(found.get("job"))
+        answer = {"row": row_of(job), "status": job.get("status") or {}, "spec": job.get("spec") or {}, "live": False}
+        self._latest.put("job", answer)
+        self._latest.put("attempts", list(mappings(found.get("attempts"))))
+
+    async def _follow(self) -> None:
+        async with aclosing(Watcher(self.viewer.transport, self.namespace).one(self.name)) as jobs:
+            async for job in jobs:
+                if self.uid not in (None, job.uid):
+                    break
+                self.uid = job.uid
+                self._show(job)
+        self._latest.put("gone", {})
+        self._latest.end()
+        # The sending ends when it has sent that.
+        await asyncio.Event().wait()
+
+    def _show(self, job: TrainingJob) -> None:
+        before, self._job = self._job, job
+        status = dict(mapping(job.raw.get("status")))
+        answer = {"row": row_of(job.raw), "status": status, "spec": job.raw.get("spec") or {}, "live": True}
+        self._latest.put("job", answer)
+        self._latest.put("attempts", attempts_of(job, self._recorded))
+        if before is None or _stands(before) != _stands(job):
+            self._changed.set()
+
+    async def _look_at_pods(self) -> None:
+        output = Output(self.viewer.transport, self.namespace)
+        while True:
+            wait = PODS_SECONDS
+            if self._job is not None:
+                try:
+                    self._pods = await output.pods(self.name)
+                    if self._job.finished and not self._pods:
+                        wait = RETRY_SECONDS
+                except NotAllowed:
+                    self._pods, wait = [], RETRY_SECONDS
+                except ClientError:
+                    wait = RETRY_SECONDS / 10
+                self._latest.put("pods", pod_rows(self._pods))
+            await asyncio.sleep(wait if self._job is not None else 0.05)
+
+    async def _look_at_events(self) -> None:
+        while True:
+            wait = EVENTS_SECONDS
+            if self._job is not None:
+                try:
+                    events = await events_of(self.viewer.transport, self._job, self._pods)
+                    self._latest.put("events", events)
+                except ClientError:
+                    wait = RETRY_SECONDS
+            await asyncio.sleep(wait if self._job is not None else 0.05)
+
+    async def _look_at_ranks(self) -> None:
+        while True:
+            wait = seconds_between(len(self._pods))
+            job = self._job
+            if job is not None and job.phase == "Running":
+                try:
+                    ranks = await self.figures.of(self.viewer, job, self._pods)
+                    self._latest.put("ranks", ranks, again=True)
+                except ClientError:
+                    wait = RETRY_SECONDS / 10
+            await asyncio.sleep(wait)
+
+    async def _look_at_attempts(self) -> None:
+        """Reads the history when the job stands otherwise, and a moment later, when it has recorded that."""
+        history = self.viewer.history
+        while history is not None:
+            await self._changed.wait()
+            self._changed.clear()
+            for _ in range(2):
+                try:
+                    found = await history.job(self.namespace, self.name, self.uid)
+                    self._recorded = list(map(dict, mappings(found.get("attempts"))))
+                    if self._job is not None:
+                        self._latest.put("attempts", attempts_of(self._job, self._recorded))
+                except ClientError:
+                    pass
+                await asyncio.sleep(HISTORY_SECONDS)
+        await asyncio.Event().wait()
+
+
+def _stands(job: TrainingJob) -> tuple[str, int, int]:
+    return job.phase, job.status.attempt, len(job.status.failures)
