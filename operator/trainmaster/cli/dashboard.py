@@ -35,9 +35,8 @@ class Certificate:
         try:
             context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as error:
-            raise InvalidRequest(
-                f"--tls-cert {self.certificate} and --tls-key {self.key} are no certificate with its key in PEM: {error}"
-            ) from error
+            files = f"--tls-cert {self.certificate} and --tls-key {self.key}"
+            raise InvalidRequest(f"{files} are no certificate with its key in PEM: {error}") from error
 
     async def reload_into(self, context: ssl.SSLContext) -> None:
         """Loads them again and again: who manages certificates renews the files."""

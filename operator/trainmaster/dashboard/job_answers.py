@@ -14,7 +14,7 @@ from aiohttp import web
 from trainmaster.api.printable import yaml_escapes
 from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.diagnosis import diagnose
-from trainmaster.client.errors import JobNotFound
+from trainmaster.client.errors import JobNotFound, NoCluster
 from trainmaster.client.gathering import gather
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
@@ -164,14 +164,14 @@ class JobAnswers:
     async def _recorded(
         self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any] | None:
-        """Returns what the history has; None without one, and for a job that it hasn't recorded (yet)."""
+        """Returns what the history has; None without one that answers, and for a job that it hasn't recorded."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
         if viewer.history is None:
             return None
         try:
             return await read(viewer.history, namespace, name, uid)
-        except JobNotFound:
+        except (JobNotFound, NoCluster):
             return None
 
     async def _seen_uid(self, request: web.Request) -> str:

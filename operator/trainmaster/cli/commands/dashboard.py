@@ -25,7 +25,7 @@ def dashboard(
         Literal["cluster", "laptop"] | None,
         typer.Option(
             "--mode",
-            help="cluster: each viewer brings a token; laptop: the kubeconfig is the viewer. Default: cluster in a pod.",
+            help="cluster: each viewer brings a token; laptop: the kubeconfig is the viewer; default: cluster in pods.",
         ),
     ] = None,
     address: Annotated[
@@ -86,13 +86,13 @@ def dashboard(
         raise typer.BadParameter("give --tls-cert and --tls-key together, or neither")
     if laptop and tls_cert is not None:
         raise typer.BadParameter("a laptop's page is for this machine only, without TLS", param_hint="--tls-cert")
-    if not laptop and (
-        given := next((name for name in ("user", "cluster", "acting_as") if getattr(connection, name)), "")
-    ):
-        raise typer.BadParameter(
-            "in a cluster each viewer brings a token, and nobody else asks: leave it out, or give --mode laptop",
-            param_hint="--as" if given == "acting_as" else f"--{given}",
-        )
+    somebody = {"--user": connection.user, "--as": connection.acting_as, "--cluster": connection.cluster}
+    for option, value in somebody.items():
+        if value and not laptop:
+            raise typer.BadParameter(
+                "in a cluster each viewer brings a token, and nobody else asks: leave it out, or give --mode laptop",
+                param_hint=option,
+            )
     set_up(log_format, log_level)
     if laptop:
         server = connection.server()
