@@ -65,7 +65,9 @@ class Board:
             row = self.rows.get(uid)
             if row is None:
                 gone += [uid] if before is not None else []
-            elif fields := changed_fields(before or {}, row):
+            elif before is None:
+                changed.append(row)
+            elif fields := changed_fields(before, row):
                 changed.append({"uid": uid, **fields})
         self._before.clear()
         if not changed and not gone:
@@ -73,6 +75,10 @@ class Board:
         self.number += 1
         self._batches.append((self.number, encoded("changed", {"at": time.time(), "rows": changed, "gone": gone})))
         return True
+
+    def forget_changes(self) -> None:
+        """Makes no batch of what came before somebody saw anything."""
+        self._before.clear()
 
     def whole(self) -> bytes:
         """Returns the message with all jobs, encoded once for all who begin behind the same batch."""

@@ -51,7 +51,7 @@ class Figures:
         """Returns what a viewer may see of the ranks now. Raises ClientError."""
         access = Access("get", "pods", "", namespace=job.namespace, subresource="proxy")
         if not await viewer.access.allows(access):
-            return await self._recorded(viewer, job, f"Live figures of ranks are left out: {refusal(access)}")
+            return await self.recorded(viewer, job, f"Live figures of ranks are left out: {refusal(access)}")
         found = await self._asked(viewer, job, pods)
         ranks = [
             {
@@ -81,7 +81,8 @@ class Figures:
                 self._seen.add(job, known.metrics.ranks)
             return known.metrics
 
-    async def _recorded(self, viewer: Viewer, job: TrainingJob, why: str) -> dict[str, Any]:
+    async def recorded(self, viewer: Viewer, job: TrainingJob, why: str) -> dict[str, Any]:
+        """Returns what the history has of the ranks' last seconds; without one, why nothing is shown."""
         answer: dict[str, Any] = {"at": time.time(), "attempt": job.status.attempt, "ranks": [], "silent": {}}
         if viewer.history is None:
             return {**answer, "why": why}

@@ -34,7 +34,7 @@ HEADERS = {
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 # Of a token; those of identity providers with many groups are the longest.
 MOST_TOKEN = 15_000
-VIEWER = "viewer"
+VIEWER = web.RequestKey("viewer", Viewer)
 # Asked without a token.
 _OPEN = frozenset({"/api/launch"})
 

@@ -25,8 +25,10 @@ from trainmaster.wire.values import mapping, mappings
 
 # Between two looks at pods, and at events.
 PODS_SECONDS, EVENTS_SECONDS = 2.0, 5.0
-# What the viewer may not read, or can't be read now, is tried again after this.
-RETRY_SECONDS = 30.0
+# What the viewer may not read is tried again after this, and what can't be read now.
+RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0
+# Between two looks whether the first answer of another part is there.
+FIRST_SECONDS = 0.05
 # The history has a change of a job's attempts after a moment.
 HISTORY_SECONDS = 1.5
 
@@ -42,7 +44,9 @@ class JobPage:
     uid: str | None = None
     _latest: Latest = field(default_factory=Latest)
     _job: TrainingJob | None = None
-    _pods: list[Mapping[str, Any]] = field(default_factory=list)
+    # None until they were read, and where the viewer may not read them.
+    _pods: list[Mapping[str, Any]] | None = None
+    _pods_forbidden: str = ""
     _recorded: list[Attempt] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -106,39 +110,43 @@ class JobPage:
         output = Output(self.viewer.transport, self.namespace)
         while True:
             wait = PODS_SECONDS
-            if self._job is not None:
-                try:
-                    self._pods = await output.pods(self.name)
-                    if self._job.finished and not self._pods:
-                        wait = RETRY_SECONDS
-                except NotAllowed:
-                    self._pods, wait = [], RETRY_SECONDS
-                except ClientError:
-                    wait = RETRY_SECONDS / 10
-                self._latest.put("pods", pod_rows(self._pods))
-            await asyncio.sleep(wait if self._job is not None else 0.05)
+            try:
+                self._pods, self._pods_forbidden = await output.pods(self.name), ""
+                if self._job is not None and self._job.finished and not self._pods:
+                    wait = RETRY_SECONDS
+            except NotAllowed as error:
+                self._pods, self._pods_forbidden, wait = None, str(error), RETRY_SECONDS
+            except ClientError:
+                wait = BROKEN_SECONDS
+            self._latest.put("pods", pod_rows(self._pods or ()))
+            await asyncio.sleep(wait)
 
     async def _look_at_events(self) -> None:
         while True:
             wait = EVENTS_SECONDS
             if self._job is not None:
                 try:
-                    events = await events_of(self.viewer.transport, self._job, self._pods)
+                    events = await events_of(self.viewer.transport, self._job, self._pods or ())
                     self._latest.put("events", events)
                 except ClientError:
                     wait = RETRY_SECONDS
-            await asyncio.sleep(wait if self._job is not None else 0.05)
+            await asyncio.sleep(wait if self._job is not None else FIRST_SECONDS)
 
     async def _look_at_ranks(self) -> None:
         while True:
-            wait = seconds_between(len(self._pods))
-            job = self._job
-            if job is not None and job.phase == "Running":
+            job, pods = self._job, self._pods
+            wait = seconds_between(len(pods or ()))
+            if job is None or (pods is None and not self._pods_forbidden):
+                wait = FIRST_SECONDS
+            elif job.phase == "Running":
                 try:
-                    ranks = await self.figures.of(self.viewer, job, self._pods)
+                    if pods is None:
+                        ranks = await self.figures.recorded(self.viewer, job, self._pods_forbidden)
+                    else:
+                        ranks = await self.figures.of(self.viewer, job, pods)
                     self._latest.put("ranks", ranks, again=True)
                 except ClientError:
-                    wait = RETRY_SECONDS / 10
+                    wait = BROKEN_SECONDS
             await asyncio.sleep(wait)
 
     async def _look_at_attempts(self) -> None:

@@ -21,8 +21,7 @@ MOST_WHOLE = 10**9
 
 def viewer_of(request: web.Request) -> Viewer:
     """Returns who asks."""
-    found: Viewer = request[VIEWER]
-    return found
+    return request[VIEWER]
 
 
 def job_of(request: web.Request) -> tuple[str, str]:

@@ -142,6 +142,7 @@ class Scope:
             self.problem, first = None, not self.is_loaded
             self.is_loaded = True
             if first:
+                self.board.forget_changes()
                 await self._notify()
             async with aclosing(changes(viewer.transport, path, version)) as found:
                 async for kind, job in found:
