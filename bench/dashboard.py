@@ -88,6 +88,8 @@ async def main(jobs: int, viewers: int) -> None:
         served = subprocess.Popen(
             [sys.executable, "-m", "bench.dashboard", "serve", str(jobs), str(viewers)],
             stdout=subprocess.PIPE,
+            # It says of each viewer that leaves that it couldn't write to them.
+            stderr=subprocess.DEVNULL,
             text=True,
         )
         assert served.stdout is not None
