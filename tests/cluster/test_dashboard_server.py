@@ -122,6 +122,9 @@ async def test_each_viewer_sees_and_does_what_their_token_may(
         assert (await page.get(f"{where}/heat", viewer))[0] == 403, "the viewer may not ask the agents"
         assert "Healthy" in (await page.get(f"{where}/why", viewer))[1]["cause"]
 
+        status, stacks = await page.post(f"{where}/stacks", editor)
+        assert status == 200 and sorted(stacks["ranks"]) == ["0", "1"] and not stacks["unanswered"]
+        assert (await page.post(f"{where}/stacks", viewer))[0] == 403
         status, answer = await page.post(f"{where}/suspend", viewer)
         assert status == 403 and "patch" in answer["sentence"]
         assert (await page.post(f"{where}/suspend", editor))[0] == 200
@@ -131,7 +134,7 @@ async def test_each_viewer_sees_and_does_what_their_token_may(
 
         cluster.kubectl("delete", "rolebinding", "viewer")
         name, last = (await jobs.end())[-1]
-        assert name == "problem" and "may not list" in last["sentence"]
+        assert name == "problem" and last["sentence"].startswith("You may not ")
         assert (await page.get(scope, viewer))[0] == 403
 
 

@@ -13,23 +13,25 @@ from aiohttp import web
 
 from trainmaster import __version__
 from trainmaster.client.errors import ClientError, JobNotFound, NotKnown
+from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Server
 from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
 from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.figures import Figures
 from trainmaster.dashboard.guards import add_headers, guard
+from trainmaster.dashboard.history import HistoryOf, answers, no_history
 from trainmaster.dashboard.job_answers import JobAnswers
 from trainmaster.dashboard.job_page import JobPage
 from trainmaster.dashboard.launch import Launch
-from trainmaster.dashboard.logs import Chosen, live_job, send_logs, send_recorded
+from trainmaster.dashboard.logs import Chosen, send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parameters import body_of, job_of, namespace_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.scopes import Scopes
 from trainmaster.dashboard.seen import Seen
 from trainmaster.dashboard.static_files import INDEX, PAGE, read_files
 from trainmaster.dashboard.streams import EventStream, first_to_end, streamed
-from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers
+from trainmaster.dashboard.viewers import Viewer, Viewers
 from trainmaster.wire.values import mapping, text
 
 Mode = Literal["cluster", "laptop"]
@@ -52,10 +54,6 @@ class Settings:
     history: str | None = None
     page: Path = PAGE
     recheck_seconds: float = RECHECK_SECONDS
-
-
-def no_history(server: Server, transport: object) -> None:
-    """Returns no history."""
 
 
 class Dashboard:
@@ -127,7 +125,7 @@ class Dashboard:
                 "cluster": settings.server.address,
                 "namespace": settings.namespace,
                 "allNamespaces": await viewer.access.allows(*seeing(None)),
-                "history": viewer.history is not None,
+                "history": await answers(viewer.history),
                 "version": __version__,
             }
         )
@@ -155,11 +153,13 @@ class Dashboard:
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
-        await live_job(viewer, namespace, name, uid)
+        found = await viewer.look_up(namespace, name, uid)
         page = JobPage(viewer, self._figures, namespace, name, uid)
         seeing_it = Access("get", namespace=namespace, name=name)
         with viewer.streaming():
-            return await streamed(request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream)))
+            return await streamed(
+                request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream, found))
+            )
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
@@ -167,12 +167,12 @@ class Dashboard:
         chosen = Chosen(worker, rank, attempt)
         tail = whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0
         follow = request.query.get("follow") == "1"
-        job = await live_job(viewer, namespace, name, uid)
+        job = await viewer.look_up(namespace, name, uid)
         reading = Access("get", "pods", "", namespace=namespace, subresource="log")
         await viewer.access.require(reading)
 
         async def answer(stream: EventStream) -> None:
-            if job is None:
+            if not isinstance(job, TrainingJob):
                 await send_recorded(stream, viewer, namespace, name, uid, chosen, tail=tail)
                 return
             lines = send_logs(stream, viewer, job, chosen, tail=tail, follow=follow)

@@ -88,7 +88,7 @@ class Figures:
             return {**answer, "why": why}
         since = time.time() - RECENT_SECONDS
         try:
-            heat = await viewer.history.heat(job.namespace, job.name, job.uid, since=since)
+            heat = await viewer.history.heat(job.namespace, job.name, uid=job.uid, since=since)
         except ClientError as error:
             return {**answer, "why": f"{why} The history: {error}"}
         values, times = heat.get("values") or [], heat.get("at") or []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import yaml
@@ -14,13 +14,12 @@ from aiohttp import web
 from trainmaster.api.printable import yaml_escapes
 from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.diagnosis import diagnose
-from trainmaster.client.errors import JobNotFound, NoCluster
+from trainmaster.client.errors import ClientError
 from trainmaster.client.gathering import gather
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
 from trainmaster.dashboard.from_thread import FromThread
 from trainmaster.dashboard.history import HistoryReader
-from trainmaster.dashboard.logs import live_job
 from trainmaster.dashboard.parameters import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.seen import RANK_FIGURES, SERIES, Seen
 from trainmaster.wire.values import loads, mapping
@@ -73,8 +72,10 @@ class JobAnswers:
         columns = whole_of(request, "columns", 240, most=MOST_COLUMNS) or 1
         since, until = seconds_of(request, "from"), seconds_of(request, "to")
 
-        async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> dict[str, Any]:
-            return await history.heat(namespace, name, uid, since=since, until=until, columns=columns, figure=figure)
+        async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
+            return await history.heat(
+                namespace, name, uid=uid, since=since, until=until, columns=columns, figure=figure
+            )
 
         found = await self._recorded(request, recorded)
         if found is None:
@@ -95,20 +96,19 @@ class JobAnswers:
         """Answers with what was kept of attempts that failed."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
-        if await live_job(viewer, namespace, name, uid) is not None:
+        if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
             kept = await AsyncJobClient(namespace, transport=viewer.transport).evidence(name)
             return web.json_response({"items": [loads(one.to_json()) for one in kept]})
-        found = {} if viewer.history is None else await viewer.history.evidence(namespace, name, uid)
+        assert viewer.history is not None
+        found = await viewer.history.evidence(namespace, name, uid=uid)
         return web.json_response({"items": found.get("items") or []})
 
     async def manifest(self, request: web.Request) -> web.Response:
         """Answers with the job as its author wrote it, and as others completed it."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
-        job = await live_job(viewer, namespace, name, uid)
-        raw = {} if job is None else job.raw
-        if job is None and viewer.history is not None:
-            raw = mapping((await viewer.history.job(namespace, name, uid)).get("job"))
+        found = await viewer.look_up(namespace, name, uid)
+        raw = found.raw if isinstance(found, TrainingJob) else mapping(found.get("job"))
         metadata = {key: value for key, value in mapping(raw.get("metadata")).items() if key != "managedFields"}
         shown = {key: value for key, value in {**raw, "metadata": metadata}.items() if key != "status"}
         text = yaml_escapes(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=100))
@@ -151,27 +151,27 @@ class JobAnswers:
         await act(AsyncJobClient(namespace, transport=viewer_of(request).transport), name)
         return web.json_response({"sentence": f"Job {name} {said}."})
 
-    async def _series(self, request: web.Request) -> dict[str, Any]:
+    async def _series(self, request: web.Request) -> Mapping[str, Any]:
         points = whole_of(request, "points", 1_000, most=MOST_POINTS) or 1
         since, until = seconds_of(request, "from"), seconds_of(request, "to")
 
-        async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> dict[str, Any]:
-            return await history.series(namespace, name, uid, since=since, until=until, points=points)
+        async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
+            return await history.series(namespace, name, uid=uid, since=since, until=until, points=points)
 
         found = await self._recorded(request, recorded)
         return self._seen.series(await self._seen_uid(request), since, until, points) if found is None else found
 
     async def _recorded(
-        self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any] | None:
-        """Returns what the history has; None without one that answers, and for a job that it hasn't recorded."""
+        self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[Mapping[str, Any]]]
+    ) -> Mapping[str, Any] | None:
+        """Returns what the history has; None where it has nothing for the viewer: then what was seen is shown."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
         if viewer.history is None:
             return None
         try:
             return await read(viewer.history, namespace, name, uid)
-        except (JobNotFound, NoCluster):
+        except ClientError:
             return None
 
     async def _seen_uid(self, request: web.Request) -> str:
@@ -183,7 +183,7 @@ class JobAnswers:
         return job.uid
 
 
-def _csv(series: dict[str, Any]) -> str:
+def _csv(series: Mapping[str, Any]) -> str:
     columns = {name: values for name in ("at", "attempt", *SERIES) if isinstance(values := series.get(name), list)}
     spent = mapping(series.get("timeSpent"))
     columns |= {f"timeSpent.{name}": values for name, values in spent.items() if isinstance(values, list)}

@@ -11,12 +11,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
+from trainmaster.client.errors import ClientError, NotAllowed
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.output import Output
-from trainmaster.client.watching import Watcher, read_job
+from trainmaster.client.watching import Watcher
 from trainmaster.dashboard.attempts import Attempt, attempts_of
 from trainmaster.dashboard.figures import Figures, seconds_between
+from trainmaster.dashboard.history import RecordedJob
 from trainmaster.dashboard.objects import events_of, pod_rows
 from trainmaster.dashboard.rows import row_of
 from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
@@ -50,9 +51,9 @@ class JobPage:
     _recorded: list[Attempt] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def send_to(self, stream: EventStream) -> None:
-        """Sends what comes until the job is deleted; one that is gone is sent once. Raises ClientError."""
-        if await self._is_there():
+    async def send_to(self, stream: EventStream, found: TrainingJob | RecordedJob) -> None:
+        """Sends what comes of a job until it is deleted; one that is gone is sent once. Raises ClientError."""
+        if isinstance(found, TrainingJob):
             await first_to_end(
                 self._latest.send_to(stream),
                 self._follow(),
@@ -62,28 +63,11 @@ class JobPage:
                 self._look_at_attempts(),
             )
         else:
-            await self._recorded_job()
+            job = mapping(found.get("job"))
+            answer = {"row": row_of(job), "status": job.get("status") or {}, "spec": job.get("spec") or {}}
+            self._latest.put("job", {**answer, "live": False})
+            self._latest.put("attempts", list(mappings(found.get("attempts"))))
             await self._latest.send_to(stream)
-
-    async def _is_there(self) -> bool:
-        try:
-            job = await read_job(self.viewer.transport, self.namespace, self.name)
-        except JobNotFound:
-            if self.viewer.history is None:
-                raise
-            return False
-        return self.uid in (None, job.uid)
-
-    async def _recorded_job(self) -> None:
-        if self.viewer.history is None:
-            raise JobNotFound(
-                f"That job {self.name} was deleted, another has its name now; there is no history that has it still."
-            )
-        found = await self.viewer.history.job(self.namespace, self.name, self.uid)
-        job = mapping(found.get("job"))
-        answer = {"row": row_of(job), "status": job.get("status") or {}, "spec": job.get("spec") or {}, "live": False}
-        self._latest.put("job", answer)
-        self._latest.put("attempts", list(mappings(found.get("attempts"))))
 
     async def _follow(self) -> None:
         async with aclosing(Watcher(self.viewer.transport, self.namespace).one(self.name)) as jobs:
@@ -157,7 +141,7 @@ class JobPage:
             self._changed.clear()
             for _ in range(2):
                 try:
-                    found = await history.job(self.namespace, self.name, self.uid)
+                    found = await history.job(self.namespace, self.name, uid=self.uid)
                     self._recorded = list(map(dict, mappings(found.get("attempts"))))
                     if self._job is not None:
                         self._latest.put("attempts", attempts_of(self._job, self._recorded))

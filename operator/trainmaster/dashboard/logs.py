@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.client.all_workers import AllWorkers
-from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.merging import WorkerLine
 from trainmaster.client.output import Output
-from trainmaster.client.watching import read_job
 from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster.wire.values import mappings, number, whole
@@ -62,21 +60,9 @@ async def send_recorded(
     stream: EventStream, viewer: Viewer, namespace: str, name: str, uid: str | None, chosen: Chosen, *, tail: int
 ) -> None:
     """Sends what the history has of a job that is gone. Raises ClientError."""
-    if viewer.history is None:
-        raise JobNotFound(f"There is no job {name} in namespace {namespace}, and no history that has it still.")
-    found = await viewer.history.logs(namespace, name, uid, worker=chosen.worker, tail=tail)
+    assert viewer.history is not None
+    found = await viewer.history.logs(namespace, name, uid=uid, worker=chosen.worker, tail=tail)
     await _send(stream, _recorded_lines(found), chosen)
-
-
-async def live_job(viewer: Viewer, namespace: str, name: str, uid: str | None) -> TrainingJob | None:
-    """Returns a job; None where only a history has it. Raises JobNotFound where there is none."""
-    try:
-        job = await read_job(viewer.transport, namespace, name)
-    except JobNotFound:
-        if viewer.history is None:
-            raise
-        return None
-    return job if uid in (None, job.uid) else None
 
 
 async def _recorded_lines(found: Mapping[str, Any]) -> AsyncGenerator[WorkerLine, None]:

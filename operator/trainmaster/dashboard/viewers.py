@@ -10,15 +10,16 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from trainmaster.client.asynchronous import AiohttpTransport, connector_to
+from trainmaster.client.job import TrainingJob
 from trainmaster.client.server import Server, for_viewer
 from trainmaster.dashboard.access import AccessCache
 from trainmaster.dashboard.errors import UNKNOWN, Refused
-from trainmaster.dashboard.history import HistoryReader
+from trainmaster.dashboard.history import HistoryAccess, HistoryOf, HistoryReader, RecordedJob, look_up
 
 MOST_VIEWERS = 1_000
 IDLE_SECONDS = 300.0
@@ -30,8 +31,6 @@ MOST_STREAMS = 32
 # Requests of one viewer: so many at once, and then so many a second.
 BURST, PER_SECOND = 100.0, 20.0
 
-HistoryOf = Callable[[Server, AiohttpTransport], HistoryReader | None]
-
 
 @dataclass(eq=False)
 class Viewer:
@@ -39,10 +38,25 @@ class Viewer:
 
     transport: AiohttpTransport = field(repr=False)
     access: AccessCache = field(repr=False)
-    history: HistoryReader | None = field(repr=False, default=None)
+    history_access: HistoryAccess | None = field(repr=False, default=None)
     seen_at: float = field(default_factory=time.monotonic)
     streams: int = 0
     _room: float = BURST
+
+    @property
+    def history(self) -> HistoryReader | None:
+        """Returns the history as this viewer reads it; None where there is none."""
+        return None if self.history_access is None else self.history_access.reader
+
+    async def look_up(self, namespace: str, name: str, uid: str | None) -> TrainingJob | RecordedJob:
+        """Returns a job, as the history has it where it is gone. Raises ClientError."""
+        return await look_up(self.transport, self.history, namespace, name, uid)
+
+    async def close(self) -> None:
+        """Closes the session's connections."""
+        await self.transport.close()
+        if self.history_access is not None:
+            await self.history_access.close()
 
     def count(self) -> None:
         """Counts a request. Raises Refused for one too many."""
@@ -120,7 +134,7 @@ class Viewers:
         if viewer is None:
             self._make_room()
             transport = AiohttpTransport(server, self._connector)
-            viewer = Viewer(transport, AccessCache(transport), self._history_of(server, transport))
+            viewer = Viewer(transport, AccessCache(transport), self._history_of(server))
             self._by_hash[key] = viewer
         self._by_hash.move_to_end(key)
         return viewer
@@ -138,6 +152,6 @@ class Viewers:
     def _forget(self, key: bytes) -> None:
         viewer = self._by_hash.pop(key)
         # A request that is under way opens a session of its own again.
-        task = asyncio.ensure_future(viewer.transport.close())
+        task = asyncio.ensure_future(viewer.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

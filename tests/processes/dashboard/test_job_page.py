@@ -8,7 +8,10 @@ import pytest
 
 from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, running_pod
 from tests.processes.dashboard.test_list import dashboard
+from trainmaster.client import JobNotFound, NoCluster
+from trainmaster.client.server import Server
 from trainmaster.dashboard import job_page, logs
+from trainmaster.dashboard.history import HistoryAccess
 
 FAILURE = {
     "attempt": 1,
@@ -77,7 +80,8 @@ async def test_a_job_that_isnt_there_is_a_sentence() -> None:
             404,
             {"sentence": "There is no job none in namespace team."},
         )
-        assert (await client.get("/api/jobs/team/bert?uid=uid-before", "alice"))[0] == 200
+        status, answer = await client.get("/api/jobs/team/bert?uid=uid-before", "alice")
+        assert status == 404 and "another one has its name now" in answer["sentence"]
         assert (await client.get("/api/history/jobs", "alice"))[0] == 404
 
 
@@ -122,6 +126,80 @@ async def test_only_who_may_change_the_job_suspends_it() -> None:
         assert (await client.post("/api/jobs/team/bert/resume", "alice"))[0] == 200
         assert (await client.post("/api/jobs/team/bert/restart", "alice"))[0] == 200
         assert "trainmaster.dev/restart" in api.objects["team", "bert"]["metadata"]["annotations"]
+
+
+ATTEMPT = {
+    **dict.fromkeys(("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep")),
+    **{"attempt": 1, "outcome": "Failed", "runningAt": "2026-11-26T01:00:03Z", "workers": [{"worker": 0}]},
+}
+
+
+class History:
+    """A history that has one job, and knows its viewer by the server that they reach."""
+
+    def __init__(self, server: Server) -> None:
+        self.authorization, self.closed = server.authorization(), False
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def jobs(self, namespace: str | None = None, *, limit: int = 500) -> dict[str, Any]:
+        if self.authorization != "Bearer alice":
+            raise NoCluster("There is none.")
+        return {"kind": "RecordedJobList", "items": [{"name": "gone"}]}
+
+    async def job(self, namespace: str, name: str, *, uid: str | None = None) -> dict[str, Any]:
+        if name not in ("gone", "bert"):
+            raise JobNotFound("The history has no such job.")
+        return {"job": job("gone", phase="Failed"), "attempts": [ATTEMPT]}
+
+    async def series(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"kind": "Series", "at": [1.0], "attempt": [1], "loss": [0.5], "timeSpent": {"productive": [2.0]}}
+
+    async def heat(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"kind": "RankHeat", "at": [1.0], "ranks": [0], "workers": [0], "values": [[0.75]]}
+
+    async def evidence(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"items": [{"attempt": 1}]}
+
+    async def logs(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"items": [{"worker": 1, "lines": ["[rank 1]: last words"], "times": [1_000], "cut": False}]}
+
+
+async def test_what_the_history_has_is_shown_also_of_a_job_that_is_gone() -> None:
+    made: list[History] = []
+
+    def history_of(server: Server) -> HistoryAccess:
+        made.append(History(server))
+        return HistoryAccess(made[-1], made[-1].close)
+
+    api = training(alice=VIEW, carol=VIEW - {("get", "pods/proxy", "")})
+    async with dashboard(api, history_of=history_of) as client:
+        assert (await client.get("/api/viewer", "alice"))[1]["history"] is True
+        assert (await client.get("/api/viewer", "carol"))[1]["history"] is False
+        assert await client.get("/api/history/jobs", "alice") == (200, {"items": [{"name": "gone"}]})
+        async with client.live("/api/jobs/team/gone", "alice") as page:
+            found = await page.next("job")
+            assert (found["live"], found["row"]["phase"]) == (False, "Failed")
+            assert await page.next("attempts") == [ATTEMPT]
+        async with client.live("/api/jobs/team/gone/logs?follow=1", "alice") as page:
+            assert await page.next("lines") == [{"at": 1.0, "worker": 1, "rank": 1, "text": "last words"}]
+        assert await client.get("/api/jobs/team/gone/evidence", "alice") == (200, {"items": [{"attempt": 1}]})
+        assert "phase" not in (await client.get("/api/jobs/team/gone/manifest", "alice"))[1]
+        _, text = await client.get("/api/jobs/team/gone/export", "alice")
+        assert text.splitlines() == ["at,attempt,loss,timeSpent.productive", "1.0,1,0.5,2.0"]
+        assert await client.get("/api/jobs/team/never/evidence", "alice") == (
+            404,
+            {"sentence": "There is no job never in namespace team."},
+        )
+        # Who may not ask the agents sees what was recorded of the ranks.
+        async with client.live("/api/jobs/team/bert", "carol") as page:
+            ranks = await page.next("ranks", why=None)
+            assert [(one["rank"], one["stepSeconds"], one["step"]) for one in ranks["ranks"]] == [(0, 0.75, None)]
+            attempts = [data[0] for name, data in page.events if name == "attempts"]
+            while not any(attempt["runningAt"] for attempt in attempts):
+                attempts = await page.next("attempts")
+    assert made and all(history.closed for history in made)
 
 
 async def test_what_is_asked_once() -> None:

@@ -14,6 +14,7 @@ from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, s
 from tests.processes.dashboard.page_client import PageClient, page_client
 from trainmaster.dashboard import scopes
 from trainmaster.dashboard.app import Dashboard, Settings, serving
+from trainmaster.dashboard.history import HistoryOf, no_history
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +24,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def dashboard(api: FakeApi, *, recheck_seconds: float = 60.0) -> AsyncIterator[PageClient]:
+async def dashboard(
+    api: FakeApi, *, recheck_seconds: float = 60.0, history_of: HistoryOf = no_history
+) -> AsyncIterator[PageClient]:
     async with serving_api(api):
-        made = Dashboard(Settings("cluster", api.server, recheck_seconds=recheck_seconds))
+        made = Dashboard(Settings("cluster", api.server, recheck_seconds=recheck_seconds), history_of)
         async with serving(made, "127.0.0.1", 0) as (_, port), page_client(f"http://127.0.0.1:{port}") as client:
             yield client
 
@@ -104,7 +107,7 @@ async def test_a_viewer_whose_right_ends_loses_the_stream_and_the_others_keep_it
         await bob.next("jobs")
         api.rights["alice"] = frozenset()
         found = await alice.end()
-        assert found[-1][0] == "problem" and "may not list" in found[-1][1]["sentence"]
+        assert found[-1][0] == "problem" and "You may not " in found[-1][1]["sentence"]
         api.put(job("bert", progress={"step": 9}))
         assert (await bob.next("changed"))["rows"] == [{"uid": "uid-bert", "step": 9}]
         assert (await client.get("/api/jobs", "alice"))[0] == 403
