@@ -10,7 +10,7 @@ import ssl
 import sys
 import webbrowser
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,25 +71,24 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    context, reloading = None, None
-    if certificate is not None:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        certificate.load_into(context)
-        reloading = asyncio.create_task(certificate.reload_into(context))
-    dashboard = Dashboard(settings)
-    try:
-        async with serving(dashboard, host, port, tls=context) as (_, bound):
-            with ExitStack() as stack:
-                if dashboard.launch is None:
-                    say(f"Serving jobs of {settings.server.address} on port {bound}", error=True)
-                else:
-                    _Opener(dashboard, f"http://127.0.0.1:{bound}", path).start(stack, browser=browser)
-                await stop.wait()
-    except OSError as error:
-        raise InvalidRequest(f"{host}:{port} can't be listened on: {error.strerror or error}; give --port") from error
-    finally:
-        if reloading is not None:
-            reloading.cancel()
+    async with AsyncExitStack() as stack:
+        context = None
+        if certificate is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            certificate.load_into(context)
+            reloading = asyncio.create_task(certificate.reload_into(context))
+            stack.callback(reloading.cancel)
+        dashboard = Dashboard(settings)
+        try:
+            _, bound = await stack.enter_async_context(serving(dashboard, host, port, tls=context))
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else error
+            raise InvalidRequest(f"{host}:{port} can't be listened on: {why}; give --port") from error
+        if dashboard.launch is None:
+            say(f"Serving jobs of {settings.server.address} on port {bound}", error=True)
+        else:
+            _Opener(dashboard, f"http://127.0.0.1:{bound}", path).start(stack, browser=browser)
+        await stop.wait()
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class _Opener:
     base: str
     path: str
 
-    def start(self, stack: ExitStack, *, browser: bool) -> None:
+    def start(self, stack: AsyncExitStack, *, browser: bool) -> None:
         """Opens the browser, or says what to open; each Enter gives another address, for each is good for one page."""
         say(f"The dashboard is at {self.base} until you press Ctrl-C.")
         if os.environ.get("SSH_CONNECTION"):
@@ -124,7 +123,7 @@ class _Opener:
         else:
             asyncio.get_running_loop().remove_reader(sys.stdin)
 
-    def _open(self, stack: ExitStack) -> bool:
+    def _open(self, stack: AsyncExitStack) -> bool:
         file = LaunchFile(self._address())
         stack.callback(file.remove)
         asyncio.get_running_loop().call_later(CODE_SECONDS, file.remove)

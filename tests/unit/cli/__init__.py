@@ -6,6 +6,7 @@
 | `commands/completion` | `test_completion` |
 | `commands/convert` | `test_convert` |
 | `commands/crd` | `test_program` |
+| `commands/dashboard` | `test_open` |
 | `commands/demo` | `e2e/test_demo` |
 | `commands/events` | `test_events` |
 | `commands/evidence` | `test_dtj_evidence` |
@@ -15,6 +16,7 @@
 | `commands/logs` | `test_dtj`, `test_following` |
 | `commands/mcp` | `test_mcp` |
 | `commands/operator` | `test_settings_options` |
+| `commands/open` | `test_open`, `cluster/test_dashboard_server` |
 | `commands/push` | `test_dtj_push`, `cluster/test_code` |
 | `commands/render` | `test_manifests` |
 | `commands/restart` | `cluster/test_code` |
@@ -34,6 +36,7 @@
 | `connection_values` | `test_completion`, `cluster/test_command_line` |
 | `console` | `test_hostile_text` |
 | `convert` | `test_convert` |
+| `dashboard` | `test_open`, `cluster/test_dashboard_server` |
 | `demo` | `e2e/test_demo` |
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_program`, `test_completion` |

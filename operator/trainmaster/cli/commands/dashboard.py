@@ -13,7 +13,7 @@ from trainmaster.cli.program import Part
 
 app = Part()
 
-CLUSTER_PORT = 8080
+CLUSTER_PORT = 8088
 _FILE = {"metavar": "FILE", "exists": True, "dir_okay": False}
 
 
