@@ -11,6 +11,8 @@
 | What does a job cost beside a bare StatefulSet of the same program? | `beside_stateful_set` |
 | What do many jobs cost the operator in CPU, memory and resync? | `operator_scale` |
 | What does it cost the operator that a history listens? | `history_cost` |
+| What does a history of a thousand jobs cost, and how long does it take to answer? | `history` |
+| What do a thousand jobs and a hundred viewers cost the dashboard? | `dashboard` |
 | What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
 | How long from one's own code to its first step, by `submit --code` and by `push`? | `hands` |
 | How long does a command take among a thousand jobs? | `hands_status` |

@@ -21,6 +21,7 @@
 | `documents` | YAML and JSON with the place of every field, read as kubectl does by the `yaml_…` modules |
 | `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |
 | `demo` | `trainmaster demo` |
+| `dashboard` | the process of `dashboard` and `open`: it serves, and brings the page to the browser |
 | `settings_options`, `keys` | `operator run`'s options, made from the settings of `controller`; `operator keys` |
 | `completion`, `connection_values` | `kubectl_complete-dtj`, which kubectl asks; values that Tab completes |
 | `terminal`, `console` | the only ways to print: texts of others can't command the terminal |

@@ -6,7 +6,6 @@ has ended. A log that breaks off is read on from its last line, by the time that
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -14,7 +13,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.api.attempt_marks import marked_attempt
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.stamped_lines import stamped_line
 from trainmaster.client.arrivals import Ended
@@ -31,8 +29,6 @@ POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
 SILENT_SECONDS = 3.0
 # Logs that are read at once; of more workers, the output of so many comes before that of the next.
 MAX_MERGED = 128
-# What agents print: whose a line is, a rank's or the launcher's.
-_LABEL = re.compile(r"\[(rank|worker) \d{1,9}\]: ?")
 
 
 @dataclass
@@ -63,11 +59,10 @@ class AllWorkers:
         """Yields the lines, labelled where there may be several workers. Raises ClientError."""
         several = not _alone(self.job)
         newest = 0
-        lines = self._followed() if follow and not self.job.finished else self._there()
-        async with aclosing(lines):
+        async with aclosing(self.lines(follow=follow)) as lines:
             async for line in lines:
-                begins = marked_attempt(line.text)
-                if not several or _LABEL.match(line.text):
+                begins = line.separates
+                if not several or line.label:
                     yield line.text
                 elif begins is None:
                     yield f"[worker {line.worker}] {line.text}"
@@ -75,6 +70,10 @@ class AllWorkers:
                     # It stands in the log of each worker.
                     newest = begins
                     yield line.text
+
+    def lines(self, *, follow: bool) -> AsyncGenerator[WorkerLine, None]:
+        """Yields the lines as they are, by time. Raises ClientError."""
+        return self._followed() if follow and not self.job.finished else self._there()
 
     async def _there(self) -> AsyncGenerator[WorkerLine, None]:
         """Yields what there is: from the pods, and what was kept of those that are gone."""

@@ -10,7 +10,15 @@ from typing import Any
 
 from trainmaster.api.decoding import decode
 from trainmaster.api.v1alpha1.names import GROUP, INSTALL_CRD, PLURAL
-from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NoCluster, NotAllowed
+from trainmaster.client.errors import (
+    ClientError,
+    InvalidRequest,
+    JobExists,
+    JobNotFound,
+    NoCluster,
+    NotAllowed,
+    NotKnown,
+)
 from trainmaster.wire.values import mapping
 
 # Characters of an answer that a sentence quotes.
@@ -63,7 +71,7 @@ class Reader:
         is_status = isinstance(found, dict) and found.get("kind") == "Status"
         message = _message(found, status) if is_status else ""
         if status == 401:
-            return NotAllowed(
+            return NotKnown(
                 f"The cluster at {self.address} doesn't know you (401 Unauthorized): the kubeconfig's token or "
                 "certificate may have expired; log in anew, or choose another context."
             )

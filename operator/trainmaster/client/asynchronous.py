@@ -13,6 +13,7 @@ import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.arrivals import MAX_AHEAD, Arrival, Ended, Readers
+from trainmaster.client.authorization import Fixed
 from trainmaster.client.errors import NoCluster
 from trainmaster.client.server import Server
 from trainmaster.client.transport import (
@@ -30,20 +31,26 @@ T = TypeVar("T")
 
 
 class AiohttpTransport:
-    """AiohttpTransport sends requests over aiohttp, within the loop that makes the first of them."""
+    """AiohttpTransport sends requests over aiohttp, within the loop that makes the first of them.
 
-    def __init__(self, server: Server, *, reader: Reader | None = None) -> None:
+    With a connector (`connector_to`) it shares connections with others, who ask the same server as somebody else.
+    """
+
+    def __init__(
+        self, server: Server, connector: aiohttp.BaseConnector | None = None, *, reader: Reader | None = None
+    ) -> None:
         """`reader` has the words for what isn't a Kubernetes API server."""
         if (server.proxy or "").startswith("socks"):
             raise NoCluster("The asynchronous client uses no SOCKS proxy; use JobClient, or a proxy of HTTP.")
         self.server = server
         self._reader = reader or Reader(server.address)
         self._session: aiohttp.ClientSession | None = None
+        self._connector = connector
         # An exec plugin runs once at a time.
         self._authorizing = asyncio.Lock()
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, those apart that are shared."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -129,13 +136,10 @@ class AiohttpTransport:
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                # The logs of all workers are followed at once, each over a connection.
-                connector=aiohttp.TCPConnector(limit=0, ssl=self.server.tls if self.server.tls is not None else True)
+                connector=self._connector or connector_to(self.server), connector_owner=self._connector is None
             )
         try:
-            async with self._authorizing:
-                # It may run a plugin, and the other coroutines go on meanwhile.
-                headers = await asyncio.to_thread(request_headers, self.server, content_type)
+            headers = await self._headers(content_type)
             response = await self._session.request(
                 method,
                 URL(url(self.server, path, query), encoded=True),
@@ -156,6 +160,13 @@ class AiohttpTransport:
             raise self._reader.refusal(await self._whole(response), path)
         return response
 
+    async def _headers(self, content_type: str) -> dict[str, str]:
+        if isinstance(self.server.authorization, Fixed):
+            return request_headers(self.server, content_type)
+        async with self._authorizing:
+            # It may run a plugin, and the other coroutines go on meanwhile.
+            return await asyncio.to_thread(request_headers, self.server, content_type)
+
     async def _whole(self, response: aiohttp.ClientResponse) -> Answer:
         try:
             return Answer(response.status, response.headers, await response.read())
@@ -163,6 +174,11 @@ class AiohttpTransport:
             raise self._reader.broken_off(error) from error
         finally:
             response.release()
+
+
+def connector_to(server: Server) -> aiohttp.TCPConnector:
+    """Returns connections to a server. The logs of all workers are followed at once, each over one of them."""
+    return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
 
 
 class TaskReaders(Generic[T]):

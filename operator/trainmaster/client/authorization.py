@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,7 +33,8 @@ class Authorization(Protocol):
 class Fixed:
     """Fixed is a header that stays as it is: a token, a name with its password, or none."""
 
-    header: str | None
+    # Nothing that shows or logs a connection shows this.
+    header: str | None = field(repr=False)
 
     @classmethod
     def of(cls, user: Mapping[str, Any]) -> Fixed:

@@ -6,6 +6,7 @@
     ├── JobExists          a job of that name is there already
     ├── InvalidRequest     the API server refused it, or no method takes such an argument
     ├── NotAllowed         the user lacks a permission; the text names it
+    │   └── NotKnown       the API server knows nobody with this token or certificate (any more)
     └── WaitTimeout        the job wasn't there in time; `.phase` is the phase it was in
 
 Every message is one sentence for a person.
@@ -36,6 +37,10 @@ class InvalidRequest(ClientError):
 
 class NotAllowed(ClientError):
     """The user isn't allowed to do that."""
+
+
+class NotKnown(NotAllowed):
+    """The API server doesn't know who asks: a token or a certificate may have expired."""
 
 
 class WaitTimeout(ClientError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Hashable
@@ -15,19 +16,43 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from trainmaster.api.attempt_marks import marked_attempt
 from trainmaster.client.arrivals import Ended, Readers
 
 # A log that is followed is waited for so long (seconds): from when it was opened, and from when it had no more lines.
 OPEN_SECONDS = 1.0
 HOLD_SECONDS = 0.2
+# What agents print: whose a line is, a rank's or the launcher's.
+_RANK = re.compile(r"\[rank (\d{1,9})\]: ?")
+_WORKER = re.compile(r"\[worker \d{1,9}\]: ?")
 
 
 class WorkerLine(NamedTuple):
-    """WorkerLine is a line of a worker's output; `time` in seconds since the epoch, 0 where nobody knows it."""
+    """WorkerLine is a line of a worker's output; `time` in seconds since the epoch, 0 where nobody knows it.
+
+    It says whose it is: agents print `[rank 3]: ` before it, and where an attempt begins.
+    """
 
     time: float
     worker: int
     text: str
+
+    @property
+    def separates(self) -> int | None:
+        """Returns the attempt that begins behind this line; None for any other line."""
+        return marked_attempt(self.text)
+
+    @property
+    def rank(self) -> int | None:
+        """Returns the rank that printed this; None where it was the launcher or the agent."""
+        match = _RANK.match(self.text)
+        return int(match[1]) if match else None
+
+    @property
+    def label(self) -> str:
+        """Returns how the line begins, by which its author is known: `[rank 3]: `, or nothing."""
+        match = _RANK.match(self.text) or _WORKER.match(self.text)
+        return match[0] if match else ""
 
 
 Source = TypeVar("Source", bound=Hashable)

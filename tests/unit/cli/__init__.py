@@ -6,6 +6,7 @@
 | `commands/completion` | `test_completion` |
 | `commands/convert` | `test_convert` |
 | `commands/crd` | `test_program` |
+| `commands/dashboard` | `test_open` |
 | `commands/demo` | `e2e/test_demo` |
 | `commands/events` | `test_events` |
 | `commands/evidence` | `test_dtj_evidence` |
@@ -17,6 +18,7 @@
 | `commands/logs` | `test_dtj`, `test_following` |
 | `commands/mcp` | `test_mcp` |
 | `commands/operator` | `test_settings_options` |
+| `commands/open` | `test_open`, `cluster/test_dashboard_server` |
 | `commands/push` | `test_dtj_push`, `cluster/test_code` |
 | `commands/render` | `test_manifests` |
 | `commands/restart` | `cluster/test_code` |
@@ -36,6 +38,7 @@
 | `connection_values` | `test_completion`, `cluster/test_command_line` |
 | `console` | `test_hostile_text` |
 | `convert` | `test_convert` |
+| `dashboard` | `test_open`, `cluster/test_dashboard_server` |
 | `demo` | `e2e/test_demo` |
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_program`, `test_completion` |
@@ -57,7 +60,6 @@
 | `listing` | `test_dtj_status`, `test_dtj_watching` |
 | `logs/failed` | `cluster/test_logs`, `test_hostile_text` |
 | `logs/following` | `test_following` |
-| `logs/lines` | `logs/test_selection` |
 | `logs/merging` | `logs/test_merging` |
 | `logs/options` | `test_following`, `cluster/test_logs` |
 | `logs/printed` | `test_following`, `cluster/test_logs` |

@@ -483,7 +483,8 @@ def test_every_command_is_among_those_above() -> None:
     tested |= {"history"}
     # `operator run` logs (tests/unit/controller/observability/test_log_formats.py); nobody writes texts for the others.
     # What `mcp` answers goes to a program (tests/processes/cli/test_mcp.py).
-    harmless = {"crd", "completion", "operator", "local", "mcp", "init"}
+    # What `dashboard` and `open` show is a page's (tests/processes/dashboard).
+    harmless = {"crd", "completion", "operator", "local", "mcp", "init", "dashboard", "open"}
     assert {name for names in SECTIONS.values() for name in names} == tested | harmless
 
 

@@ -1,8 +1,8 @@
 """Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
 
-`submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `wait`, `history`; `why`, `stacks`, `evidence`; `suspend`,
-`resume`, `scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`; `completion`,
-`mcp`. `history_server` is the `serve` of `history`. To add one:
+`submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `open`, `wait`, `history`; `why`, `stacks`, `evidence`;
+`suspend`, `resume`, `scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`,
+`dashboard`; `completion`, `mcp`. `history_server` is the `serve` of `history`. To add one:
 
     app = Part()
 
@@ -32,6 +32,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "top",
         "logs",
         "events",
+        "open",
         "wait",
         "history",
     ),
@@ -59,6 +60,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "The operator": (
         "crd",
         "operator",
+        "dashboard",
     ),
     "This program": ("completion", "mcp"),
 }

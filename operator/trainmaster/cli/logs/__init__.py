@@ -2,8 +2,7 @@
 
 | module | what is in it |
 |---|---|
-| `lines` | a line of output, whose it is, and where an attempt begins |
-| `selection` | which lines are wanted; read it second |
+| `selection` | which lines are wanted; read it first; its lines are `client.merging`'s |
 | `sources` | where a worker's output is: its pod's containers, and what the operator kept |
 | `merging` | streams become one in the order of time: logs that are there, and logs that are followed |
 | `printing` | labels, colours, times |

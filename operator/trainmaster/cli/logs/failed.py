@@ -8,7 +8,6 @@ from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.kept_logs import KeptLog
-from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.printed import kept_or_none
 from trainmaster.cli.logs.printing import Printer
 from trainmaster.cli.logs.selection import Selection
@@ -16,6 +15,7 @@ from trainmaster.cli.logs.sources import of_kept, of_pod
 from trainmaster.cli.terminal import say
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
 from trainmaster.client.containers import has_started
+from trainmaster.client.merging import WorkerLine
 from trainmaster.wire.values import whole
 
 
@@ -55,7 +55,7 @@ def print_failed(jobs: JobClient, job: TrainingJob, selection: Selection, printe
 
 def _sources(
     jobs: JobClient, job: TrainingJob, worker: int, selection: Selection, evidence: AttemptEvidence | None
-) -> Iterator[tuple[str, Iterator[Line]]]:
+) -> Iterator[tuple[str, Iterator[WorkerLine]]]:
     """Yields the places where the log may be, the whole one first, with what has to be said of each."""
     for pod in jobs.pods(job.name):
         if worker_index(pod) == worker and has_started(pod):
@@ -72,11 +72,11 @@ def _sources(
             yield "The log is gone; this is its end, from the evidence.", of_kept(job, worker, kept, own)
         error = evidence.workers.get(worker, {}).get("error")
         if isinstance(error, str) and error:
-            lines = (Line(0.0, worker, text) for text in error.splitlines())
+            lines = (WorkerLine(0.0, worker, text) for text in error.splitlines())
             yield "The log is gone; these last lines were reported.", lines
 
 
-def _while_there(lines: Iterator[Line]) -> Iterator[Line]:
+def _while_there(lines: Iterator[WorkerLine]) -> Iterator[WorkerLine]:
     try:
         yield from lines
     except JobNotFound:

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from trainmaster.api.kept_logs import KeptLog
-from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.merging import Window
 from trainmaster.cli.logs.printed import kept_or_none, print_merged, print_there, say_each
 from trainmaster.cli.logs.printing import Printer
@@ -34,6 +33,7 @@ from trainmaster.cli.terminal import say
 from trainmaster.client import ClientError, InvalidRequest, JobClient, JobNotFound, TrainingJob, worker_index
 from trainmaster.client.arrivals import Ended
 from trainmaster.client.containers import Container, container_of, containers_of, has_started, runs
+from trainmaster.client.merging import WorkerLine
 
 # Seconds after which the pods are listed again: while output is missing, and while all workers are read.
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
@@ -48,13 +48,13 @@ class _Place:
     time: float = 0.0
     lines: int = 0
 
-    def passed(self, line: Line) -> None:
+    def passed(self, line: WorkerLine) -> None:
         """Moves on behind a line."""
         if line.time > self.time:
             self.time, self.lines = line.time, 0
         self.lines += line.time == self.time
 
-    def rest(self, lines: Iterator[Line]) -> Iterator[Line]:
+    def rest(self, lines: Iterator[WorkerLine]) -> Iterator[WorkerLine]:
         """Yields what comes behind the place, of a log that is read again from the second of its time on."""
         time, known = self.time, self.lines
         for line in lines:
@@ -138,7 +138,7 @@ class Follower:
             )
         return job, self._pods()
 
-    def _from_beginning(self, pod: Mapping[str, Any], kept: KeptLog | None) -> Iterator[Line]:
+    def _from_beginning(self, pod: Mapping[str, Any], kept: KeptLog | None) -> Iterator[WorkerLine]:
         """Yields what there is of a worker's output and is wanted; the places are behind it then."""
         selection, containers = self.selection, containers_of(pod)
         # One line at least, which says where following begins.
@@ -146,7 +146,7 @@ class Follower:
         tail = max(1, selection.tail or 0) if cut_there else None
         since = None if selection.attempt is not None else selection.since
 
-        def lines(container: Container, place: _Place) -> Iterator[Line]:
+        def lines(container: Container, place: _Place) -> Iterator[WorkerLine]:
             previous = container is not containers[-1]
             try:
                 for line in container_lines(self.jobs, container, previous=previous, tail=tail, since=since):
@@ -170,7 +170,7 @@ class Follower:
         self._filters[container] = kept
         return self._places.setdefault(container, _Place())
 
-    def _wanted(self, container: Container, line: Line) -> bool:
+    def _wanted(self, container: Container, line: WorkerLine) -> bool:
         wanted = self._filters[container](line)
         if wanted:
             self._printed.add(container.worker)

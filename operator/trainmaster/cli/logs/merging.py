@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, TypeVar
 
-from trainmaster.cli.logs.lines import Line
 from trainmaster.client import ClientError
 from trainmaster.client.arrivals import Ended
-from trainmaster.client.merging import HOLD_SECONDS, Merge
+from trainmaster.client.merging import HOLD_SECONDS, Merge, WorkerLine
 
 # Logs that are opened at once: each costs the API server and a kubelet a connection.
 OPENERS = 16
@@ -29,7 +28,7 @@ MAX_AHEAD, MIN_AHEAD = 16_000_000, 64_000
 Source = TypeVar("Source", bound=Hashable)
 
 
-def merged(streams: Sequence[Iterator[Line]]) -> Iterator[Line]:
+def merged(streams: Sequence[Iterator[WorkerLine]]) -> Iterator[WorkerLine]:
     """Yields the lines of all streams by time; the connections are opened together. Raises ClientError."""
     if len(streams) == 1:
         return streams[0]
@@ -38,7 +37,7 @@ def merged(streams: Sequence[Iterator[Line]]) -> Iterator[Line]:
     return heapq.merge(*opened, key=lambda line: line.time)
 
 
-def _opened(stream: Iterator[Line]) -> Iterator[Line]:
+def _opened(stream: Iterator[WorkerLine]) -> Iterator[WorkerLine]:
     first = next(stream, None)
     return iter(()) if first is None else chain([first], stream)
 
@@ -60,7 +59,7 @@ class Window(Generic[Source]):
     def __init__(self, hold_seconds: float = HOLD_SECONDS, ahead: int = MAX_AHEAD) -> None:
         self._most_ahead = ahead
         # What there was when they were opened has been printed, so that no log is waited for at first.
-        self._merge: Merge[Source, Line] = Merge(0.0, hold_seconds)
+        self._merge: Merge[Source, WorkerLine] = Merge(0.0, hold_seconds)
         self._ahead: dict[Source, _Ahead] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -77,7 +76,7 @@ class Window(Generic[Source]):
             self._ahead[source] = _Ahead(threading.Condition(self._lock))
             self._merge.open(source, time.monotonic())
 
-    def put(self, source: Source, line: Line) -> None:
+    def put(self, source: Source, line: WorkerLine) -> None:
         """Adds a line that a reader has read; waits where too much of its log wasn't looked at yet."""
         with self._changed:
             ahead = self._ahead[source]
@@ -94,7 +93,7 @@ class Window(Generic[Source]):
             if self._merge.end(source, Ended(error)):
                 self._changed.notify()
 
-    def take(self, deadline: float) -> tuple[Source, Line | Ended] | None:
+    def take(self, deadline: float) -> tuple[Source, WorkerLine | Ended] | None:
         """Returns the next line by time, or the end of a log; None at the deadline (of time.monotonic)."""
         with self._changed:
             while True:
@@ -107,7 +106,7 @@ class Window(Generic[Source]):
                     return None
                 self._changed.wait(min(self._merge.held(now), deadline - now))
 
-    def _make_room(self, source: Source, taken: Line | Ended) -> None:
+    def _make_room(self, source: Source, taken: WorkerLine | Ended) -> None:
         if isinstance(taken, Ended):
             del self._ahead[source]
             return

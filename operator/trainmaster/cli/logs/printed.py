@@ -8,7 +8,6 @@ from typing import Any
 
 from trainmaster.api.attempt_marks import marked_attempt
 from trainmaster.api.kept_logs import KeptLog
-from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.merging import merged
 from trainmaster.cli.logs.printing import Printer
 from trainmaster.cli.logs.selection import Selection
@@ -17,6 +16,7 @@ from trainmaster.cli.show import job_end, job_trouble
 from trainmaster.cli.terminal import say
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
 from trainmaster.client.containers import has_started
+from trainmaster.client.merging import WorkerLine
 
 # Logs that are merged at once; of more workers, the output of so many comes before that of the next.
 MAX_MERGED = 128
@@ -57,7 +57,7 @@ def print_there(
         say(job_end(job), error=True)
 
 
-def print_merged(streams: Sequence[Iterator[Line]], printer: Printer) -> None:
+def print_merged(streams: Sequence[Iterator[WorkerLine]], printer: Printer) -> None:
     """Prints streams by the time of their lines."""
     if len(streams) > MAX_MERGED:
         say(
@@ -120,7 +120,7 @@ def kept_or_none(jobs: JobClient, name: str) -> dict[int, KeptLog]:
 
 def _of_pod(
     jobs: JobClient, job: TrainingJob, pod: Mapping[str, Any], selection: Selection, kept: KeptLog | None
-) -> Iterator[Line]:
+) -> Iterator[WorkerLine]:
     """Yields a worker's output, as it was kept when its pod has gone since it was listed."""
     lines = of_pod(jobs, job, pod, selection, kept)
     try:

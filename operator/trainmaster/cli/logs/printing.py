@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.terminal import log_line, shows_colours
+from trainmaster.client.merging import WorkerLine
 
 # Select Graphic Rendition (ECMA-48): not black, white and red, which mean something by themselves.
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -35,7 +35,7 @@ class Printer:
         self._coloured = shows_colours()
         self._separated = 0
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: WorkerLine) -> None:
         """Prints a line. Raises BrokenPipeError."""
         style, begins = self._style, line.separates
         if begins is not None:
@@ -47,7 +47,7 @@ class Printer:
         time = _timestamp(line.time) if style.timestamps else ""
         log_line(text, time + label)
 
-    def _labelled(self, line: Line, begins: int | None) -> tuple[str, str]:
+    def _labelled(self, line: WorkerLine, begins: int | None) -> tuple[str, str]:
         own = "" if begins is not None else line.label
         text = line.text[len(own) :]
         if self._style.prefix is False:
@@ -61,7 +61,7 @@ class Printer:
             return self._colour(worker, DIM), text
         return self._author(line, own), text
 
-    def _author(self, line: Line, own: str) -> str:
+    def _author(self, line: WorkerLine, own: str) -> str:
         rank = line.rank if own else None
         return self._colour(own, DIM if rank is None else COLOURS[rank % len(COLOURS)])
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.show import parse_time
 from trainmaster.client import TrainingJob
+from trainmaster.client.merging import WorkerLine
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Filter:
         self._job = job
         self._attempt: int | None = None
 
-    def __call__(self, line: Line) -> bool:
+    def __call__(self, line: WorkerLine) -> bool:
         """Returns whether the next line of the log is wanted."""
         wanted = self._selection
         if wanted.by_content:
@@ -69,11 +69,11 @@ def attempt_at(job: TrainingJob, time: float) -> int:
     return max(ended, default=0) + 1
 
 
-def picked(lines: Iterable[Line], keep: Callable[[Line], bool]) -> Iterator[Line]:
+def picked(lines: Iterable[WorkerLine], keep: Callable[[WorkerLine], bool]) -> Iterator[WorkerLine]:
     """Yields the lines that are wanted."""
     return (line for line in lines if keep(line))
 
 
-def attempts_in(lines: Collection[Line]) -> list[int]:
+def attempts_in(lines: Collection[WorkerLine]) -> list[int]:
     """Returns the attempts that begin within some lines."""
     return [begins for line in lines if (begins := line.separates) is not None]

@@ -11,13 +11,13 @@ from typing import Any
 
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.stamped_lines import stamped_line
-from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.selection import Filter, Selection, picked
 from trainmaster.cli.show import pod_trouble
 from trainmaster.client import InvalidRequest, JobClient, JobNotFound, TrainingJob, worker_index
 from trainmaster.client.containers import Container, containers_of
+from trainmaster.client.merging import WorkerLine
 
-Wanted = Callable[[Line], bool]
+Wanted = Callable[[WorkerLine], bool]
 
 
 def waiting_sentence(worker: int, pod: Mapping[str, Any]) -> str:
@@ -33,23 +33,23 @@ def container_lines(
     follow: bool = False,
     tail: int | None = None,
     since: float | None = None,
-) -> Iterator[Line]:
+) -> Iterator[WorkerLine]:
     """Yields the log of a container. Raises ClientError: JobNotFound, InvalidRequest where there is no log."""
     time = 0.0
     for raw in jobs.pod_log(container.pod, follow=follow, tail=tail, previous=previous, timestamps=True, since=since):
         stamp, text = stamped_line(raw)
         # What has no time comes with the line before it.
         time = time if stamp is None else stamp
-        yield Line(time, container.worker, text)
+        yield WorkerLine(time, container.worker, text)
 
 
-def kept_lines(worker: int, log: KeptLog) -> Iterator[Line]:
+def kept_lines(worker: int, log: KeptLog) -> Iterator[WorkerLine]:
     """Yields what the operator kept of a worker's output."""
     times = log.times or [0] * len(log.lines)
-    return (Line(time / 1_000, worker, text) for time, text in zip(times, log.lines, strict=True))
+    return (WorkerLine(time / 1_000, worker, text) for time, text in zip(times, log.lines, strict=True))
 
 
-def kept_before(worker: int, log: KeptLog, first: Line) -> Iterator[Line]:
+def kept_before(worker: int, log: KeptLog, first: WorkerLine) -> Iterator[WorkerLine]:
     """Yields what the operator kept of a worker's output from before the first line of a pod's log.
 
     What is kept has the pod's own lines at its end where the pod has outlived the end or the suspension of its job.
@@ -71,7 +71,7 @@ def kept_before(worker: int, log: KeptLog, first: Line) -> Iterator[Line]:
 
 def of_pod(
     jobs: JobClient, job: TrainingJob, pod: Mapping[str, Any], selection: Selection, kept: KeptLog | None = None
-) -> Iterator[Line]:
+) -> Iterator[WorkerLine]:
     """Yields what is wanted of the output of a worker whose pod is there, behind what was `kept` of earlier pods."""
     containers = containers_of(pod)
     # The kubelet cuts only what needs no reading.
@@ -88,8 +88,8 @@ def of_pod(
 
 
 def behind_kept(
-    worker: int, kept: KeptLog | None, streams: Iterable[tuple[Iterator[Line], Wanted]], keep_kept: Wanted
-) -> Iterator[Line]:
+    worker: int, kept: KeptLog | None, streams: Iterable[tuple[Iterator[WorkerLine], Wanted]], keep_kept: Wanted
+) -> Iterator[WorkerLine]:
     """Yields what is wanted of the logs of a pod, and before it what was kept of the worker's earlier pods."""
     for lines, keep in streams:
         for line in lines:
@@ -102,7 +102,7 @@ def behind_kept(
         yield from picked(kept_lines(worker, kept), keep_kept)
 
 
-def of_kept(job: TrainingJob, worker: int, log: KeptLog, selection: Selection) -> Iterator[Line]:
+def of_kept(job: TrainingJob, worker: int, log: KeptLog, selection: Selection) -> Iterator[WorkerLine]:
     """Yields what is wanted of what the operator kept of a worker's output."""
     return ending(picked(kept_lines(worker, log), Filter(selection, job)), selection.tail)
 
@@ -117,19 +117,19 @@ def added(log: KeptLog, before: KeptLog | None) -> KeptLog:
     return log
 
 
-def ending(lines: Iterator[Line], tail: int | None) -> Iterator[Line]:
+def ending(lines: Iterator[WorkerLine], tail: int | None) -> Iterator[WorkerLine]:
     """Yields the last lines, or all of them."""
     return lines if tail is None else _last(lines, tail)
 
 
-def _last(lines: Iterable[Line], tail: int) -> Iterator[Line]:
+def _last(lines: Iterable[WorkerLine], tail: int) -> Iterator[WorkerLine]:
     # Read when it is asked for: streams are opened together.
     yield from deque(lines, maxlen=tail)
 
 
 def _there(
     jobs: JobClient, container: Container, *, previous: bool, tail: int | None, since: float | None
-) -> Iterator[Line]:
+) -> Iterator[WorkerLine]:
     try:
         yield from container_lines(jobs, container, previous=previous, tail=tail, since=since)
     except InvalidRequest:

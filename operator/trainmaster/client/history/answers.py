@@ -14,6 +14,10 @@ NAMESPACE, SERVICE = "trainmaster-system", "trainmaster-history"
 ELSEWHERE = "--history or TRAINMASTER_HISTORY names one elsewhere"
 
 
+class NoWay(NotAllowed):
+    """The history can't be reached by this viewer: without a token, or without the right to the API server's proxy."""
+
+
 @dataclass(frozen=True)
 class HistoryAnswers(Reader):
     """HistoryAnswers makes sense of what comes from a history; `proxied`: through the API server at the address."""
@@ -36,7 +40,7 @@ class HistoryAnswers(Reader):
                 f"{NAMESPACE}): switch it on in the chart; {ELSEWHERE}."
             )
         if self.proxied and status == 403 and "services/proxy" in message:
-            return NotAllowed(f"{message}; {ELSEWHERE}")
+            return NoWay(f"{message}; {ELSEWHERE}")
         if not found and status not in (429, *range(500, 600)):
             return self.no_such_server(answer)
         if status == 429 or status >= 500:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainmaster.client.authorization import Authorization, Fixed
-from trainmaster.client.errors import InvalidRequest, NoCluster, NotAllowed
-from trainmaster.client.history.answers import NAMESPACE, SERVICE, HistoryAnswers
+from trainmaster.client.errors import InvalidRequest, NoCluster
+from trainmaster.client.history.answers import NAMESPACE, SERVICE, HistoryAnswers, NoWay
 from trainmaster.client.proxies import environment_proxy
 from trainmaster.client.server import Server, require_socks
 from trainmaster.client.tls import tls_context
@@ -50,10 +50,10 @@ class BearerToken:
     authorization: Authorization
 
     def __call__(self) -> str:
-        """Returns the header. Raises NotAllowed for a user without a token, and KubeconfigError."""
+        """Returns the header. Raises NoWay for a user without a token, and KubeconfigError."""
         header = self.authorization()
         if header is None or not header.startswith("Bearer "):
-            raise NotAllowed(
+            raise NoWay(
                 "A history knows who asks by a bearer token, and the kubeconfig's user has none (a certificate or a "
                 "password stays with the API server): give one (--token, token=), as `kubectl create token` makes it."
             )

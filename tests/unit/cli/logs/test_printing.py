@@ -6,14 +6,14 @@ import pytest
 
 from trainmaster.api.stamped_lines import StampedLine, stamped_line
 from trainmaster.cli.logs import printing
-from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.printing import Printer, Style
+from trainmaster.client.merging import WorkerLine
 
 LINES = (
-    Line(1.5, 0, "[rank 0]: a"),
-    Line(2.0, 1, "--- attempt 2 ---"),
-    Line(2.1, 0, "--- attempt 2 ---"),
-    Line(3.0, 1, "[agent]: b"),
+    WorkerLine(1.5, 0, "[rank 0]: a"),
+    WorkerLine(2.0, 1, "--- attempt 2 ---"),
+    WorkerLine(2.1, 0, "--- attempt 2 ---"),
+    WorkerLine(3.0, 1, "[agent]: b"),
 )
 
 
@@ -48,7 +48,7 @@ def test_on_a_terminal_every_rank_has_a_colour_of_its_own(
     monkeypatch.setattr(printing, "shows_colours", lambda: True)
     printer = Printer(Style())
     for rank in range(len(printing.COLOURS)):
-        printer(Line(0, 0, f"[rank {rank}]: x"))
+        printer(WorkerLine(0, 0, f"[rank {rank}]: x"))
     labels = {line.partition("[rank")[0] for line in capsys.readouterr().out.splitlines()}
     assert len(labels) == len(printing.COLOURS)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.client.fakes import job
-from trainmaster.cli.logs.lines import Line
 from trainmaster.cli.logs.selection import Filter, Selection, picked
 from trainmaster.client import TrainingJob
+from trainmaster.client.merging import WorkerLine
 
 T0 = 1_763_697_600.0
 LOG = (
@@ -24,7 +24,7 @@ LOG = (
 
 
 def kept(selection: Selection, log: tuple[str, ...] = LOG, at: float = T0, **status: Any) -> list[str]:
-    lines = (Line(at + number, 0, text) for number, text in enumerate(log))
+    lines = (WorkerLine(at + number, 0, text) for number, text in enumerate(log))
     return [line.text for line in picked(lines, Filter(selection, TrainingJob.of(job(**status))))]
 
 
@@ -68,5 +68,5 @@ def test_lines_that_are_older_are_left_out_and_lines_without_a_time_are_not() ->
     ],
 )
 def test_a_line_says_whose_it_is(text: str, rank: int | None, label: str, separates: int | None) -> None:
-    line = Line(0, 0, text)
+    line = WorkerLine(0, 0, text)
     assert (line.rank, line.label, line.separates) == (rank, label, separates)

@@ -10,7 +10,7 @@ import pytest
 
 from trainmaster.client import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
 from trainmaster.client.answers import Answer
-from trainmaster.client.history.answers import HistoryAnswers
+from trainmaster.client.history.answers import HistoryAnswers, NoWay
 
 DIRECT = HistoryAnswers("https://history")
 PROXIED = HistoryAnswers("https://cluster", proxied=True)
@@ -42,7 +42,7 @@ FORBIDDEN = status(403, 'services "http:trainmaster-history:" is forbidden: User
         ),
         (PROXIED, NO_SERVICE, NoCluster, "The cluster at https://cluster has no history (there is no service"),
         (PROXIED, status(404, "No job x was recorded"), JobNotFound, "No job x was recorded"),
-        (PROXIED, FORBIDDEN, NotAllowed, "; --history or TRAINMASTER_HISTORY names one elsewhere"),
+        (PROXIED, FORBIDDEN, NoWay, "; --history or TRAINMASTER_HISTORY names one elsewhere"),
     ],
     ids=lambda value: "" if not isinstance(value, str) else value[:30],
 )

@@ -1,0 +1,185 @@
+"""The dashboard's process: it serves until Ctrl-C, and on a laptop says where, or opens the browser there."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import ssl
+import sys
+import webbrowser
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainmaster.cli.history.opening import open_file
+from trainmaster.cli.terminal import say
+from trainmaster.client.errors import ClientError, InvalidRequest
+from trainmaster.client.history import find_history, named_file
+from trainmaster.dashboard.app import Dashboard, Settings, serving
+from trainmaster.dashboard.history import HistoryAccess, HistoryOf, history_at
+from trainmaster.dashboard.launch import CODE_SECONDS, LaunchFile
+
+# Seconds after which a certificate that was renewed in its files is used.
+RELOAD_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Certificate is that of the dashboard's own address, in files."""
+
+    certificate: Path
+    key: Path
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Loads both files. Raises InvalidRequest."""
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            files = f"--tls-cert {self.certificate} and --tls-key {self.key}"
+            raise InvalidRequest(f"{files} are no certificate with its key in PEM: {error}") from error
+
+    async def reload_into(self, context: ssl.SSLContext) -> None:
+        """Loads them again and again: who manages certificates renews the files."""
+        while True:
+            await asyncio.sleep(RELOAD_SECONDS)
+            try:
+                await asyncio.to_thread(self.load_into, context)
+            except ClientError as error:
+                say(f"warning: {error}", error=True)
+
+
+def serve(
+    settings: Settings,
+    host: str,
+    port: int,
+    *,
+    history: str | None = None,
+    certificate: Certificate | None = None,
+    path: str = "/",
+    browser: bool = False,
+) -> None:
+    """Serves until SIGINT or SIGTERM. Raises ClientError.
+
+    `history` is the address of a history, or the path of a copy of its file; None: the cluster's own, where it has one.
+    """
+    if settings.mode == "cluster" and named_file(history) is not None:
+        raise InvalidRequest(f"--history {history} is a file, which says nothing of who may see what: give an address.")
+    # As in `operator run`: almost all that is allocated is decoded JSON, in which there are no cycles.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    asyncio.run(_serve(settings, _history(settings, history), host, port, certificate, path, browser))
+
+
+def _history(settings: Settings, history: str | None) -> HistoryOf:
+    """Returns the history that is shown. Raises ClientError."""
+    file = named_file(history)
+    if file is not None:
+        reader = open_file(file)
+
+        async def nothing() -> None:
+            """Closes nothing: the file is open until the process ends."""
+
+        return lambda _: HistoryAccess(reader, nothing)
+    if settings.mode == "laptop" and settings.server.acting_as is None:
+        # An address that can't be one is refused at once.
+        find_history(history, settings.server)
+    return history_at(history)
+
+
+async def _serve(
+    settings: Settings,
+    history: HistoryOf,
+    host: str,
+    port: int,
+    certificate: Certificate | None,
+    path: str,
+    browser: bool,
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        context = None
+        if certificate is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            certificate.load_into(context)
+            reloading = asyncio.create_task(certificate.reload_into(context))
+            stack.callback(reloading.cancel)
+        dashboard = Dashboard(settings, history)
+        try:
+            _, bound = await stack.enter_async_context(serving(dashboard, host, port, tls=context))
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else error
+            raise InvalidRequest(f"{host}:{port} can't be listened on: {why}; give --port") from error
+        if dashboard.launch is None:
+            say(f"Serving jobs of {settings.server.address} on port {bound}", error=True)
+        else:
+            _Opener(dashboard, f"http://127.0.0.1:{bound}", path).start(stack, browser=browser)
+        await stop.wait()
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """_Opener brings a page of a laptop's dashboard to its user."""
+
+    dashboard: Dashboard
+    base: str
+    path: str
+
+    def start(self, stack: AsyncExitStack, *, browser: bool) -> None:
+        """Opens the browser, or says what to open; each Enter gives another address, for each is good for one page."""
+        say(f"The dashboard is at {self.base} until you press Ctrl-C.")
+        if os.environ.get("SSH_CONNECTION"):
+            say(f"From the machine that your browser is on: {forwarding(self.base, os.environ)}")
+        if not (browser and has_browser(os.environ) and self._open(stack)):
+            self.say_address()
+        if sys.stdin.isatty():
+            loop = asyncio.get_running_loop()
+            loop.add_reader(sys.stdin, self._enter)
+            stack.callback(loop.remove_reader, sys.stdin)
+
+    def say_address(self) -> None:
+        """Prints an address that opens the page once."""
+        more = "; Enter gives another one" if sys.stdin.isatty() else ""
+        say(f"Open this within {CODE_SECONDS:g} s, it works once{more}:")
+        say(self._address())
+
+    def _enter(self) -> None:
+        if sys.stdin.readline():
+            self.say_address()
+        else:
+            asyncio.get_running_loop().remove_reader(sys.stdin)
+
+    def _open(self, stack: AsyncExitStack) -> bool:
+        file = LaunchFile(self._address())
+        stack.callback(file.remove)
+        asyncio.get_running_loop().call_later(CODE_SECONDS, file.remove)
+        try:
+            return webbrowser.open(file.path.as_uri())
+        except webbrowser.Error:
+            return False
+
+    def _address(self) -> str:
+        assert self.dashboard.launch is not None
+        return f"{self.base}{self.path}#launch={self.dashboard.launch.new_code()}"
+
+
+def has_browser(environment: Mapping[str, str]) -> bool:
+    """Returns whether a browser may open here: a terminal's own (lynx) would take the terminal."""
+    if environment.get("BROWSER"):
+        return True
+    if environment.get("SSH_CONNECTION"):
+        return False
+    return sys.platform != "linux" or bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+
+
+def forwarding(base: str, environment: Mapping[str, str]) -> str:
+    """Returns the command that makes the address reachable from where somebody came by SSH."""
+    words = environment.get("SSH_CONNECTION", "").split()
+    host = words[2] if len(words) == 4 else "THIS_MACHINE"
+    port = base.rpartition(":")[2]
+    return f"ssh -N -L {port}:127.0.0.1:{port} {environment.get('USER') or 'USER'}@{host}"

@@ -1,0 +1,56 @@
+"""The attempts of a job come from the history, and where there is none from the failures that its status lists.
+
+The status is ahead of the history by a moment, so what it says of an attempt's end counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainmaster.api.v1alpha1.status import Failure
+from trainmaster.client.job import TrainingJob
+from trainmaster.wire.values import whole
+
+Attempt = dict[str, Any]
+
+
+def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Attempt]:
+    """Returns the attempts, oldest first. What nobody knows is None."""
+    found = {number: dict(one) for one in recorded if (number := whole(one.get("attempt"))) is not None}
+    for failure in job.status.failures:
+        ended = found.setdefault(failure.attempt, _unknown(failure.attempt))
+        ended["endedAt"] = failure.failed_at
+        ended["outcome"] = "Failed" if failure.counted else "Disrupted"
+        ended["failure"] = failure.model_dump(by_alias=True, exclude_none=True)
+    current = job.status.attempt
+    if current > 0:
+        failed = _failure_of(job, current)
+        newest = found.setdefault(current, _unknown(current))
+        newest["startedAt"] = job.status.attempt_start_time or newest["startedAt"]
+        if failed is None:
+            newest["outcome"] = _outcome(job)
+            newest["endedAt"] = job.status.completion_time
+        progress = job.status.progress
+        if progress is not None and progress.attempt == current and progress.step is not None:
+            newest["lastStep"] = progress.step
+    ordered = [found[number] for number in sorted(found)]
+    for before, one in zip([None, *ordered], ordered, strict=False):
+        if one["startedAt"] is None:
+            # It began when the one before it was over, or a moment later.
+            one["startedAt"] = job.status.start_time if before is None else before["endedAt"]
+    return ordered
+
+
+def _failure_of(job: TrainingJob, attempt: int) -> Failure | None:
+    return next((failure for failure in job.status.failures if failure.attempt == attempt), None)
+
+
+def _outcome(job: TrainingJob) -> str:
+    """Returns how the current attempt, of which no failure is known, ended or stands."""
+    return job.phase if job.finished or job.phase == "Suspended" else "Running"
+
+
+def _unknown(attempt: int) -> Attempt:
+    known = {"attempt": attempt, "outcome": "Running", "workers": []}
+    return {**dict.fromkeys(("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep")), **known}

@@ -1,0 +1,217 @@
+"""A job's page: the job as it goes, its ranks, its output, what was kept of it, and the few things that may be done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, running_pod
+from tests.processes.dashboard.test_list import dashboard
+from trainmaster.client import JobNotFound, NoCluster
+from trainmaster.client.server import Server
+from trainmaster.dashboard import job_page, logs
+from trainmaster.dashboard.history import HistoryAccess
+
+FAILURE = {
+    "attempt": 1,
+    "reason": "OOMKilled",
+    "message": "rank 1 was killed for memory\nand more",
+    "failedAt": "2026-11-26T01:00:30Z",
+}
+METRICS = "\n".join(
+    f'trainmaster_{name}{{job="bert",worker="0",rank="{rank}"}} {value}'
+    for rank in (0, 1)
+    for name, value in (("step", 7), ("loss", 0.5), ("step_seconds", 0.1 + rank))
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_page, "PODS_SECONDS", 0.05)
+    monkeypatch.setattr("trainmaster.dashboard.figures.SECONDS", 0.05)
+    monkeypatch.setattr(logs, "BATCH_SECONDS", 0.01)
+
+
+def training(**rights: frozenset[tuple[str, str, str]]) -> FakeApi:
+    api = FakeApi(rights, metrics=METRICS)
+    api.put(job("bert", startTime="2026-11-26T01:00:01Z", attemptStartTime="2026-11-26T01:00:02Z"))
+    api.pods = [running_pod(0)]
+    return api
+
+
+async def test_a_job_is_followed_with_its_pods_ranks_and_attempts_until_it_is_deleted() -> None:
+    api = training(alice=VIEW)
+    async with dashboard(api) as client, client.live("/api/jobs/team/bert", "alice") as page:
+        first = await page.next("job")
+        assert first["live"] and first["row"]["name"] == "bert" and first["spec"] == {"workers": 2}
+        assert (await page.next("attempts"))[0]["startedAt"] == "2026-11-26T01:00:02Z"
+        assert (await page.next("pods"))[0]["node"] == "node-0"
+        ranks = await page.next("ranks", why=None)
+        assert [(one["rank"], one["step"], one["stepSeconds"]) for one in ranks["ranks"]] == [(0, 7, 0.1), (1, 7, 1.1)]
+        api.put(job("bert", attempt=2, restarts=1, failures=[FAILURE], phase="Restarting"))
+        assert (await page.next("job"))["row"]["failure"] == "rank 1 was killed for memory"
+        attempts = await page.next("attempts")
+        assert [(one["attempt"], one["outcome"]) for one in attempts] == [(1, "Failed"), (2, "Running")]
+        assert attempts[0]["failure"]["reason"] == "OOMKilled"
+        _, series = await client.get("/api/jobs/team/bert/series", "alice")
+        assert series["step"][0] == 7 and series["slowestStepSeconds"][0] == 1.1
+        _, heat = await client.get("/api/jobs/team/bert/heat?columns=1", "alice")
+        assert (heat["ranks"], heat["values"]) == ([0, 1], [[0.1, 1.1]])
+        status, text = await client.get("/api/jobs/team/bert/export?format=csv", "alice")
+        assert status == 200 and text.startswith("at,attempt,step,loss,")
+        api.delete("bert")
+        assert (await page.end())[-1] == ("gone", {})
+
+
+async def test_who_may_not_ask_the_agents_is_told_so_and_sees_nothing_that_others_asked() -> None:
+    api = training(alice=VIEW, carol=VIEW - {("get", "pods/proxy", "")})
+    async with dashboard(api) as client, client.live("/api/jobs/team/bert", "alice") as alices:
+        await alices.next("ranks", why=None)
+        async with client.live("/api/jobs/team/bert", "carol") as page:
+            ranks = await page.next("ranks")
+            assert not ranks["ranks"] and "may not get pods/proxy in namespace team" in ranks["why"]
+        assert (await client.get("/api/jobs/team/bert/series", "carol"))[0] == 403
+
+
+async def test_a_job_that_isnt_there_is_a_sentence() -> None:
+    async with dashboard(training(alice=VIEW)) as client:
+        assert await client.get("/api/jobs/team/none", "alice") == (
+            404,
+            {"sentence": "There is no job none in namespace team."},
+        )
+        status, answer = await client.get("/api/jobs/team/bert?uid=uid-before", "alice")
+        assert status == 404 and "another one has its name now" in answer["sentence"]
+        assert (await client.get("/api/history/jobs", "alice"))[0] == 404
+
+
+async def test_logs_of_all_ranks_come_as_they_are_printed() -> None:
+    api = training(alice=VIEW)
+    api.pods = [running_pod(0), running_pod(1)]
+    for worker in (0, 1):
+        api.say(f"bert-{worker}", "--- attempt 1 ---")
+        api.say(f"bert-{worker}", f"[rank {worker}]: begins </script>")
+    async with dashboard(api) as client:
+        async with client.live("/api/jobs/team/bert/logs?follow=1", "alice") as page:
+            found: list[Any] = []
+            while len(found) < 4:
+                found += await page.next("lines")
+            assert [(line["worker"], line["rank"], line["text"]) for line in found if line["rank"] is not None] == [
+                (0, 0, "begins </script>"),
+                (1, 1, "begins </script>"),
+            ]
+            api.say("bert-1", "[rank 1]: steps")
+            (line,) = await page.next("lines")
+            assert (line["rank"], line["text"]) == (1, "steps") and line["at"] > 1.7e9
+        async with client.live("/api/jobs/team/bert/logs?rank=1", "alice") as page:
+            events = await page.end()
+            assert [line["text"] for name, lines in events if name == "lines" for line in lines] == [
+                "begins </script>",
+                "steps",
+            ]
+            assert events[-1] == ("end", {})
+
+
+async def test_only_who_may_change_the_job_suspends_it() -> None:
+    api = training(alice=EDIT, carol=VIEW)
+    async with dashboard(api) as client:
+        status, answer = await client.post("/api/jobs/team/bert/suspend", "carol")
+        assert status == 403 and f'cannot patch resource "{JOBS}"' in answer["sentence"]
+        assert api.objects["team", "bert"]["spec"] == {"workers": 2}
+        assert await client.post("/api/jobs/team/bert/suspend", "alice") == (
+            200,
+            {"sentence": "Job bert is to be suspended: its ranks save a checkpoint first."},
+        )
+        assert api.objects["team", "bert"]["spec"]["runPolicy"] == {"suspend": True}
+        assert (await client.post("/api/jobs/team/bert/resume", "alice"))[0] == 200
+        assert (await client.post("/api/jobs/team/bert/restart", "alice"))[0] == 200
+        assert "trainmaster.dev/restart" in api.objects["team", "bert"]["metadata"]["annotations"]
+
+
+ATTEMPT = {
+    **dict.fromkeys(("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep")),
+    **{"attempt": 1, "outcome": "Failed", "runningAt": "2026-11-26T01:00:03Z", "workers": [{"worker": 0}]},
+}
+
+
+class History:
+    """A history that has one job, and knows its viewer by the server that they reach."""
+
+    def __init__(self, server: Server) -> None:
+        self.authorization, self.closed = server.authorization(), False
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def jobs(self, namespace: str | None = None, *, limit: int = 500) -> dict[str, Any]:
+        if self.authorization != "Bearer alice":
+            raise NoCluster("There is none.")
+        return {"kind": "RecordedJobList", "items": [{"name": "gone"}]}
+
+    async def job(self, namespace: str, name: str, *, uid: str | None = None) -> dict[str, Any]:
+        if name not in ("gone", "bert"):
+            raise JobNotFound("The history has no such job.")
+        return {"job": job("gone", phase="Failed"), "attempts": [ATTEMPT]}
+
+    async def series(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"kind": "Series", "at": [1.0], "attempt": [1], "loss": [0.5], "timeSpent": {"productive": [2.0]}}
+
+    async def heat(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"kind": "RankHeat", "at": [1.0], "ranks": [0], "workers": [0], "values": [[0.75]]}
+
+    async def evidence(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"items": [{"attempt": 1}]}
+
+    async def logs(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"items": [{"worker": 1, "lines": ["[rank 1]: last words"], "times": [1_000], "cut": False}]}
+
+
+async def test_what_the_history_has_is_shown_also_of_a_job_that_is_gone() -> None:
+    made: list[History] = []
+
+    def history_of(server: Server) -> HistoryAccess:
+        made.append(History(server))
+        return HistoryAccess(made[-1], made[-1].close)
+
+    api = training(alice=VIEW, carol=VIEW - {("get", "pods/proxy", "")})
+    async with dashboard(api, history_of=history_of) as client:
+        assert (await client.get("/api/viewer", "alice"))[1]["history"] is True
+        assert (await client.get("/api/viewer", "carol"))[1]["history"] is False
+        assert await client.get("/api/history/jobs", "alice") == (200, {"items": [{"name": "gone"}]})
+        async with client.live("/api/jobs/team/gone", "alice") as page:
+            found = await page.next("job")
+            assert (found["live"], found["row"]["phase"]) == (False, "Failed")
+            assert await page.next("attempts") == [ATTEMPT]
+        async with client.live("/api/jobs/team/gone/logs?follow=1", "alice") as page:
+            assert await page.next("lines") == [{"at": 1.0, "worker": 1, "rank": 1, "text": "last words"}]
+        assert await client.get("/api/jobs/team/gone/evidence", "alice") == (200, {"items": [{"attempt": 1}]})
+        assert "phase" not in (await client.get("/api/jobs/team/gone/manifest", "alice"))[1]
+        _, text = await client.get("/api/jobs/team/gone/export", "alice")
+        assert text.splitlines() == ["at,attempt,loss,timeSpent.productive", "1.0,1,0.5,2.0"]
+        assert await client.get("/api/jobs/team/never/evidence", "alice") == (
+            404,
+            {"sentence": "There is no job never in namespace team."},
+        )
+        # Who may not ask the agents sees what was recorded of the ranks.
+        async with client.live("/api/jobs/team/bert", "carol") as page:
+            ranks = await page.next("ranks", why=None)
+            assert [(one["rank"], one["stepSeconds"], one["step"]) for one in ranks["ranks"]] == [(0, 0.75, None)]
+            attempts = [data[0] for name, data in page.events if name == "attempts"]
+            while not any(attempt["runningAt"] for attempt in attempts):
+                attempts = await page.next("attempts")
+    assert made and all(history.closed for history in made)
+
+
+async def test_what_is_asked_once() -> None:
+    api = training(alice=VIEW)
+    api.objects["team", "bert"]["metadata"]["managedFields"] = [{"manager": "x"}]
+    async with dashboard(api) as client:
+        status, why = await client.get("/api/jobs/team/bert/why", "alice")
+        assert status == 200 and why["name"] == "bert" and why["sentence"]
+        status, manifest = await client.get("/api/jobs/team/bert/manifest", "alice")
+        assert status == 200 and "workers: 2" in manifest
+        assert "managedFields" not in manifest and "status" not in manifest
+        assert await client.get("/api/jobs/team/bert/evidence", "alice") == (200, {"items": []})
+        for wrong in ("heat?figure=x", "heat?columns=-1", "series?from=x", "logs?rank=1e3", "heat?columns=9999999"):
+            status, answer = await client.get(f"/api/jobs/team/bert/{wrong}", "alice")
+            assert status == 400 and answer["sentence"], wrong

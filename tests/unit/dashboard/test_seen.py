@@ -1,0 +1,108 @@
+"""What was seen of a job is a few hundred samples however long it runs, in the shapes of the history's answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.processes.dashboard.fake_api import job
+from trainmaster.client import RankMetrics, TrainingJob
+from trainmaster.dashboard.attempts import attempts_of
+from trainmaster.dashboard.seen import MOST_JOBS, MOST_RANKS, MOST_SAMPLES, SERIES, Seen
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1_000.0]
+    monkeypatch.setattr("trainmaster.dashboard.seen.time.time", lambda: now[0])
+    return now
+
+
+def look(of: Seen, clock: list[float], seconds: float, ranks: list[RankMetrics], **status: Any) -> None:
+    """Sees the job some seconds later."""
+    clock[0] += seconds
+    of.add(TrainingJob.of(job("bert", **status)), ranks)
+
+
+def test_hours_are_some_hundred_samples_evenly_from_the_beginning_to_now(clock: list[float]) -> None:
+    made = Seen()
+    for step in range(10_000):
+        look(made, clock, 2.0, [RankMetrics(0, 0, step=step)])
+    found = made.series("uid-bert", None, None, 10_000)
+    assert MOST_SAMPLES / 4 < len(found["at"]) <= MOST_SAMPLES
+    gaps = [later - sooner for sooner, later in zip(found["at"], found["at"][1:], strict=False)]
+    assert max(gaps) < 4 * min(gaps) and found["at"][0] < 1_010 and clock[0] - found["at"][-1] <= max(gaps)
+    assert len(made.series("uid-bert", None, None, 100)["at"]) <= 100
+    late = made.series("uid-bert", clock[0] - 1_000, None, 10_000)["at"]
+    assert late and min(late) >= clock[0] - 1_000
+
+
+def test_curves_have_what_ranks_and_status_say(clock: list[float]) -> None:
+    made = Seen()
+    ranks = [RankMetrics(rank // 2, rank, step=5, loss=0.5, step_seconds=0.1 * (rank + 1)) for rank in range(3)]
+    spent = {"productive": 3.0, "stall": 1.0}
+    look(made, clock, 2.0, ranks, progress={"step": 4, "furthestStep": 9, "goodput": 0.75}, timeSpent=spent)
+    found = made.series("uid-bert", None, None, 10)
+    assert {name: found[name][0] for name in ("step", "loss", "stepSeconds", "redone", "goodput")} == {
+        **{"step": 5, "loss": 0.5, "stepSeconds": pytest.approx(0.2), "redone": True, "goodput": 0.75}
+    }
+    assert found["slowestStepSeconds"] == [pytest.approx(0.3)] and found["timeSpent"] == {
+        "productive": [3.0],
+        "stall": [1.0],
+    }
+    assert all(len(found[name]) == 1 for name in SERIES)
+
+
+def test_a_heat_map_has_every_rank_that_was_there_at_any_time(clock: list[float]) -> None:
+    made = Seen()
+    look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=0.5), RankMetrics(0, 1)])
+    look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=math.pi), RankMetrics(1, 2, step_seconds=0.25)])
+    found = made.heat("uid-bert", None, None, 10, "stepSeconds")
+    assert (found["ranks"], found["workers"]) == ([0, 1, 2], [0, 0, 1])
+    assert found["values"] == [[0.5, None, None], [3.14159, None, 0.25]]
+    look(made, clock, 2.0, [RankMetrics(0, rank) for rank in range(MOST_RANKS + 7)])
+    found = made.heat("uid-bert", None, None, 10, "gradNorm")
+    assert (len(found["ranks"]), found["leftOut"]) == (MOST_RANKS, 7)
+
+
+def test_only_the_jobs_that_were_looked_at_last_are_kept(clock: list[float]) -> None:
+    made = Seen()
+    for number in range(MOST_JOBS + 1):
+        made.add(TrainingJob.of(job(f"job-{number}")), [])
+    assert made.series("uid-job-0", None, None, 10)["at"] == []
+    assert made.series(f"uid-job-{MOST_JOBS}", None, None, 10)["at"]
+
+
+def failure(attempt: int, at: str, **more: Any) -> dict[str, Any]:
+    return {"attempt": attempt, "reason": "Error", "failedAt": at, **more}
+
+
+def test_attempts_are_made_of_failures_where_there_is_no_history() -> None:
+    of = TrainingJob.of(
+        job(
+            "bert",
+            attempt=3,
+            startTime="T0",
+            attemptStartTime="T4",
+            progress={"attempt": 3, "step": 7},
+            failures=[failure(2, "T3", counted=False), failure(1, "T1")],
+        )
+    )
+    found = attempts_of(of)
+    assert [(one["attempt"], one["startedAt"], one["endedAt"], one["outcome"]) for one in found] == [
+        (1, "T0", "T1", "Failed"),
+        (2, "T1", "T3", "Disrupted"),
+        (3, "T4", None, "Running"),
+    ]
+    assert found[2]["lastStep"] == 7 and found[0]["failure"]["reason"] == "Error"
+
+
+def test_what_the_status_says_of_an_attempts_end_counts_before_the_history() -> None:
+    recorded = [{**attempts_of(TrainingJob.of(job("bert")))[0], "startedAt": "T0", "runningAt": "T0.5"}]
+    of = TrainingJob.of(job("bert", phase="Failed", failures=[failure(1, "T1")], completionTime="T2"))
+    (one,) = attempts_of(of, recorded)
+    assert (one["startedAt"], one["runningAt"], one["endedAt"], one["outcome"]) == ("T0", "T0.5", "T1", "Failed")
+    (ended,) = attempts_of(TrainingJob.of(job("bert", phase="Succeeded", completionTime="T2")), recorded)
+    assert (ended["outcome"], ended["endedAt"]) == ("Succeeded", "T2")
