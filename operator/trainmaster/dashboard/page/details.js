@@ -1,0 +1,72 @@
+// Tabs that are tables: the workers with their pods, what happened, and the manifest.
+
+import { askText } from "./api.js";
+import { copyButton, h, keyed, save, text } from "./dom.js";
+import { clock, duration, known, median, seconds } from "./format.js";
+
+function table(label, titles, body) {
+  return h("div", { class: "card table-card" }, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
+    h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), body)));
+}
+
+function workers({ openRank }) {
+  const body = h("tbody", {});
+  const none = h("div", { class: "empty", hidden: true }, h("h2", {}, "No pods"), h("p", {}, "The job has none now: it hasn't started, it waits, or it has ended."));
+  const card = table("Workers", ["Worker", "Pod", "Node", "State", "Containers' restarts", "Ranks", "Slowest step", "Message"], body);
+  return {
+    element: h("section", {}, none, card),
+    update: ({ pods, ranks, attempts, live }) => {
+      const shown = pods.length || live ? pods : (attempts.at(-1)?.workers ?? []).map((one) => ({ name: one.pod, worker: one.worker, node: one.node, phase: "", ready: false, restarts: null, message: "" }));
+      none.hidden = shown.length > 0;
+      card.hidden = shown.length === 0;
+      const all = ranks?.ranks ?? [];
+      const middle = median(all.map((one) => one.stepSeconds));
+      keyed(body, shown, (pod) => pod.name, () => h("tr", {}, h("th", { scope: "row" }), h("td", { class: "code" }), h("td", { class: "code" }), h("td", {}), h("td", { class: "number" }), h("td", { class: "rank-links" }), h("td", { class: "number" }), h("td", {})), (line, pod) => {
+        const mine = all.filter((one) => one.worker === pod.worker);
+        const slowest = mine.map((one) => one.stepSeconds).filter(known).reduce((a, b) => Math.max(a, b), -Infinity);
+        const cells = [pod.worker, pod.name, pod.node, pod.phase && (pod.ready || pod.phase !== "Running" ? pod.phase : "Running, not ready"), pod.restarts, null, Number.isFinite(slowest) ? duration(slowest) : "", pod.message];
+        cells.forEach((cell, at) => at !== 5 && text(line.children[at], cell));
+        line.classList.toggle("slow", Boolean(middle) && slowest > middle * 1.2);
+        keyed(line.children[5], mine, (one) => one.rank, (one) => h("button", { type: "button", class: "link", "aria-label": `Rank ${one.rank}`, onclick: () => openRank(one.rank) }, one.rank), () => {});
+      });
+    },
+  };
+}
+
+function events() {
+  const body = h("tbody", {});
+  const none = h("div", { class: "empty", hidden: true }, h("h2", {}, "No events"), h("p", {}, "Kubernetes keeps events for about an hour."));
+  const card = table("Events", ["Time", "Type", "Reason", "Object", "Message"], body);
+  const at = (event) => (typeof event.at === "number" ? event.at : seconds(event.at));
+  return {
+    element: h("section", {}, none, card),
+    update: (state) => {
+      none.hidden = state.events.length > 0;
+      card.hidden = state.events.length === 0;
+      const shown = state.events.map((event, number) => ({ ...event, number })).sort((a, b) => at(b) - at(a) || b.number - a.number);
+      keyed(body, shown, (event) => `${event.at} ${event.object} ${event.reason} ${event.message}`, () => h("tr", {}, h("td", { class: "nowrap" }), h("td", {}), h("td", {}), h("td", { class: "code" }), h("td", { class: "wide" })), (line, event) => {
+        [clock(at(event)), event.type, event.reason, event.object, event.message].forEach((cell, column) => text(line.children[column], cell));
+        line.classList.toggle("warning", event.type === "Warning");
+      });
+    },
+  };
+}
+
+function manifest({ url, name, signal }) {
+  const pre = h("pre", { class: "manifest", tabindex: 0, "aria-label": "Manifest" });
+  const element = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "Manifest"), h("span", { class: "spring" }),
+    copyButton(() => pre.textContent), h("button", { type: "button", class: "quiet", onclick: () => save(`${name}.yaml`, "text/yaml", pre.textContent) }, "Download")), pre);
+  return {
+    element,
+    shown: async () => {
+      try {
+        text(pre, await askText(url("manifest"), { signal }));
+      } catch (error) {
+        if (!signal.aborted) text(pre, error.message);
+      }
+    },
+    update: () => {},
+  };
+}
+
+export const details = { workers, events, manifest };

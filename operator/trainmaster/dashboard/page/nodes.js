@@ -1,0 +1,61 @@
+// Nodes: which are blamed for failures, which are avoided, and by which jobs.
+
+import { ask } from "./api.js";
+import { attribute, h, icon, keyed, text } from "./dom.js";
+import { UNKNOWN, count, jobPath, known, whole } from "./format.js";
+
+const AGAIN_MS = 10_000;
+
+export function show(main, { viewer, signal }) {
+  document.title = "Nodes · Trainmaster";
+  const body = h("tbody", {});
+  const note = h("p", { class: "note", hidden: true });
+  const summary = h("span", { class: "muted" });
+  const empty = h("section", { class: "empty", hidden: true }, h("h2", {}, "No node stands out"), h("p", {}, "A node is named here when a failure of a job was on it."));
+  const card = h("section", { class: "card table-card" }, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "nodes" },
+    h("thead", {}, h("tr", {}, ["Node", "Ready", "Failures", "Blamed by", "Avoided by", "Accelerators", "Runs now"].map((title) => h("th", { scope: "col" }, title)))), body)));
+  main.append(h("div", { class: "card-head page-head" }, h("h1", {}, "Nodes"), summary), note, empty, card);
+
+  function links(cell, jobs, extra) {
+    keyed(cell, jobs ?? [], (job) => `${job.namespace}/${job.name}`, (job) => h("span", { class: "job-link" }, h("a", { href: jobPath(job.namespace, job.name) }, job.name), h("span", { class: "muted" })),
+      (link, job) => text(link.lastChild, ` ${job.namespace}${extra?.(job) ?? ""}`));
+  }
+
+  function fill(found) {
+    const nodes = [...found.nodes].sort((a, b) => b.failures - a.failures || b.avoidedBy.length - a.avoidedBy.length || (a.name < b.name ? -1 : 1));
+    note.hidden = !found.why;
+    text(note, found.why ?? "");
+    empty.hidden = nodes.length > 0;
+    card.hidden = nodes.length === 0;
+    text(summary, nodes.length ? `${count(nodes.length, "node")}, ${whole(nodes.filter((one) => one.failures).length)} blamed, ${whole(nodes.filter((one) => one.avoidedBy.length).length)} avoided` : "");
+    keyed(body, nodes, (one) => one.name, () => h("tr", {}, h("th", { scope: "row", class: "code" }), h("td", {}), h("td", { class: "number" }), h("td", {}), h("td", {}), h("td", { class: "number" }), h("td", {})), (line, one) => {
+      text(line.children[0], one.name);
+      const ready = one.ready === null ? UNKNOWN : one.ready ? "Ready" : "Not ready";
+      if (line.dataset.ready !== ready) {
+        line.dataset.ready = ready;
+        line.children[1].replaceChildren(h("span", { class: "badge", "data-phase": { Ready: "Succeeded", "Not ready": "Failed" }[ready] ?? "Pending" }, one.ready !== null && icon(one.ready ? "Succeeded" : "Failed"), ready));
+      }
+      text(line.children[2], whole(one.failures));
+      links(line.children[3], one.blamedBy, (job) => ` (${whole(job.failures)})`);
+      links(line.children[4], one.avoidedBy);
+      text(line.children[5], known(one.gpus) ? whole(one.gpus) : UNKNOWN);
+      links(line.children[6], (one.pods ?? []).map((pod) => ({ namespace: pod.namespace, name: pod.job })));
+      attribute(line, "class", one.avoidedBy.length ? "avoided" : null);
+    });
+  }
+
+  async function loop() {
+    const only = viewer.allNamespaces ? "" : `?namespace=${encodeURIComponent(viewer.namespace)}`;
+    while (!signal.aborted) {
+      try {
+        if (!document.hidden) fill(await ask(`/api/nodes${only}`, { signal }));
+      } catch (error) {
+        if (signal.aborted) return;
+        note.hidden = false;
+        text(note, error.message);
+      }
+      await new Promise((done) => setTimeout(done, AGAIN_MS));
+    }
+  }
+  loop();
+}

@@ -1,0 +1,16 @@
+// The first tab: why a job waits, its attempts, where its time went, its curves, and the heat map of its ranks.
+
+import { curves } from "./curves.js";
+import { h } from "./dom.js";
+import { heat } from "./heat.js";
+import { timeline } from "./timeline.js";
+import { timeSpent } from "./time_spent.js";
+import { why } from "./why.js";
+
+export function overview(context) {
+  const parts = [why(context), timeline(context), timeSpent(context), curves(context), heat(context)];
+  return {
+    element: h("div", { class: "cards" }, parts.map((part) => part.element)),
+    update: (state) => parts.forEach((part) => part.update(state)),
+  };
+}
