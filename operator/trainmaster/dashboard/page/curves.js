@@ -3,7 +3,7 @@
 import uPlot from "/page/vendor/uplot.js";
 import { askText } from "./api.js";
 import { attribute, colour, h, onFrame, save, text } from "./dom.js";
-import { clock, clockOnly, duration, figure, known, percent, whole } from "./format.js";
+import { clock, clockOnly, figure, known, percent, stepTime, whole } from "./format.js";
 import { drawn, Series } from "./series.js";
 
 const HEIGHT = 132;
@@ -11,7 +11,7 @@ const AXIS_FONT = "11px system-ui, sans-serif";
 const CHARTS = [
   { title: "Loss", lines: [["loss", "curve"]], say: figure },
   { title: "Samples a second", lines: [["samplesPerSecond", "curve"]], say: figure, zero: true },
-  { title: "Step time", lines: [["stepSeconds", "curve", "median"], ["slowestStepSeconds", "curve-slow", "slowest rank"]], say: duration, zero: true },
+  { title: "Step time", lines: [["stepSeconds", "curve", "median"], ["slowestStepSeconds", "curve-slow", "slowest rank"]], say: stepTime, zero: true },
   { title: "Gradient norm", lines: [["gradNorm", "curve"]], say: figure },
   { title: "Learning rate", lines: [["learningRate", "curve"]], say: figure, zero: true },
   { title: "Goodput", lines: [["goodput", "curve"]], say: (value) => percent(value, 1), range: [0, 1] },

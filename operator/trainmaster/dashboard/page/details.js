@@ -2,17 +2,17 @@
 
 import { askText } from "./api.js";
 import { copyButton, h, keyed, save, text } from "./dom.js";
-import { clock, duration, known, median, seconds } from "./format.js";
+import { clock, known, median, seconds, stepTime } from "./format.js";
 
 function table(label, titles, body) {
   return h("div", { class: "card table-card" }, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
-    h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), body)));
+    h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col", class: title.endsWith("#") ? "number" : "" }, title.replace("#", ""))))), body)));
 }
 
 function workers({ openRank }) {
   const body = h("tbody", {});
   const none = h("div", { class: "empty", hidden: true }, h("h2", {}, "No pods"), h("p", {}, "The job has none now: it hasn't started, it waits, or it has ended."));
-  const card = table("Workers", ["Worker", "Pod", "Node", "State", "Containers' restarts", "Ranks", "Slowest step", "Message"], body);
+  const card = table("Workers", ["Worker", "Pod", "Node", "State", "Containers' restarts#", "Ranks", "Slowest step#", "Message"], body);
   return {
     element: h("section", {}, none, card),
     update: ({ pods, ranks, attempts, live }) => {
@@ -24,9 +24,10 @@ function workers({ openRank }) {
       keyed(body, shown, (pod) => pod.name, () => h("tr", {}, h("th", { scope: "row" }), h("td", { class: "code" }), h("td", { class: "code" }), h("td", {}), h("td", { class: "number" }), h("td", { class: "rank-links" }), h("td", { class: "number" }), h("td", {})), (line, pod) => {
         const mine = all.filter((one) => one.worker === pod.worker);
         const slowest = mine.map((one) => one.stepSeconds).filter(known).reduce((a, b) => Math.max(a, b), -Infinity);
-        const cells = [pod.worker, pod.name, pod.node, pod.phase && (pod.ready || pod.phase !== "Running" ? pod.phase : "Running, not ready"), pod.restarts, null, Number.isFinite(slowest) ? duration(slowest) : "", pod.message];
+        const slow = middle && slowest > middle * 1.2;
+        const cells = [pod.worker, pod.name, pod.node, pod.phase && (pod.ready || pod.phase !== "Running" ? pod.phase : "Running, not ready"), pod.restarts, null, Number.isFinite(slowest) ? `${slow ? `${(slowest / middle).toFixed(1)} × the median: ` : ""}${stepTime(slowest)}` : "", pod.message];
         cells.forEach((cell, at) => at !== 5 && text(line.children[at], cell));
-        line.classList.toggle("slow", Boolean(middle) && slowest > middle * 1.2);
+        line.children[6].classList.toggle("slow", Boolean(slow));
         keyed(line.children[5], mine, (one) => one.rank, (one) => h("button", { type: "button", class: "link", "aria-label": `Rank ${one.rank}`, onclick: () => openRank(one.rank) }, one.rank), () => {});
       });
     },

@@ -54,6 +54,9 @@ export function duration(seconds) {
   return rest ? `${count} ${units[first][1]} ${rest} ${units[first + 1][1]}` : `${count} ${units[first][1]}`;
 }
 
+/** The time of a step: 0.632 s, 1.17 s, so that ranks compare. */
+export const stepTime = (value) => (!known(value) || value >= 100 ? duration(value) : value < 0.01 ? `${figure(value * 1000)} ms` : `${value.toPrecision(3)} s`);
+
 /** Seconds since the epoch of an RFC 3339 time; null where it is none. */
 export function seconds(time) {
   const at = typeof time === "string" ? Date.parse(time) / 1000 : NaN;
@@ -69,7 +72,11 @@ export function clock(at) {
 
 export const clockOnly = (at) => CLOCK.format(new Date(at * 1000));
 
-export const ago = (at) => (known(at) ? duration(Math.max(1, Math.floor(Date.now() / 1000 - at))) : UNKNOWN);
+/** How old something is, in its largest unit where that is ten or more: 3 h 9 min, 15 h, 10 d. */
+export function ago(at) {
+  const words = known(at) ? duration(Math.max(10, Math.floor(Date.now() / 1000 - at))) : UNKNOWN;
+  return /^\d\d/.test(words) ? words.split(" ", 2).join(" ") : words;
+}
 
 export const count = (number, one, many = `${one}s`) => `${whole(number)} ${number === 1 ? one : many}`;
 
@@ -94,9 +101,9 @@ export function median(values) {
 /** A failure in words: who failed first, how, and where. */
 export function culprit(failure) {
   const who = known(failure.rank) ? `rank ${failure.rank}` : known(failure.worker) ? `worker ${failure.worker}` : null;
-  const how = [failure.reason, who && `of ${who}`].filter(Boolean).join(" ");
-  const code = known(failure.exitCode) ? `, exit code ${failure.exitCode}` : "";
-  return `${how}${code}${failure.node ? ` on ${failure.node}` : ""}`;
+  const place = [who, failure.node && `on ${failure.node}`].filter(Boolean).join(" ");
+  const code = known(failure.exitCode) && `exit code ${failure.exitCode}`;
+  return [failure.reason ?? "Failed", [place, code].filter(Boolean).join(", ")].filter(Boolean).join(": ");
 }
 
 export const firstLine = (message) => (message ?? "").split("\n", 1)[0];

@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { badge, setBadge, share } from "./columns.js";
 import { announce, attribute, h, text } from "./dom.js";
-import { UNKNOWN, clock, duration, figure, known, percent, seconds, whole } from "./format.js";
+import { UNKNOWN, clock, count, duration, figure, known, percent, seconds, whole } from "./format.js";
 
 const ACTIONS = {
   suspend: ["Suspend", "Its ranks save a checkpoint and stop, and its pods give their nodes back. Resume goes on from there."],
@@ -29,8 +29,8 @@ export function header({ namespace, name, url, signal }) {
       h("div", { class: "title-line" }, h("h1", {}, name), phase, reason),
       h("div", { class: "actions" }, Object.values(buttons))),
     said,
-    h("div", { class: "progress-line" }, track),
-    h("dl", { class: "facts" }, fact("progress", "Progress"), fact("eta", "Time left"), fact("speed", "Speed"), fact("loss", "Loss"),
+    h("dl", { class: "facts" }, h("div", { class: "fact progress" }, h("dt", {}, "Progress"), h("dd", {},
+      (facts.progress = h("span", { class: "value" })), track, (facts.progressMore = h("span", { class: "more" })))), fact("eta", "Time left"), fact("speed", "Speed"), fact("loss", "Loss"),
       fact("goodput", "Goodput"), fact("attempt", "Attempt"), fact("workers", "Workers")),
     dialog);
 
@@ -78,7 +78,7 @@ export function header({ namespace, name, url, signal }) {
       speed: [known(row.samplesPerSecond) ? `${figure(row.samplesPerSecond)}/s` : UNKNOWN, "samples"],
       loss: [figure(row.loss), known(status.progress?.epoch) ? `epoch ${figure(status.progress.epoch)}` : ""],
       goodput: [percent(row.goodput, 1), "of its time in new steps"],
-      attempt: [row.attempt ? whole(row.attempt) : UNKNOWN, `${row.restarts} of ${spec.failurePolicy?.maxRestarts ?? UNKNOWN} restarts${row.disruptions ? `, ${row.disruptions} disruption${row.disruptions === 1 ? "" : "s"}` : ""}`],
+      attempt: [row.attempt ? whole(row.attempt) : UNKNOWN, restarts(row, spec)],
       workers: [known(row.running) ? `${whole(row.running)}/${whole(row.desired)}` : UNKNOWN, ranks(spec)],
     };
     for (const [id, [value, more]] of Object.entries(figures)) {
@@ -95,7 +95,13 @@ function left(row, ended) {
   const to = seconds(row.completedAt);
   if (ended && known(from) && known(to)) return [duration(to - from), `ended ${clock(to)}`];
   if (row.phase !== "Running" || !known(row.etaSeconds)) return [UNKNOWN, known(from) ? `since ${clock(from)}` : "not started"];
-  return [duration(row.etaSeconds), `until ${clock(Date.now() / 1000 + row.etaSeconds)}`];
+  return [duration(row.etaSeconds), `until ${clock(Date.now() / 1000 + row.etaSeconds).replace(/:\d\d$/, "")}`];
+}
+
+function restarts(row, spec) {
+  const most = spec.failurePolicy?.maxRestarts;
+  const counted = `${whole(row.restarts)}${known(most) ? ` of ${whole(most)}` : ""} restarts`;
+  return row.disruptions ? `${counted}, ${count(row.disruptions, "disruption")}` : counted;
 }
 
 function ranks(spec) {

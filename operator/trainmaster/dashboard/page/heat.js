@@ -3,10 +3,10 @@
 
 import { ask } from "./api.js";
 import { announce, attribute, h, icon, keyed, onFrame, text } from "./dom.js";
-import { clockOnly, count, duration, figure, known, median, whole } from "./format.js";
+import { clockOnly, count, figure, known, median, stepTime, whole } from "./format.js";
 import { column, domain, draw, layout, ramp } from "./heat_drawing.js";
 
-const FIGURES = { stepSeconds: ["Step time", duration], gradNorm: ["Gradient norm", figure], loss: ["Loss", figure] };
+const FIGURES = { stepSeconds: ["Step time", stepTime], gradNorm: ["Gradient norm", figure], loss: ["Loss", figure] };
 const COLUMNS = 240;
 const FASTEST_MS = 5000;
 // A rank that takes so many times the median of all ranks' is named; the median of its newest columns counts.
@@ -85,7 +85,7 @@ export function heat(context) {
       straggler.dataset.rank = slow.rank;
       straggler.replaceChildren(icon("warning"), h("span", {}), h("button", { type: "button", class: "quiet", onclick: () => openRank(slow.rank) }, `Open rank ${slow.rank}`));
     }
-    if (slow) text(straggler.children[1], `Rank ${slow.rank} (worker ${slow.worker}) takes ${duration(slow.newest)} a step, ${slow.times.toFixed(1)} times the median of all ranks.`);
+    if (slow) text(straggler.children[1], `Rank ${slow.rank} (worker ${slow.worker}) takes ${stepTime(slow.newest)} a step, ${slow.times.toFixed(1)} times the median of all ranks.`);
     if (table.open) fillTable(ranks);
   }
 
@@ -115,7 +115,7 @@ export function heat(context) {
     keyed(body, ranks.slice(0, IN_TABLE), (one) => one.rank, (one) => h("tr", {}, h("th", { scope: "row" }, h("button", { type: "button", class: "link", onclick: () => openRank(one.rank) }, `Rank ${one.rank}`)), [1, 2, 3, 4, 5].map((at) => h("td", { class: at > 1 ? "number" : "" }))), (line, one) => {
       const cells = [one.worker, say()(one.newest), say()(one.median), say()(one.highest), one.times ? `${one.times.toFixed(2)} ×` : ""];
       cells.forEach((cell, at) => text(line.children[at + 1], cell));
-      line.classList.toggle("slow", isTime() && one.times >= STRAGGLES);
+      line.lastChild.classList.toggle("slow", isTime() && one.times >= STRAGGLES);
     });
   }
 

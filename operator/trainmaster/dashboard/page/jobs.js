@@ -44,8 +44,8 @@ export function show(main, { viewer, signal, go }) {
   main.append(
     h("h1", { class: "visually-hidden" }, "Jobs"),
     h("div", { class: "filters" },
-      h("div", { class: "search" }, icon("search"), search), namespaces, sorts, chips,
-      viewer.history && h("label", { class: "switch" }, withDeleted, "with deleted jobs")),
+      h("div", { class: "search" }, icon("search"), search), namespaces, sorts,
+      viewer.history && h("label", { class: "switch" }, withDeleted, "with deleted jobs"), chips),
     note, table, empty);
 
   const rows = new Rows({ host, height: PHONE.matches ? PHONE_ROW : ROW, key: (row) => row.uid, make: makeRow, fill: fillRow });

@@ -13,7 +13,7 @@ export function show(main, { viewer, signal }) {
   const summary = h("span", { class: "muted" });
   const empty = h("section", { class: "empty", hidden: true }, h("h2", {}, "No node stands out"), h("p", {}, "A node is named here when a failure of a job was on it."));
   const card = h("section", { class: "card table-card" }, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "nodes" },
-    h("thead", {}, h("tr", {}, ["Node", "Ready", "Failures", "Blamed by", "Avoided by", "Accelerators", "Runs now"].map((title) => h("th", { scope: "col" }, title)))), body)));
+    h("thead", {}, h("tr", {}, ["Node", "State", "Failures", "Blamed by", "Avoided by", "Accelerators", "Runs now"].map((title, at) => h("th", { scope: "col", class: at === 2 || at === 5 ? "number" : "" }, title)))), body)));
   main.append(h("div", { class: "card-head page-head" }, h("h1", {}, "Nodes"), summary), note, empty, card);
 
   function links(cell, jobs, extra) {
@@ -33,9 +33,9 @@ export function show(main, { viewer, signal }) {
       const ready = one.ready === null ? UNKNOWN : one.ready ? "Ready" : "Not ready";
       if (line.dataset.ready !== ready) {
         line.dataset.ready = ready;
-        line.children[1].replaceChildren(h("span", { class: "badge", "data-phase": { Ready: "Succeeded", "Not ready": "Failed" }[ready] ?? "Pending" }, one.ready !== null && icon(one.ready ? "Succeeded" : "Failed"), ready));
+        line.children[1].replaceChildren(h("span", { class: "badge", "data-phase": one.ready === false ? "Failed" : "Suspended" }, one.ready !== null && icon(one.ready ? "Succeeded" : "Failed"), ready));
       }
-      text(line.children[2], whole(one.failures));
+      text(line.children[2], one.failures ? whole(one.failures) : "");
       links(line.children[3], one.blamedBy, (job) => ` (${whole(job.failures)})`);
       links(line.children[4], one.avoidedBy);
       text(line.children[5], known(one.gpus) ? whole(one.gpus) : UNKNOWN);

@@ -9,8 +9,9 @@ import { why } from "./why.js";
 
 export function overview(context) {
   const parts = [why(context), timeline(context), timeSpent(context), curves(context), heat(context)];
+  const [reasons, attempts, spent, ...charts] = parts.map((part) => part.element);
   return {
-    element: h("div", { class: "cards" }, parts.map((part) => part.element)),
+    element: h("div", { class: "cards" }, reasons, h("div", { class: "beside" }, attempts, spent), charts),
     update: (state) => parts.forEach((part) => part.update(state)),
   };
 }

@@ -2,12 +2,12 @@
 
 import { ask } from "./api.js";
 import { attribute, copyButton, h, icon, keyed, text } from "./dom.js";
-import { clock, duration, figure, known, median, seconds, whole } from "./format.js";
+import { clock, duration, figure, known, median, seconds, stepTime, whole } from "./format.js";
 import { LogView } from "./logs.js";
 
 const FIGURES = [
   ["step", "Step", whole],
-  ["stepSeconds", "Step time", duration],
+  ["stepSeconds", "Step time", stepTime],
   ["samplesPerSecond", "Samples a second", figure],
   ["loss", "Loss", figure],
   ["gradNorm", "Gradient norm", figure],
@@ -73,9 +73,10 @@ export function rankDrawer(context, closed) {
     button.hidden = !live || gone || row.phase !== "Running";
     keyed(figures, mine ? FIGURES : [], ([id]) => id, ([, name]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }), h("td", { class: "number muted" })), (line, [id, , say]) => {
       const middle = median(all.map((one) => one[id]));
-      text(line.children[1], say(mine[id]));
+      const slow = id === "stepSeconds" && middle && mine[id] > middle * 1.2;
+      text(line.children[1], slow ? `${(mine[id] / middle).toFixed(1)} × the median: ${say(mine[id])}` : say(mine[id]));
       text(line.children[2], say(middle));
-      attribute(line, "class", id === "stepSeconds" && middle && mine[id] > middle * 1.2 ? "slow" : null);
+      attribute(line.children[1], "class", slow ? "number slow" : "number");
     });
   }
 

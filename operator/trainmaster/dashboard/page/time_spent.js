@@ -6,9 +6,11 @@ import { CATEGORIES, duration, known, percent } from "./format.js";
 export function timeSpent() {
   const bar = h("div", { class: "spent-bar", "aria-hidden": "true" });
   const legend = h("ul", { class: "spent-legend" });
+  const meanings = h("dl", { class: "meanings" });
   const sentence = h("span", { class: "muted" });
   const element = h("section", { class: "card spent", "aria-labelledby": "spent-title" },
-    h("div", { class: "card-head" }, h("h2", { id: "spent-title" }, "Where every second went"), sentence), bar, legend);
+    h("div", { class: "card-head" }, h("h2", { id: "spent-title" }, "Where every second went"), sentence), bar, legend,
+    h("details", {}, h("summary", { class: "muted" }, "What the words mean"), meanings));
 
   function update({ status, row }) {
     const spent = Object.keys(CATEGORIES).map((name) => ({ name, seconds: status.timeSpent?.[name] ?? 0 })).filter((one) => one.seconds > 0);
@@ -23,12 +25,13 @@ export function timeSpent() {
       text(part.firstChild, share(one) > 0.07 ? `${one.name} ${percent(share(one))}` : "");
     });
     keyed(legend, spent, (one) => one.name,
-      (one) => h("li", { title: CATEGORIES[one.name] }, h("span", { class: "swatch", "data-category": one.name }), h("span", { class: "category" }, one.name),
-        h("span", { class: "amount" }), h("span", { class: "amount muted" }), h("span", { class: "meaning muted" }, CATEGORIES[one.name])),
+      (one) => h("li", {}, h("span", { class: "swatch", "data-category": one.name }), h("span", { class: "category" }, one.name),
+        h("span", { class: "amount" }), h("span", { class: "amount muted" })),
       (item, one) => {
         text(item.children[2], duration(one.seconds));
         text(item.children[3], percent(share(one), 1));
       });
+    keyed(meanings, spent, (one) => one.name, (one) => h("div", {}, h("dt", {}, one.name), h("dd", {}, CATEGORIES[one.name])), () => {});
   }
 
   return { element, update };
