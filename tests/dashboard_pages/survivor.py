@@ -113,8 +113,8 @@ def series(born: float, now: float, since: float, points: int) -> dict[str, Any]
     )
     found: dict[str, Any] = {name: [] for name in ("at", "attempt", "step", *names)}
     furthest = 0
-    age = every
-    while age < now - born:
+    # The newest point is that of now, so that curves grow while one looks.
+    for age in [*(every * point for point in range(1, int((now - born) / every))), now - born]:
         attempt, step = attempt_at(age), step_at(age)
         if attempt is not None and step is not None:
             times = sorted(step_seconds(rank, age) for rank in range(RANKS))
@@ -125,7 +125,6 @@ def series(born: float, now: float, since: float, points: int) -> dict[str, Any]
                 for name, values in found.items():
                     values.append(mine[name])
             furthest = max(furthest, step)
-        age += every
     return {"kind": "Series", "resolutionSeconds": every, "timeSpent": {}, **found}
 
 

@@ -28,11 +28,11 @@ export const forgetToken = () => sessionStorage.removeItem(KEY);
 
 /** Exchanges the one-time code of a laptop's URL for this tab's key. Raises Refused. */
 export async function launch(code) {
-  const answer = await send("/api/launch", { method: "POST", body: { code } });
+  const answer = await send("/api/launch", { method: "POST", body: { code } }, false);
   setToken((await answer.json()).key);
 }
 
-async function send(path, { method = "GET", body, signal } = {}) {
+async function send(path, { method = "GET", body, signal } = {}, asks = true) {
   const token = sessionStorage.getItem(KEY);
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   if (body) headers["Content-Type"] = "application/json";
@@ -40,7 +40,7 @@ async function send(path, { method = "GET", body, signal } = {}) {
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => ({}));
   const refused = new Refused(said.sentence || `The dashboard answered ${answer.status}.`, answer.status, said.mode);
-  if (answer.status === 401) listeners.unauthorized(refused);
+  if (answer.status === 401 && asks) listeners.unauthorized(refused);
   throw refused;
 }
 

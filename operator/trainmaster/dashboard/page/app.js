@@ -35,6 +35,8 @@ const main = document.getElementById("main");
 let closing = new AbortController();
 let viewer = null;
 let opened = "";
+// Why the code of a laptop's URL was refused, which says more than that there is no key.
+let refusal = null;
 
 /** Returns which view a URL is, with what it is about. */
 function route(url) {
@@ -148,7 +150,8 @@ listen({
   unauthorized: (refused) => {
     closing.abort();
     viewer = null;
-    signIn(main, refused, () => open());
+    signIn(main, refusal ?? refused, () => open());
+    refusal = null;
   },
 });
 
@@ -158,7 +161,7 @@ async function start() {
   if (code) {
     // It is good once; it is gone from the address before anybody can copy it.
     history.replaceState(null, "", location.pathname + location.search);
-    await launch(code).catch((error) => signIn(main, error, () => open()));
+    await launch(code).catch((error) => { refusal = error; });
   }
   await open();
 }

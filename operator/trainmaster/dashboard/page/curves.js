@@ -3,7 +3,7 @@
 import uPlot from "/page/vendor/uplot.js";
 import { askText } from "./api.js";
 import { attribute, colour, h, onFrame, save, text } from "./dom.js";
-import { clock, clockOnly, figure, known, percent, stepTime, whole } from "./format.js";
+import { clock, clockOnly, figure, known, percent, stepTime, tick, whole } from "./format.js";
 import { drawn, Series } from "./series.js";
 
 const HEIGHT = 132;
@@ -11,10 +11,10 @@ const AXIS_FONT = "11px system-ui, sans-serif";
 const CHARTS = [
   { title: "Loss", lines: [["loss", "curve"]], say: figure },
   { title: "Samples a second", lines: [["samplesPerSecond", "curve"]], say: figure, zero: true },
-  { title: "Step time", lines: [["stepSeconds", "curve", "median"], ["slowestStepSeconds", "curve-slow", "slowest rank"]], say: stepTime, zero: true },
+  { title: "Step time", lines: [["stepSeconds", "curve", "median"], ["slowestStepSeconds", "curve-slow", "slowest rank"]], say: stepTime, tick: (value) => `${tick(value)} s`, zero: true },
   { title: "Gradient norm", lines: [["gradNorm", "curve"]], say: figure },
   { title: "Learning rate", lines: [["learningRate", "curve"]], say: figure, zero: true },
-  { title: "Goodput", lines: [["goodput", "curve"]], say: (value) => percent(value, 1), range: [0, 1] },
+  { title: "Goodput", lines: [["goodput", "curve"]], say: (value) => percent(value, 1), tick: (value) => percent(value), range: [0, 1] },
 ];
 
 export function curves(context) {
@@ -83,7 +83,7 @@ export function curves(context) {
   };
 }
 
-function makeChart(grid, { title, lines, say, zero, range }, byStep) {
+function makeChart(grid, { title, lines, say, tick: ticks = tick, zero, range }, byStep) {
   const values = h("span", { class: "reading" });
   const host = h("div", { class: "plot", role: "img" });
   const box = h("figure", { class: "curve" }, h("figcaption", {}, h("span", { class: "curve-title" }, title), values), host);
@@ -101,7 +101,7 @@ function makeChart(grid, { title, lines, say, zero, range }, byStep) {
     scales: { x: { time: !byStep }, y: { range: range ?? ((_, low, high) => bounds(low, high, zero)) } },
     axes: [
       { ...axis, size: 24, space: 64, values: (u, splits) => splits.map((at) => (byStep ? whole(at) : u.scales.x.max - u.scales.x.min > 86_400 ? clock(at) : clockOnly(at).slice(0, u.scales.x.max - u.scales.x.min > 1800 ? 5 : 8))) },
-      { ...axis, size: 52, space: 28, values: (_, splits) => splits.map(say) },
+      { ...axis, size: 52, space: 28, values: (_, splits) => splits.map(ticks) },
     ],
     series: [{}, ...lines.map((one) => line(one)), ...lines.map((one) => line(one, { dash: [3, 3], width: 1, alpha: 0.6 }))],
     hooks: {

@@ -7,10 +7,10 @@ const SVG = "http://www.w3.org/2000/svg";
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value === null || value === undefined) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "style") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
-    else element.setAttribute(name, value === true ? "" : value);
+    else attribute(element, name, value);
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
   return element;
@@ -33,10 +33,14 @@ export function text(element, value) {
   if (element.textContent !== now) element.textContent = now;
 }
 
-/** Sets or removes an attribute where it differs. */
+/** Sets or removes an attribute where it differs. Those of ARIA say "true" and "false", others are there or not. */
 export function attribute(element, name, value) {
-  if (value === null || value === undefined || value === false) element.removeAttribute(name);
-  else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value === true ? "" : String(value));
+  const states = name.startsWith("aria-");
+  if (value === null || value === undefined || (value === false && !states)) element.removeAttribute(name);
+  else {
+    const now = value === true && !states ? "" : String(value);
+    if (element.getAttribute(name) !== now) element.setAttribute(name, now);
+  }
 }
 
 /** Shows `items` in `parent`, one element each, which stays the same while its key does: what has the focus keeps it. */

@@ -45,7 +45,7 @@ function card(one) {
         group.ranks.length > 1 && h("span", { class: "muted" }, `, ${count(group.ranks.length, "rank")} alike`)),
       h("pre", { tabindex: 0 }, group.states[0].text || "No stacks were kept."), copyButton(() => group.states[0].text ?? ""))),
     workers.length > 0 && h("h3", {}, "Workers' reports"),
-    workers.length > 0 && h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Workers' reports" }, h("table", {},
+    workers.length > 0 && h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Workers' reports of attempt ${one.attempt}` }, h("table", {},
       h("thead", {}, h("tr", {}, ["Worker", "State", "Reason", "Rank", "Exit code", "Error"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", {}, workers.map(([worker, report]) => h("tr", {}, h("th", { scope: "row" }, worker),
         [report.state, report.reason, report.rank, report.exitCode, firstLine(report.error)].map((cell) => h("td", {}, String(cell ?? "")))))))),

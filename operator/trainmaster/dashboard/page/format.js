@@ -39,6 +39,9 @@ export function figure(value) {
   return value.toLocaleString("en", { maximumSignificantDigits: 4, minimumSignificantDigits: size ? 3 : 1 });
 }
 
+/** A figure of an axis: 0.5, 10, 3e−4. */
+export const tick = (value) => (value !== 0 && Math.abs(value) < 0.001 ? String(Number(value.toPrecision(2))).replace("e-", "e−") : value.toLocaleString("en", { maximumSignificantDigits: 4 }));
+
 export const percent = (share, digits = 0) => (known(share) ? `${(share * 100).toFixed(digits)} %` : UNKNOWN);
 
 /** Seconds as the two largest units: 4.2 s, 3 min 12 s, 2 h 5 min, 3 d 4 h. */
