@@ -17,6 +17,16 @@ from tests.dashboard_pages import survivor
 from tests.dashboard_pages.fleet import HOSTILE, Fleet, empty_row, stamp
 
 PAGE = Path(__file__).resolve().parents[2] / "operator/trainmaster/dashboard/page"
+MANIFEST = """apiVersion: trainmaster.dev/v1alpha1
+kind: DistributedTrainingJob
+metadata:
+  name: {name}
+spec:
+  workers: 4
+"""
+ABOUT = ("why", "series", "heat", "evidence", "manifest", "export")
+# What a browser is sent, by how its name ends.
+SENT = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -60,7 +70,7 @@ class FakeDashboard:
         self.fleet = Fleet(jobs, time.time())
         self.posted: list[tuple[str, str]] = []
         self.down = False
-        self.history = True
+        self.all_namespaces = self.history = True
         self.cutting = asyncio.Event()
         self.codes = {"once"}
         waits = "is number 1 of 3 in the queue gpu; it needs 32 GPUs, and 24 are free"
@@ -92,7 +102,7 @@ class FakeDashboard:
             web.get("/api/history/jobs", self.recorded),
             web.get("/api/nodes", nodes),
             web.get(job, self.job),
-            *(web.get(f"{job}/{name}", self.about_job) for name in ("why", "series", "heat", "evidence", "manifest", "export")),
+            *(web.get(f"{job}/{name}", self.about_job) for name in ABOUT),
             web.get(f"{job}/logs", self.logs),
             *(web.post(f"{job}/{name}", self.act) for name in ("suspend", "resume", "restart", "stacks")),
         ])  # fmt: skip
@@ -129,15 +139,20 @@ class FakeDashboard:
     async def viewer(self, _: web.Request) -> web.Response:
         """Says who looks."""
         return web.json_response({
-            "mode": "cluster", "user": "alice@example.com", "cluster": "https://k8s.example.com:6443", "namespace": "research",
-            "allNamespaces": True, "history": self.history, "version": "0.1.0",
+            "mode": "cluster", "user": "alice@example.com", "cluster": "https://k8s.example.com:6443",
+            "namespace": "research", "allNamespaces": self.all_namespaces, "history": self.history, "version": "0.1.0",
         })  # fmt: skip
 
     async def jobs(self, request: web.Request) -> web.StreamResponse:
         """Streams the list."""
 
         async def events() -> Events:
-            yield "jobs", {"at": stamp(time.time()), "jobs": list(self.fleet.rows.values())}
+            only = request.query.get("namespace")
+            rows = [row for row in self.fleet.rows.values() if only in (None, row["namespace"])]
+            yield "jobs", {"at": stamp(time.time()), "jobs": rows}
+            while only is not None:
+                await asyncio.sleep(self.seconds)
+                yield "changed", {"at": stamp(time.time()), "rows": [], "gone": []}
             while True:
                 await asyncio.sleep(self.seconds)
                 row = survivor.row(self.born, time.time())
@@ -237,7 +252,7 @@ class FakeDashboard:
                 return web.json_response({"items": survivor.evidence(self.born)})
             case "manifest":
                 return web.Response(
-                    text=f"apiVersion: trainmaster.dev/v1alpha1\nkind: DistributedTrainingJob\nmetadata:\n  name: {row['name']}\nspec:\n  workers: 4\n",
+                    text=MANIFEST.format(name=row["name"]),
                     content_type="text/yaml",
                 )
             case _:
@@ -319,9 +334,10 @@ class FakeDashboard:
 def recorded(name: str, created: float, now: float) -> dict[str, Any]:
     """Returns a RecordedJob that was deleted."""
     return {
-        "uid": f"uid-{name}", "namespace": "speech", "name": name, "createdAt": stamp(created), "startedAt": stamp(created + 20),
-        "endedAt": stamp(created + 9_000), "deletedAt": stamp(now - 3_000), "phase": "Succeeded", "attempt": 4, "restarts": 2,
-        "disruptions": 1, "step": 25_000, "totalSteps": 25_000, "loss": 1.92, "goodput": 0.91, "lastFailure": survivor.FAILURES[1], "result": None,
+        "uid": f"uid-{name}", "namespace": "speech", "name": name, "phase": "Succeeded", "createdAt": stamp(created),
+        "startedAt": stamp(created + 20), "endedAt": stamp(created + 9_000), "deletedAt": stamp(now - 3_000),
+        "attempt": 4, "restarts": 2, "disruptions": 1, "step": 25_000, "totalSteps": 25_000, "loss": 1.92,
+        "goodput": 0.91, "lastFailure": survivor.FAILURES[1], "result": None,
     }  # fmt: skip
 
 
@@ -336,7 +352,11 @@ async def nodes(_: web.Request) -> web.Response:
         found.append({
             "name": name, "failures": failures, "avoidedBy": [mine] if failures > 2 else [],
             "blamedBy": [{**mine, "failures": failures}] if failures else [], "ready": name != "gpu-node-11", "gpus": 8,
-            "pods": [{"namespace": survivor.NAMESPACE, "job": survivor.NAME, "worker": worker} for worker, node in survivor.NODES.items() if node == name],
+            "pods": [
+                {"namespace": survivor.NAMESPACE, "job": survivor.NAME, "worker": worker}
+                for worker, node in survivor.NODES.items()
+                if node == name
+            ],
         })  # fmt: skip
     return web.json_response({"nodes": found, "why": None})
 
@@ -349,10 +369,9 @@ async def page(_: web.Request) -> web.FileResponse:
 async def page_file(request: web.Request) -> web.Response:
     """Answers with a file of the page, which the browser may keep while its ETag is the same."""
     path = (PAGE / request.match_info["path"]).resolve()
-    if PAGE not in path.parents or not path.is_file():
+    if PAGE not in path.parents or path.suffix not in SENT or not path.is_file():
         raise web.HTTPNotFound
     content = path.read_bytes()
-    kind = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}[path.suffix]
-    answer = web.Response(body=content, content_type=kind, charset="utf-8")
+    answer = web.Response(body=content, content_type=SENT[path.suffix], charset="utf-8")
     answer.headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     return answer

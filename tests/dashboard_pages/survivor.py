@@ -32,7 +32,7 @@ FAILURES: dict[int, dict[str, Any]] = {
     2: {
         "reason": "Hung", "worker": 1, "rank": 3, "pod": f"{NAME}-1", "node": "gpu-node-04", "counted": True,
         "recovery": {"seconds": 20.0},
-        "message": "no rank made progress for 300 s: rank 3 (worker 1, pod llama-8b-pretrain-1 on gpu-node-04) reads data, "
+        "message": "no rank made progress for 300 s: rank 3 (worker 1, pod llama-8b-pretrain-1 on gpu-node-04) reads, "
         "the 7 others wait for it in all_reduce",
     },
     3: {
@@ -158,7 +158,8 @@ def row(born: float, now: float, running: bool = True) -> dict[str, Any]:
     mine = figures(0, age)
     last = FAILURES[3]["message"].splitlines()[0]
     return empty_row(UID, NAMESPACE, NAME, "Running", born) | {
-        "attempt": 4, "restarts": 2, "disruptions": 1, "running": 4, "desired": 4, "step": mine["step"], "totalSteps": TOTAL,
+        "attempt": 4, "restarts": 2, "disruptions": 1, "running": 4, "desired": 4, "step": mine["step"],
+        "totalSteps": TOTAL,
         "etaSeconds": (TOTAL - mine["step"]) * (STEP_SECONDS + 0.5), "loss": mine["loss"], "goodput": goodput(age),
         "samplesPerSecond": mine["samplesPerSecond"] * RANKS, "startedAt": stamp(born + 2), "failure": last,
         "failedAt": stamp(born + 9_000), "reason": "AllRanksUp", "queue": "gpu",
@@ -190,8 +191,8 @@ def status(born: float, now: float) -> dict[str, Any]:
     """Returns the job's status, as far as the page reads it."""
     age = now - born
     spent = {
-        "queue": 25.0, "schedule": 20.0, "pull": 70.0, "rendezvous": 40.0, "load": 62.0, "restart": 44.0, "stall": 300.0,
-        "recompute": 575.0, "checkpoint": 96.0, "data": 41.0, "evaluate": 88.0,
+        "queue": 25.0, "schedule": 20.0, "pull": 70.0, "rendezvous": 40.0, "load": 62.0, "restart": 44.0,
+        "stall": 300.0, "recompute": 575.0, "checkpoint": 96.0, "data": 41.0, "evaluate": 88.0,
     }  # fmt: skip
     spent["productive"] = age - sum(spent.values())
     return {"phase": "Running", "timeSpent": spent, "progress": {"epoch": 1.37}, "avoidedNodes": ["gpu-node-07"]}
@@ -234,8 +235,13 @@ def evidence(born: float) -> list[dict[str, Any]]:
     ranks: dict[str, Any] = {}
     for rank in range(RANKS):
         culprit = rank == 3
-        ranks[str(rank)] = {"step": 9_880, "section": "data" if culprit else "train", "silentSeconds": 300 + rank / 10,
-                            "waits": not culprit, "text": READS if culprit else WAITS.replace("0x7f3c", f"0x7f{rank}c")}  # fmt: skip
+        ranks[str(rank)] = {
+            "step": 9_880,
+            "section": "data" if culprit else "train",
+            "silentSeconds": 300 + rank / 10,
+            "waits": not culprit,
+            "text": READS if culprit else WAITS.replace("0x7f3c", f"0x7f{rank}c"),
+        }
     workers = {
         str(worker): {"state": "Failed", "reason": "Hung", "rank": worker * 2, "exitCode": 68, "error": HOSTILE}
         for worker in NODES

@@ -64,7 +64,7 @@ async function open({ moved = false } = {}) {
     else link.removeAttribute("aria-current");
   try {
     viewer ??= await ask("/api/viewer", { signal });
-    text(document.getElementById("where"), [viewer.user, viewer.cluster.replace(/^https?:\/\//, "")].filter(Boolean).join(" · "));
+    text(document.getElementById("where"), [viewer.user, (viewer.cluster ?? "").replace(/^https?:\/\//, "")].filter(Boolean).join(" · "));
     const view = VIEWS[found.name] && (await VIEWS[found.name]());
     if (signal.aborted) return;
     main.replaceChildren();

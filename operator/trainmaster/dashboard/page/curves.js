@@ -2,7 +2,7 @@
 
 import uPlot from "/page/vendor/uplot.js";
 import { askText } from "./api.js";
-import { attribute, colour, h, onFrame, save, text } from "./dom.js";
+import { attribute, button, colour, h, onFrame, save, text } from "./dom.js";
 import { clock, clockOnly, figure, known, percent, stepTime, tick, whole } from "./format.js";
 import { drawn, Series } from "./series.js";
 
@@ -23,11 +23,11 @@ export function curves(context) {
   const note = h("p", { class: "note", hidden: true });
   const by = h("div", { class: "segments", role: "group", "aria-label": "Horizontal axis" });
   for (const [id, title] of [["time", "Time"], ["step", "Steps"]])
-    by.append(h("button", { type: "button", "aria-pressed": id === "time", onclick: () => choose(id), "data-axis": id }, title));
+    by.append(button({ "aria-pressed": id === "time", onclick: () => choose(id), "data-axis": id }, title));
   const key = h("span", { class: "muted curve-key" }, h("span", { class: "swatch redone" }), "steps done again", h("span", { class: "swatch border" }), "new attempt");
   const element = h("section", { class: "card", hidden: true, "aria-labelledby": "curves-title" },
     h("div", { class: "card-head" }, h("h2", { id: "curves-title" }, "Curves"), key, h("span", { class: "spring" }), by,
-      h("button", { type: "button", class: "quiet", onclick: download }, "CSV")), note, grid);
+      button({ class: "quiet", onclick: download }, "CSV")), note, grid);
   const series = new Series(context, onFrame(render));
   let byStep = false;
   let charts = [];

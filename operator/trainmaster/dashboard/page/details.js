@@ -1,18 +1,13 @@
 // Tabs that are tables: the workers with their pods, what happened, and the manifest.
 
 import { askText } from "./api.js";
-import { copyButton, h, keyed, save, text } from "./dom.js";
+import { button, copyButton, h, keyed, save, table, text } from "./dom.js";
 import { clock, known, median, seconds, stepTime } from "./format.js";
-
-function table(label, titles, body) {
-  return h("div", { class: "card table-card" }, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
-    h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col", class: title.endsWith("#") ? "number" : "" }, title.replace("#", ""))))), body)));
-}
 
 function workers({ openRank }) {
   const body = h("tbody", {});
   const none = h("div", { class: "empty", hidden: true }, h("h2", {}, "No pods"), h("p", {}, "The job has none now: it hasn't started, it waits, or it has ended."));
-  const card = table("Workers", ["Worker", "Pod", "Node", "State", "Containers' restarts#", "Ranks", "Slowest step#", "Message"], body);
+  const card = h("div", { class: "card table-card" }, table("Workers", ["Worker", "Pod", "Node", "State", "Containers' restarts#", "Ranks", "Slowest step#", "Message"], body));
   return {
     element: h("section", {}, none, card),
     update: ({ pods, ranks, attempts, live }) => {
@@ -28,7 +23,7 @@ function workers({ openRank }) {
         const cells = [pod.worker, pod.name, pod.node, pod.phase && (pod.ready || pod.phase !== "Running" ? pod.phase : "Running, not ready"), pod.restarts, null, Number.isFinite(slowest) ? `${slow ? `${(slowest / middle).toFixed(1)} × the median: ` : ""}${stepTime(slowest)}` : "", pod.message];
         cells.forEach((cell, at) => at !== 5 && text(line.children[at], cell));
         line.children[6].classList.toggle("slow", Boolean(slow));
-        keyed(line.children[5], mine, (one) => one.rank, (one) => h("button", { type: "button", class: "link", "aria-label": `Rank ${one.rank}`, onclick: () => openRank(one.rank) }, one.rank), () => {});
+        keyed(line.children[5], mine, (one) => one.rank, (one) => button({ class: "link", "aria-label": `Rank ${one.rank}`, onclick: () => openRank(one.rank) }, one.rank), () => {});
       });
     },
   };
@@ -37,7 +32,7 @@ function workers({ openRank }) {
 function events() {
   const body = h("tbody", {});
   const none = h("div", { class: "empty", hidden: true }, h("h2", {}, "No events"), h("p", {}, "Kubernetes keeps events for about an hour."));
-  const card = table("Events", ["Time", "Type", "Reason", "Object", "Message"], body);
+  const card = h("div", { class: "card table-card" }, table("Events", ["Time", "Type", "Reason", "Object", "Message"], body));
   const at = (event) => (typeof event.at === "number" ? event.at : seconds(event.at));
   return {
     element: h("section", {}, none, card),
@@ -56,7 +51,7 @@ function events() {
 function manifest({ url, name, signal }) {
   const pre = h("pre", { class: "manifest", tabindex: 0, "aria-label": "Manifest" });
   const element = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "Manifest"), h("span", { class: "spring" }),
-    copyButton(() => pre.textContent), h("button", { type: "button", class: "quiet", onclick: () => save(`${name}.yaml`, "text/yaml", pre.textContent) }, "Download")), pre);
+    copyButton(() => pre.textContent), button({ class: "quiet", onclick: () => save(`${name}.yaml`, "text/yaml", pre.textContent) }, "Download")), pre);
   return {
     element,
     shown: async () => {

@@ -16,6 +16,13 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Returns a button that sends no form. */
+export const button = (properties, ...children) => h("button", { type: "button", ...properties }, ...children);
+
+/** Returns a table that scrolls by itself where it is wider than the page. A title that ends with # is of numbers. */
+export const table = (label, titles, body) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
+  h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col", class: title.endsWith("#") ? "number" : "" }, title.replace("#", ""))))), body));
+
 /** Returns a symbol of index.html's sprite. */
 export function icon(name, className = "icon") {
   const svg = document.createElementNS(SVG, "svg");
@@ -93,8 +100,7 @@ export function onFrame(work) {
 /** Returns a button that copies what `read` returns. */
 export function copyButton(read, label = "Copy") {
   const words = h("span", {}, label);
-  const button = h("button", {
-    type: "button",
+  return button({
     class: "quiet",
     onclick: async () => {
       await navigator.clipboard.writeText(await read());
@@ -103,7 +109,6 @@ export function copyButton(read, label = "Copy") {
       setTimeout(() => text(words, label), 1500);
     },
   }, icon("copy"), words);
-  return button;
 }
 
 /** Gives the browser a file to save. */

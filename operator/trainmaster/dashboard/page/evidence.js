@@ -1,7 +1,7 @@
 // What was kept of attempts that ended badly: of a hang the stacks of all ranks, those that differ from the others first.
 
 import { ask } from "./api.js";
-import { copyButton, h } from "./dom.js";
+import { copyButton, h, table } from "./dom.js";
 import { clock, count, culprit, firstLine, ranges, seconds } from "./format.js";
 import { standing } from "./rank.js";
 
@@ -45,10 +45,9 @@ function card(one) {
         group.ranks.length > 1 && h("span", { class: "muted" }, `, ${count(group.ranks.length, "rank")} alike`)),
       h("pre", { tabindex: 0 }, group.states[0].text || "No stacks were kept."), copyButton(() => group.states[0].text ?? ""))),
     workers.length > 0 && h("h3", {}, "Workers' reports"),
-    workers.length > 0 && h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Workers' reports of attempt ${one.attempt}` }, h("table", {},
-      h("thead", {}, h("tr", {}, ["Worker", "State", "Reason", "Rank", "Exit code", "Error"].map((title) => h("th", { scope: "col" }, title)))),
+    workers.length > 0 && table(`Workers' reports of attempt ${one.attempt}`, ["Worker", "State", "Reason", "Rank", "Exit code", "Error"],
       h("tbody", {}, workers.map(([worker, report]) => h("tr", {}, h("th", { scope: "row" }, worker),
-        [report.state, report.reason, report.rank, report.exitCode, firstLine(report.error)].map((cell) => h("td", {}, String(cell ?? "")))))))),
+        [report.state, report.reason, report.rank, report.exitCode, firstLine(report.error)].map((cell) => h("td", {}, String(cell ?? ""))))))),
     logs.map(([worker, text]) => h("details", {}, h("summary", {}, `The log of worker ${worker} ends`), h("pre", { tabindex: 0 }, text))));
 }
 

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { badge, setBadge, share } from "./columns.js";
-import { announce, attribute, h, text } from "./dom.js";
+import { announce, attribute, button, h, text } from "./dom.js";
 import { UNKNOWN, clock, count, duration, figure, known, percent, seconds, whole } from "./format.js";
 
 const ACTIONS = {
@@ -16,7 +16,7 @@ export function header({ namespace, name, url, signal }) {
   const reason = h("span", { class: "muted reason" });
   const said = h("p", { class: "note", role: "status", hidden: true });
   const buttons = Object.fromEntries(Object.entries(ACTIONS).map(([id, [title]]) =>
-    [id, h("button", { type: "button", hidden: true, onclick: () => confirm(id) }, title)]));
+    [id, button({ hidden: true, onclick: () => confirm(id) }, title)]));
   const dialog = h("dialog", { class: "small", "aria-labelledby": "confirm-title" });
   const fill = h("span", { class: "fill" });
   const track = h("span", { class: "track", role: "progressbar", "aria-label": "Progress", "aria-valuemin": 0, "aria-valuemax": 100 }, fill);

@@ -2,7 +2,7 @@
 // table says it without a picture.
 
 import { ask } from "./api.js";
-import { announce, attribute, h, icon, keyed, onFrame, text } from "./dom.js";
+import { announce, attribute, button, h, icon, keyed, onFrame, table, text } from "./dom.js";
 import { clockOnly, count, figure, known, median, stepTime, whole } from "./format.js";
 import { column, domain, draw, layout, ramp } from "./heat_drawing.js";
 
@@ -25,13 +25,13 @@ export function heat(context) {
   const straggler = h("p", { class: "straggler", hidden: true });
   const note = h("p", { class: "note", hidden: true });
   const body = h("tbody", {});
-  const table = h("details", { class: "heat-table", ontoggle: () => render() }, h("summary", {}, "As a table, the slowest ranks first"),
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranks" }, h("table", {}, h("thead", {}, h("tr", {}, ["Rank", "Worker", "Newest", "Median", "Highest", "Of all ranks' median"].map((title, at) => h("th", { scope: "col", class: at > 1 ? "number" : "" }, title)))), body)));
+  const rest = h("details", { class: "heat-table", ontoggle: () => render() }, h("summary", {}, "As a table, the slowest ranks first"),
+    table("Ranks", ["Rank", "Worker", "Newest#", "Median#", "Highest#", "Of all ranks' median#"], body));
   const element = h("section", { class: "card heat", hidden: true, "aria-labelledby": "heat-title" },
     h("div", { class: "card-head" }, h("h2", { id: "heat-title" }, "Ranks over time"), which, h("span", { class: "spring" }),
       h("span", { class: "legend muted" }, low, scale, high)),
     straggler, note, h("div", { class: "heat-box" }, canvas, tip),
-    h("p", { class: "visually-hidden", id: "heat-help" }, "Arrow keys move between ranks and times, Enter opens the rank."), table);
+    h("p", { class: "visually-hidden", id: "heat-help" }, "Arrow keys move between ranks and times, Enter opens the rank."), rest);
   const render = onFrame(renderNow);
   let map = null;
   let place = null;
@@ -46,6 +46,7 @@ export function heat(context) {
       const found = await ask(url("heat", { columns: COLUMNS, figure: wanted }), { signal });
       if (wanted !== which.value) return;
       map = found;
+      found.ranks.forEach((rank, at) => context.workerOf.set(rank, found.workers[at]));
       text(note, found.leftOut ? `${count(found.leftOut, "rank")} of ${whole(found.leftOut + found.ranks.length)} aren't drawn: the slowest, the fastest and an even choice of the others are.` : "");
     } catch (error) {
       if (signal.aborted) return;
@@ -83,10 +84,10 @@ export function heat(context) {
     straggler.hidden = !slow;
     if (slow && straggler.dataset.rank !== String(slow.rank)) {
       straggler.dataset.rank = slow.rank;
-      straggler.replaceChildren(icon("warning"), h("span", {}), h("button", { type: "button", class: "quiet", onclick: () => openRank(slow.rank) }, `Open rank ${slow.rank}`));
+      straggler.replaceChildren(icon("warning"), h("span", {}), button({ class: "quiet", onclick: () => openRank(slow.rank) }, `Open rank ${slow.rank}`));
     }
     if (slow) text(straggler.children[1], `Rank ${slow.rank} (worker ${slow.worker}) takes ${stepTime(slow.newest)} a step, ${slow.times.toFixed(1)} times the median of all ranks.`);
-    if (table.open) fillTable(ranks);
+    if (rest.open) fillTable(ranks);
   }
 
   function drawScale() {
@@ -112,7 +113,7 @@ export function heat(context) {
   }
 
   function fillTable(ranks) {
-    keyed(body, ranks.slice(0, IN_TABLE), (one) => one.rank, (one) => h("tr", {}, h("th", { scope: "row" }, h("button", { type: "button", class: "link", onclick: () => openRank(one.rank) }, `Rank ${one.rank}`)), [1, 2, 3, 4, 5].map((at) => h("td", { class: at > 1 ? "number" : "" }))), (line, one) => {
+    keyed(body, ranks.slice(0, IN_TABLE), (one) => one.rank, (one) => h("tr", {}, h("th", { scope: "row" }, button({ class: "link", onclick: () => openRank(one.rank) }, `Rank ${one.rank}`)), [1, 2, 3, 4, 5].map((at) => h("td", { class: at > 1 ? "number" : "" }))), (line, one) => {
       const cells = [one.worker, say()(one.newest), say()(one.median), say()(one.highest), one.times ? `${one.times.toFixed(2)} ×` : ""];
       cells.forEach((cell, at) => text(line.children[at + 1], cell));
       line.lastChild.classList.toggle("slow", isTime() && one.times >= STRAGGLES);

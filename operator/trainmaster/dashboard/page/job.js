@@ -26,6 +26,8 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
       const query = new URLSearchParams({ ...(uid ? { uid } : {}), ...parameters }).toString();
       return base + (path && `/${path}`) + (query && `?${query}`);
     },
+    /** The worker of each rank, as the heat map has it: of a job that has ended nothing else says it. */
+    workerOf: new Map(),
     openRank: (rank) => place({ rank }),
   };
   const parts = [header(context)];

@@ -3,7 +3,7 @@
 import { ask, follow } from "./api.js";
 import { isPageKey } from "./app.js";
 import { COLUMNS, recordedRow } from "./columns.js";
-import { announce, attribute, h, icon, keyed, onFrame, text } from "./dom.js";
+import { announce, attribute, button, h, icon, keyed, onFrame, text } from "./dom.js";
 import { Filters } from "./filters.js";
 import { PHASES, count } from "./format.js";
 import { Rows } from "./rows.js";
@@ -37,7 +37,7 @@ export function show(main, { viewer, signal, go }) {
   const host = h("div", { class: "rows", role: "rowgroup" });
   const heads = COLUMNS.map((column) =>
     h("div", { role: "columnheader", class: `cell ${column.id} ${column.number ? "number" : ""}` },
-      h("button", { type: "button", onclick: () => sortBy(column.id) }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }))));
+      button({ onclick: () => sortBy(column.id) }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }))));
   const table = h("div", { role: "table", "aria-label": "Jobs", class: "jobs-table" },
     h("div", { role: "rowgroup", class: "heads" }, h("div", { role: "row", class: "job-row" }, heads)), host);
   const empty = h("section", { class: "empty", hidden: true });
@@ -106,7 +106,7 @@ export function show(main, { viewer, signal, go }) {
   }
 
   function makeChip(phase) {
-    return h("button", { type: "button", class: "chip", "data-phase": phase, onclick: () => {
+    return button({ class: "chip", "data-phase": phase, onclick: () => {
       if (!filters.phases.delete(phase)) filters.phases.add(phase);
       changed();
     } }, icon(phase), h("span", {}, phase), h("span", { class: "count" }));
@@ -118,7 +118,7 @@ export function show(main, { viewer, signal, go }) {
     empty.dataset.kind = kind;
     if (kind === "filtered")
       empty.replaceChildren(h("h2", {}, "No job is like that"),
-        h("button", { type: "button", onclick: () => { filters.clear(); search.value = ""; changed(); } }, "Show all jobs"));
+        button({ onclick: () => { filters.clear(); search.value = ""; changed(); } }, "Show all jobs"));
     else
       empty.replaceChildren(h("h2", {}, "No job yet"), h("p", {}, "Send your first training from a folder with a script:"),
         command("kubectl dtj submit --name first --workers 2 --script train.py --code ."),

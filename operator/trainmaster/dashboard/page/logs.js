@@ -1,7 +1,7 @@
 // Lines of all ranks as they come. Only those in sight are elements; who scrolls up isn't pulled down again.
 
 import { follow } from "./api.js";
-import { attribute, h, onFrame, save, text } from "./dom.js";
+import { attribute, button, h, onFrame, save, text } from "./dom.js";
 import { clockOnly, count, known } from "./format.js";
 import { Rows } from "./rows.js";
 
@@ -21,7 +21,7 @@ export class LogView {
     this.host = h("div", { class: "log-lines" });
     this.box = h("div", { class: "log-box", tabindex: 0, role: "log", "aria-live": "off", "aria-label": "Log" }, this.host);
     this.status = h("span", { class: "muted" });
-    this.down = h("button", { type: "button", class: "newest", hidden: true, onclick: () => this.toNewest() });
+    this.down = button({ class: "newest", hidden: true, onclick: () => this.toNewest() });
     this.element = h("div", { class: "log-view" }, this.box, this.down);
     this.rows = new Rows({ host: this.host, scroller: this.box, height: LINE, key: (line) => line.number, make: makeLine, fill: fillLine });
     this.render = onFrame(() => this.renderNow());
@@ -120,7 +120,7 @@ export function logs(context) {
   const search = h("input", { type: "search", placeholder: "Text in lines", "aria-label": "Text in lines", oninput: () => view.search(search.value) });
   const element = h("section", { class: "card logs", "aria-label": "Logs" },
     h("div", { class: "card-head" }, Object.values(choices), search, h("span", { class: "spring" }), view.status,
-      h("button", { type: "button", class: "quiet", onclick: () => view.download(`${context.name}.log`) }, "Download")),
+      button({ class: "quiet", onclick: () => view.download(`${context.name}.log`) }, "Download")),
     view.element);
   let counts = "";
 

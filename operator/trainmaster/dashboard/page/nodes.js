@@ -1,7 +1,7 @@
 // Nodes: which are blamed for failures, which are avoided, and by which jobs.
 
 import { ask } from "./api.js";
-import { attribute, h, icon, keyed, text } from "./dom.js";
+import { attribute, h, icon, keyed, table, text } from "./dom.js";
 import { UNKNOWN, count, jobPath, known, whole } from "./format.js";
 
 const AGAIN_MS = 10_000;
@@ -12,8 +12,7 @@ export function show(main, { viewer, signal }) {
   const note = h("p", { class: "note", hidden: true });
   const summary = h("span", { class: "muted" });
   const empty = h("section", { class: "empty", hidden: true }, h("h2", {}, "No node stands out"), h("p", {}, "A node is named here when a failure of a job was on it."));
-  const card = h("section", { class: "card table-card" }, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "nodes" },
-    h("thead", {}, h("tr", {}, ["Node", "State", "Failures", "Blamed by", "Avoided by", "Accelerators", "Runs now"].map((title, at) => h("th", { scope: "col", class: at === 2 || at === 5 ? "number" : "" }, title)))), body)));
+  const card = h("section", { class: "card table-card" }, table("Nodes", ["Node", "State", "Failures#", "Blamed by", "Avoided by", "Accelerators#", "Runs now"], body));
   main.append(h("div", { class: "card-head page-head" }, h("h1", {}, "Nodes"), summary), note, empty, card);
 
   function links(cell, jobs, extra) {

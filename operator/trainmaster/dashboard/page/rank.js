@@ -1,7 +1,7 @@
 // The drawer of one rank: its figures now beside the median of all, where it runs, its stacks, and its log.
 
 import { ask } from "./api.js";
-import { attribute, copyButton, h, icon, keyed, text } from "./dom.js";
+import { attribute, button, copyButton, h, icon, keyed, text } from "./dom.js";
 import { clock, duration, figure, known, median, seconds, stepTime, whole } from "./format.js";
 import { LogView } from "./logs.js";
 
@@ -20,14 +20,14 @@ export function rankDrawer(context, closed) {
   const places = h("dl", { class: "places" });
   const figures = h("tbody", {});
   const silent = h("p", { class: "note", hidden: true });
-  const button = h("button", { type: "button", class: "primary", onclick: collect }, "Collect stacks of all ranks");
+  const collecting = button({ class: "primary", onclick: collect }, "Collect stacks of all ranks");
   const answer = h("div", { class: "stacks", "aria-live": "polite" });
   const logBox = h("div", {});
   const element = h("dialog", { class: "drawer", "aria-labelledby": "rank-title", onclose: shut, onclick: (event) => event.target === element && element.close() },
     h("div", { class: "drawer-head" }, title, h("form", { method: "dialog" }, h("button", { class: "icon-button", "aria-label": "Close" }, icon("close")))),
     places, silent,
     h("table", { class: "figures" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Now"), h("th", { scope: "col", class: "number" }, "This rank"), h("th", { scope: "col", class: "number" }, "Median of all"))), figures),
-    h("section", {}, h("div", { class: "card-head" }, h("h3", {}, "Stacks"), h("span", { class: "spring" }), button), answer),
+    h("section", {}, h("div", { class: "card-head" }, h("h3", {}, "Stacks"), h("span", { class: "spring" }), collecting), answer),
     h("section", { class: "drawer-log" }, h("h3", {}, "Log"), logBox));
   let rank = null;
   let log = null;
@@ -62,7 +62,7 @@ export function rankDrawer(context, closed) {
     if (rank === null) return;
     const all = ranks?.ranks ?? [];
     const mine = all.find((one) => one.rank === rank);
-    const worker = mine?.worker ?? null;
+    const worker = mine?.worker ?? context.workerOf.get(rank) ?? null;
     const last = attempts.at(-1)?.workers?.find((one) => one.worker === worker);
     const pod = pods.find((one) => one.worker === worker);
     const found = [["Worker", worker], ["Pod", pod?.name ?? last?.pod], ["Node", pod?.node ?? last?.node], ["Attempt", ranks?.attempt ?? row.attempt]];
@@ -70,7 +70,7 @@ export function rankDrawer(context, closed) {
     const why = ranks?.why || (worker !== null && ranks?.silent?.[worker]);
     silent.hidden = !why;
     text(silent, why || "");
-    button.hidden = !live || gone || row.phase !== "Running";
+    collecting.hidden = !live || gone || row.phase !== "Running";
     keyed(figures, mine ? FIGURES : [], ([id]) => id, ([, name]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }), h("td", { class: "number muted" })), (line, [id, , say]) => {
       const middle = median(all.map((one) => one[id]));
       const slow = id === "stepSeconds" && middle && mine[id] > middle * 1.2;
@@ -82,7 +82,7 @@ export function rankDrawer(context, closed) {
 
   async function collect() {
     const wanted = rank;
-    button.disabled = true;
+    collecting.disabled = true;
     answer.replaceChildren(h("p", { class: "muted" }, "Asking the ranks …"));
     try {
       const found = await ask(url("stacks"), { method: "POST", body: {}, signal });
@@ -91,7 +91,7 @@ export function rankDrawer(context, closed) {
       if (signal.aborted) return;
       answer.replaceChildren(h("p", { class: "note" }, error.message));
     } finally {
-      button.disabled = false;
+      collecting.disabled = false;
     }
   }
 
