@@ -32,8 +32,8 @@ FAILURES: dict[int, dict[str, Any]] = {
     2: {
         "reason": "Hung", "worker": 1, "rank": 3, "pod": f"{NAME}-1", "node": "gpu-node-04", "counted": True,
         "recovery": {"seconds": 20.0},
-        "message": "no rank made progress for 300 s: rank 3 (worker 1, pod llama-8b-pretrain-1 on gpu-node-04) reads, "
-        "the 7 others wait for it in all_reduce",
+        "message": "no rank made progress for 300 s: rank 3 (worker 1, pod llama-8b-pretrain-1 on gpu-node-04) "
+        "reads data, the 7 others wait for it in all_reduce",
     },
     3: {
         "reason": "NodeLost", "worker": 3, "pod": f"{NAME}-3", "node": "gpu-node-11", "counted": False,

@@ -193,6 +193,33 @@ def test_a_straggler_is_seen_and_opens_with_its_stacks_and_log(page: Page, share
     expect(drawer.locator(".stacks pre")).to_contain_text("read_shard")
 
 
+HOT = """canvas => {
+  const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let hot = 0;
+  for (let at = 0; at < data.length; at += 4) hot += data[at + 3] > 0 && data[at] > 100 && data[at + 2] < 60;
+  return hot;
+}"""
+
+
+def test_one_slow_rank_of_a_thousand_is_seen(page: Page, shared: Served) -> None:
+    ranks, columns, slow = 1024, 60, 701
+    figures = [[1.2 if rank == slow and column > 40 else 0.6 for rank in range(ranks)] for column in range(columns)]
+    found = {
+        "kind": "RankHeat",
+        "figure": "stepSeconds",
+        "resolutionSeconds": 60,
+        "at": [1.7e9 + 60 * column for column in range(columns)],
+        "attempt": [1] * columns,
+        "ranks": list(range(ranks)),
+        "workers": [rank // 8 for rank in range(ranks)],
+        "values": figures,
+    }
+    page.route("**/heat?*", lambda route: route.fulfill(json=found))
+    page.goto(shared.url + SURVIVOR)
+    expect(page.locator(".straggler")).to_contain_text("Rank 701 (worker 87) takes 1.20 s a step, 2.0 times")
+    assert page.locator(".heat-box canvas").evaluate(HOT) > 200
+
+
 def test_attempts_failures_and_time_are_on_the_timeline(page: Page, shared: Served) -> None:
     page.goto(shared.url + SURVIVOR)
     expect(page.locator(".line-of-time .segment")).to_have_count(4)

@@ -149,7 +149,8 @@ function lastKnown(values) {
 function bounds(low, high, zero) {
   if (!known(low)) return [0, 1];
   const room = (high - low || Math.abs(high) || 1) * 0.06;
-  return [zero ? 0 : low - room, high + room];
+  // The numbers of attempts stand at the top.
+  return [zero ? 0 : low - room, high + room * 3];
 }
 
 /** Draws below the curves: shades over steps that were done again, and a dashed line where an attempt begins. */

@@ -23,15 +23,16 @@ export function header({ namespace, name, url, signal }) {
   const facts = {};
   const fact = (id, title) => h("div", { class: `fact ${id}` }, h("dt", {}, title),
     h("dd", {}, (facts[id] = h("span", { class: "value" })), (facts[`${id}More`] = h("span", { class: "more" }))));
+  let tiles = null;
   const element = h("header", { class: "job-head" },
     h("div", { class: "title" },
       h("p", { class: "crumbs" }, h("a", { href: "/" }, "Jobs"), " / ", h("a", { href: `/?namespace=${encodeURIComponent(namespace)}` }, namespace)),
       h("div", { class: "title-line" }, h("h1", {}, name), phase, reason),
       h("div", { class: "actions" }, Object.values(buttons))),
     said,
-    h("dl", { class: "facts" }, h("div", { class: "fact progress" }, h("dt", {}, "Progress"), h("dd", {},
+    (tiles = h("dl", { class: "facts" }, h("div", { class: "fact progress" }, h("dt", {}, "Progress"), h("dd", {},
       (facts.progress = h("span", { class: "value" })), track, (facts.progressMore = h("span", { class: "more" })))), fact("eta", "Time left"), fact("speed", "Speed"), fact("loss", "Loss"),
-      fact("goodput", "Goodput"), fact("attempt", "Attempt"), fact("workers", "Workers")),
+      fact("goodput", "Goodput"), fact("attempt", "Attempt"), fact("workers", "Workers"))),
     dialog);
 
   function confirm(id) {
@@ -68,6 +69,8 @@ export function header({ namespace, name, url, signal }) {
     buttons.resume.hidden = deleted || ended || !row.suspended;
     buttons.restart.hidden = deleted || ended || row.phase !== "Running";
 
+    // Who waits has no figures yet: why it waits comes first.
+    tiles.hidden = !row.attempt;
     const done = share(row);
     fill.style.width = `${(done ?? 0) * 100}%`;
     attribute(track, "data-phase", row.phase);

@@ -4,7 +4,7 @@
 import { ask } from "./api.js";
 import { announce, attribute, button, h, icon, keyed, onFrame, table, text } from "./dom.js";
 import { clockOnly, count, figure, known, median, stepTime, whole } from "./format.js";
-import { column, domain, draw, layout, ramp } from "./heat_drawing.js";
+import { column, domain, draw, layout, picture, ramp } from "./heat_drawing.js";
 
 const FIGURES = { stepSeconds: ["Step time", stepTime], gradNorm: ["Gradient norm", figure], loss: ["Loss", figure] };
 const COLUMNS = 240;
@@ -36,6 +36,8 @@ export function heat(context) {
   let map = null;
   let place = null;
   let limits = [0, 1];
+  let ranks = [];
+  let cells = null;
   let chosen = null;
   let runs = false;
   let begun = false;
@@ -46,6 +48,9 @@ export function heat(context) {
       const found = await ask(url("heat", { columns: COLUMNS, figure: wanted }), { signal });
       if (wanted !== which.value) return;
       map = found;
+      limits = domain(map.values, isTime());
+      ranks = byRank();
+      cells = null;
       found.ranks.forEach((rank, at) => context.workerOf.set(rank, found.workers[at]));
       text(note, found.leftOut ? `${count(found.leftOut, "rank")} of ${whole(found.leftOut + found.ranks.length)} aren't drawn: the slowest, the fastest and an even choice of the others are.` : "");
     } catch (error) {
@@ -74,11 +79,12 @@ export function heat(context) {
     const width = canvas.parentElement.clientWidth;
     place = layout(map.ranks.length, width);
     canvas.style.height = `${place.height}px`;
-    limits = domain(map.values, isTime());
+    if (!cells) {
+      cells = picture(map, limits);
+      drawScale();
+    }
     if (chosen) chosen = [Math.min(chosen[0], map.ranks.length - 1), Math.min(chosen[1], map.at.length - 1)];
-    draw(canvas, map, place, limits, document.activeElement === canvas ? chosen : null);
-    drawScale();
-    const ranks = byRank();
+    draw(canvas, map, place, cells, document.activeElement === canvas ? chosen : null);
     const slow = ranks.find((rank) => isTime() && rank.times >= STRAGGLES);
     attribute(canvas, "aria-label", `${FIGURES[which.value][0]} of ${count(map.ranks.length, "rank")} over time`);
     straggler.hidden = !slow;
@@ -87,14 +93,14 @@ export function heat(context) {
       straggler.replaceChildren(icon("warning"), h("span", {}), button({ class: "quiet", onclick: () => openRank(slow.rank) }, `Open rank ${slow.rank}`));
     }
     if (slow) text(straggler.children[1], `Rank ${slow.rank} (worker ${slow.worker}) takes ${stepTime(slow.newest)} a step, ${slow.times.toFixed(1)} times the median of all ranks.`);
-    if (rest.open) fillTable(ranks);
+    if (rest.open) fillTable();
   }
 
   function drawScale() {
     const shades = ramp();
     const drawing = scale.getContext("2d");
     for (let x = 0; x < scale.width; x++) {
-      drawing.fillStyle = shades(x / (scale.width - 1));
+      drawing.fillStyle = `rgb(${shades(x / (scale.width - 1)).slice(0, 3)})`;
       drawing.fillRect(x, 0, 1, scale.height);
     }
     text(low, say()(limits[0]));
@@ -112,7 +118,7 @@ export function heat(context) {
     }).sort((one, other) => other.times - one.times || one.rank - other.rank);
   }
 
-  function fillTable(ranks) {
+  function fillTable() {
     keyed(body, ranks.slice(0, IN_TABLE), (one) => one.rank, (one) => h("tr", {}, h("th", { scope: "row" }, button({ class: "link", onclick: () => openRank(one.rank) }, `Rank ${one.rank}`)), [1, 2, 3, 4, 5].map((at) => h("td", { class: at > 1 ? "number" : "" }))), (line, one) => {
       const cells = [one.worker, say()(one.newest), say()(one.median), say()(one.highest), one.times ? `${one.times.toFixed(2)} ×` : ""];
       cells.forEach((cell, at) => text(line.children[at + 1], cell));
@@ -173,7 +179,7 @@ export function heat(context) {
     } else return;
     event.preventDefault();
   });
-  window.addEventListener("theme", render, { signal });
+  window.addEventListener("theme", () => { cells = null; render(); }, { signal });
   const resized = new ResizeObserver(render);
   resized.observe(canvas.parentElement);
   signal.addEventListener("abort", () => resized.disconnect());

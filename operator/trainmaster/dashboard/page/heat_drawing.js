@@ -1,6 +1,6 @@
 // The drawing of the heat map: a row for each rank, time from left to right, a colour for each figure.
 
-import { colour } from "./dom.js";
+import { colour, h } from "./dom.js";
 import { clockOnly, known } from "./format.js";
 
 const GUTTER = 44;
@@ -9,14 +9,13 @@ const TALLEST = 420;
 
 /** Returns the places of things for a number of ranks and a width (CSS pixels). */
 export function layout(ranks, width) {
-  const row = Math.max(2, Math.min(20, Math.floor(TALLEST / ranks) || 1));
-  const height = Math.min(TALLEST + FOOT, row * ranks + FOOT);
+  const height = Math.min(TALLEST, 20 * ranks) + FOOT;
   return { left: GUTTER, row: (height - FOOT) / ranks, width, height, plot: width - GUTTER - 1, foot: FOOT };
 }
 
 /** Returns the figures that have the palest and the strongest colour. */
 export function domain(values, isTime) {
-  const all = values.flat().filter(known).sort((a, b) => a - b);
+  const all = Float64Array.from(values.flat().filter(known)).sort();
   if (!all.length) return [0, 1];
   const at = (share) => all[Math.min(all.length - 1, Math.floor(share * all.length))];
   const low = at(0.02);
@@ -25,15 +24,15 @@ export function domain(values, isTime) {
   return [low, high > low ? high : low + (Math.abs(low) || 1)];
 }
 
-/** Returns a function from a share (0 to 1) to a colour, of this theme. */
+/** Returns a function from a share (0 to 1) to a colour of this theme: red, green, blue, opacity. */
 export function ramp() {
-  const stops = ["heat-0", "heat-1", "heat-2", "heat-3", "heat-4"].map((name) => colour(name).match(/[\d.]+/g).map(Number));
+  const stops = ["heat-0", "heat-1", "heat-2", "heat-3", "heat-4"].map((name) => colour(name).match(/[\d.]+/g).slice(0, 3).map(Number));
   const colours = Array.from({ length: 64 }, (_, index) => {
     const at = (index / 63) * (stops.length - 1);
     const from = stops[Math.floor(at)];
     const to = stops[Math.min(stops.length - 1, Math.floor(at) + 1)];
     const mix = from.map((one, part) => Math.round(one + (to[part] - one) * (at % 1)));
-    return `rgb(${mix[0]},${mix[1]},${mix[2]})`;
+    return [...mix, 255];
   });
   return (share) => colours[Math.max(0, Math.min(63, Math.round(share * 63)))];
 }
@@ -45,28 +44,44 @@ export function column(map, place, index) {
   return [place.left + ((map.at[index] - from) / all) * place.plot, (map.resolutionSeconds / all) * place.plot];
 }
 
+/**
+ * Returns a picture with a pixel for each figure, which is made once and drawn often. Where there are more ranks than
+ * pixels, the largest figure of those that share one is seen: one slow rank of a thousand isn't lost between two others.
+ */
+export function picture(map, [low, high]) {
+  const many = map.ranks.length;
+  const canvas = h("canvas", { width: map.at.length, height: Math.min(many, TALLEST) });
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(canvas.width, canvas.height);
+  const shades = ramp();
+  map.values.forEach((values, index) => {
+    const largest = new Array(canvas.height).fill(null);
+    values.forEach((value, rank) => {
+      const row = Math.floor((rank * canvas.height) / many);
+      if (known(value)) largest[row] = Math.max(largest[row] ?? value, value);
+    });
+    largest.forEach((value, row) => known(value) && image.data.set(shades((value - low) / (high - low)), (row * canvas.width + index) * 4));
+  });
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
 /** Draws the map, and a frame around the cell that is chosen: [row, column]. */
-export function draw(canvas, map, place, [low, high], chosen) {
+export function draw(canvas, map, place, cells, chosen) {
   const scale = devicePixelRatio;
   const pixels = [Math.round(place.width * scale), Math.round(place.height * scale)];
   if (canvas.width !== pixels[0] || canvas.height !== pixels[1]) [canvas.width, canvas.height] = pixels;
   const context = canvas.getContext("2d");
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.clearRect(0, 0, place.width, place.height);
-  const shades = ramp();
-  const gap = place.row >= 8 ? 1 : 0;
+  context.imageSmoothingEnabled = false;
   const snap = (value) => Math.round(value * scale) / scale;
-  map.values.forEach((values, index) => {
+  const tall = place.height - place.foot;
+  map.at.forEach((_, index) => {
     const [at, wide] = column(map, place, index);
-    const x = snap(at);
-    const width = Math.max(1 / scale, snap(at + wide) - x);
-    values.forEach((value, row) => {
-      if (!known(value)) return;
-      context.fillStyle = shades((value - low) / (high - low));
-      const y = snap(row * place.row);
-      context.fillRect(x, y, width, Math.max(1 / scale, snap((row + 1) * place.row) - y - gap));
-    });
+    context.drawImage(cells, index, 0, 1, cells.height, snap(at), 0, Math.max(1 / scale, snap(at + wide) - snap(at)), tall);
   });
+  if (place.row >= 8) map.ranks.forEach((_, row) => context.clearRect(place.left, snap((row + 1) * place.row) - 1, place.plot + 1, 1));
   labels(context, map, place);
   if (!chosen) return;
   const [at, wide] = column(map, place, chosen[1]);
@@ -80,7 +95,7 @@ function labels(context, map, place) {
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.textAlign = "right";
-  const every = Math.max(1, Math.ceil(13 / place.row));
+  const every = 2 ** Math.max(0, Math.ceil(Math.log2((place.row < 3 ? 20 : 13) / place.row)));
   map.ranks.forEach((rank, row) => {
     if (row % every === 0) context.fillText(`rank ${rank}`.slice(place.row < 3 ? 5 : 0), place.left - 5, (row + 0.5) * place.row);
   });

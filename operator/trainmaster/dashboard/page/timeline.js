@@ -28,8 +28,9 @@ export function timeline() {
     const to = Math.max(from + 1, ended ?? (live && !gone ? Date.now() / 1000 : (seconds(last.endedAt) ?? from)));
     const part = (at) => Math.max(0, Math.min(1, (at - from) / (to - from)));
 
+    const starts = attempts.map((one, at) => seconds(one.startedAt) ?? seconds(attempts[at - 1]?.endedAt) ?? from);
     keyed(line, attempts, (one) => one.attempt, () => h("li", {}, h("span", { class: "starting" }), h("span", { class: "label" })), (item, one) => {
-      const start = seconds(one.startedAt) ?? from;
+      const start = starts[attempts.indexOf(one)];
       const end = seconds(one.endedAt) ?? to;
       const up = seconds(one.runningAt) ?? end;
       const outcome = CALM[one.outcome] ?? "stopped";
