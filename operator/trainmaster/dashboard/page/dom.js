@@ -3,9 +3,11 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Returns an element. `onclick` and the like are listeners, `style` is an object of properties, the rest attributes. */
-export function h(tag, properties = {}, ...children) {
+/** Returns an element: "p.note" is one with a class. `onclick` and the like are listeners, `style` is an object of properties, the rest attributes. */
+export function h(kind, properties = {}, ...children) {
+  const [tag, ...classes] = kind.split(".");
   const element = document.createElement(tag);
+  element.classList.add(...classes);
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -20,7 +22,7 @@ export function h(tag, properties = {}, ...children) {
 export const button = (properties, ...children) => h("button", { type: "button", ...properties }, ...children);
 
 /** Returns a table that scrolls by itself where it is wider than the page. A title that ends with # is of numbers. */
-export const table = (label, titles, body) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
+export const table = (label, titles, body) => h("div.scroll", { tabindex: 0, role: "region", "aria-label": label },
   h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col", class: title.endsWith("#") ? "number" : "" }, title.replace("#", ""))))), body));
 
 /** Returns a symbol of index.html's sprite. */

@@ -17,21 +17,21 @@ const IN_TABLE = 64;
 export function heat(context) {
   const { signal, url, openRank } = context;
   const canvas = h("canvas", { tabindex: 0, role: "application", "aria-roledescription": "heat map", "aria-describedby": "heat-help" });
-  const tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
-  const scale = h("canvas", { class: "scale", width: 120, height: 8, "aria-hidden": "true" });
+  const tip = h("div.tip", { hidden: true, "aria-hidden": "true" });
+  const scale = h("canvas.scale", { width: 120, height: 8, "aria-hidden": "true" });
   const [low, high] = [h("span", {}), h("span", {})];
   const which = h("select", { "aria-label": "Figure", onchange: () => { map = null; read(); } },
     Object.entries(FIGURES).map(([id, [title]]) => h("option", { value: id }, title)));
-  const straggler = h("p", { class: "straggler", hidden: true });
-  const note = h("p", { class: "note", hidden: true });
+  const straggler = h("p.straggler", { hidden: true });
+  const note = h("p.note", { hidden: true });
   const body = h("tbody", {});
-  const rest = h("details", { class: "heat-table", ontoggle: () => render() }, h("summary", {}, "As a table, the slowest ranks first"),
+  const rest = h("details.heat-table", { ontoggle: () => render() }, h("summary", {}, "As a table, the slowest ranks first"),
     table("Ranks", ["Rank", "Worker", "Newest#", "Median#", "Highest#", "Of all ranks' median#"], body));
-  const element = h("section", { class: "card heat", hidden: true, "aria-labelledby": "heat-title" },
-    h("div", { class: "card-head" }, h("h2", { id: "heat-title" }, "Ranks over time"), which, h("span", { class: "spring" }),
-      h("span", { class: "legend muted" }, low, scale, high)),
-    straggler, note, h("div", { class: "heat-box" }, canvas, tip),
-    h("p", { class: "visually-hidden", id: "heat-help" }, "Arrow keys move between ranks and times, Enter opens the rank."), rest);
+  const element = h("section.card.heat", { hidden: true, "aria-labelledby": "heat-title" },
+    h("div.card-head", {}, h("h2", { id: "heat-title" }, "Ranks over time"), which, h("span.spring", {}),
+      h("span.legend.muted", {}, low, scale, high)),
+    straggler, note, h("div.heat-box", {}, canvas, tip),
+    h("p.visually-hidden", { id: "heat-help" }, "Arrow keys move between ranks and times, Enter opens the rank."), rest);
   const render = onFrame(renderNow);
   let map = null;
   let place = null;

@@ -31,15 +31,15 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     openRank: (rank) => place({ rank }),
   };
   const parts = [header(context)];
-  const body = h("div", { class: "tab-body" });
+  const body = h("div.tab-body", {});
   const buttons = {};
   const tabs = h("div", { role: "tablist", class: "tabs", "aria-label": "About this job", onkeydown: moveTab });
   for (const [id, title] of Object.entries(TABS)) {
-    buttons[id] = h("button", { role: "tab", type: "button", id: `tab-${id}`, "aria-controls": `panel-${id}`, onclick: () => place({ tab: id }) }, title, h("span", { class: "count" }));
+    buttons[id] = h("button", { role: "tab", type: "button", id: `tab-${id}`, "aria-controls": `panel-${id}`, onclick: () => place({ tab: id }) }, title, h("span.count", {}));
     tabs.append(buttons[id]);
   }
-  const problem = h("section", { class: "empty", hidden: true });
-  const page = h("div", { class: "job" }, parts[0].element, tabs, body);
+  const problem = h("section.empty", { hidden: true });
+  const page = h("div.job", {}, parts[0].element, tabs, body);
   main.append(page, problem);
 
   const makers = { overview, logs, evidence, ...details };

@@ -27,25 +27,25 @@ export function show(main, { viewer, signal, go }) {
   let visible = [];
 
   const search = h("input", { type: "search", id: "search", placeholder: "Search jobs and failures", "aria-label": "Search jobs and failures", value: filters.query, "aria-keyshortcuts": "/" });
-  const chips = h("div", { class: "chips", role: "group", "aria-label": "Phases" });
+  const chips = h("div.chips", { role: "group", "aria-label": "Phases" });
   const namespaces = viewer.allNamespaces
     ? h("select", { "aria-label": "Namespace" })
     : h("input", { "aria-label": "Namespace", value: filters.namespace, placeholder: "Namespace", class: "namespace-field" });
-  const sorts = h("select", { class: "only-phone", "aria-label": "Sort by" }, COLUMNS.map((column) => h("option", { value: column.id }, `by ${column.title.split(",")[0].toLowerCase()}`)));
+  const sorts = h("select.only-phone", { "aria-label": "Sort by" }, COLUMNS.map((column) => h("option", { value: column.id }, `by ${column.title.split(",")[0].toLowerCase()}`)));
   const withDeleted = h("input", { type: "checkbox", checked: filters.deleted });
-  const note = h("p", { class: "note", role: "status", hidden: true });
-  const host = h("div", { class: "rows", role: "rowgroup" });
+  const note = h("p.note", { role: "status", hidden: true });
+  const host = h("div.rows", { role: "rowgroup" });
   const heads = COLUMNS.map((column) =>
     h("div", { role: "columnheader", class: `cell ${column.id} ${column.number ? "number" : ""}` },
-      button({ onclick: () => sortBy(column.id) }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }))));
+      button({ onclick: () => sortBy(column.id) }, column.title, h("span.arrow", { "aria-hidden": "true" }))));
   const table = h("div", { role: "table", "aria-label": "Jobs", class: "jobs-table" },
     h("div", { role: "rowgroup", class: "heads" }, h("div", { role: "row", class: "job-row" }, heads)), host);
-  const empty = h("section", { class: "empty", hidden: true });
+  const empty = h("section.empty", { hidden: true });
   main.append(
-    h("h1", { class: "visually-hidden" }, "Jobs"),
-    h("div", { class: "filters" },
-      h("div", { class: "search" }, icon("search"), search), namespaces, sorts,
-      viewer.history && h("label", { class: "switch" }, withDeleted, "with deleted jobs"), chips),
+    h("h1.visually-hidden", {}, "Jobs"),
+    h("div.filters", {},
+      h("div.search", {}, icon("search"), search), namespaces, sorts,
+      viewer.history && h("label.switch", {}, withDeleted, "with deleted jobs"), chips),
     note, table, empty);
 
   const rows = new Rows({ host, height: PHONE.matches ? PHONE_ROW : ROW, key: (row) => row.uid, make: makeRow, fill: fillRow });
@@ -109,7 +109,7 @@ export function show(main, { viewer, signal, go }) {
     return button({ class: "chip", "data-phase": phase, onclick: () => {
       if (!filters.phases.delete(phase)) filters.phases.add(phase);
       changed();
-    } }, icon(phase), h("span", {}, phase), h("span", { class: "count" }));
+    } }, icon(phase), h("span", {}, phase), h("span.count", {}));
   }
 
   function fillEmpty(others) {

@@ -18,11 +18,11 @@ export class LogView {
     this.choice = {};
     this.follows = true;
     this.missed = 0;
-    this.host = h("div", { class: "log-lines" });
-    this.box = h("div", { class: "log-box", tabindex: 0, role: "log", "aria-live": "off", "aria-label": "Log" }, this.host);
-    this.status = h("span", { class: "muted" });
+    this.host = h("div.log-lines", {});
+    this.box = h("div.log-box", { tabindex: 0, role: "log", "aria-live": "off", "aria-label": "Log" }, this.host);
+    this.status = h("span.muted", {});
     this.down = button({ class: "newest", hidden: true, onclick: () => this.toNewest() });
-    this.element = h("div", { class: "log-view" }, this.box, this.down);
+    this.element = h("div.log-view", {}, this.box, this.down);
     this.rows = new Rows({ host: this.host, scroller: this.box, height: LINE, key: (line) => line.number, make: makeLine, fill: fillLine });
     this.render = onFrame(() => this.renderNow());
     this.number = 0;
@@ -103,7 +103,7 @@ export class LogView {
 const label = (line) => (known(line.rank) ? `rank ${line.rank}` : `worker ${line.worker}`);
 
 function makeLine() {
-  return h("div", { class: "log-line" }, h("time", {}), h("span", { class: "who" }), h("span", { class: "said" }));
+  return h("div.log-line", {}, h("time", {}), h("span.who", {}), h("span.said", {}));
 }
 
 function fillLine(element, line) {
@@ -118,8 +118,8 @@ export function logs(context) {
   const view = new LogView(context);
   const choices = { worker: choice("Worker"), rank: choice("Rank"), attempt: choice("Attempt") };
   const search = h("input", { type: "search", placeholder: "Text in lines", "aria-label": "Text in lines", oninput: () => view.search(search.value) });
-  const element = h("section", { class: "card logs", "aria-label": "Logs" },
-    h("div", { class: "card-head" }, Object.values(choices), search, h("span", { class: "spring" }), view.status,
+  const element = h("section.card.logs", { "aria-label": "Logs" },
+    h("div.card-head", {}, Object.values(choices), search, h("span.spring", {}), view.status,
       button({ class: "quiet", onclick: () => view.download(`${context.name}.log`) }, "Download")),
     view.element);
   let counts = "";

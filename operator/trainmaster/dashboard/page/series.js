@@ -111,7 +111,9 @@ function drawnBySteps(data, names) {
     newest.set(step, index);
   });
   const x = [...new Set([...newest.keys(), ...earlier.keys()])].sort((a, b) => a - b);
-  const list = (from) => names.map((name) => x.map((step) => (from.has(step) ? (data[name]?.[from.get(step)] ?? null) : null)));
   const spans = runs(data.redone ?? []).map(([first, last]) => [data.step[first], data.step[last]]);
-  return { x, values: list(newest), before: earlier.size ? list(earlier) : null, spans, borders };
+  // To uPlot null is a gap in the line; a step that only the other pass has is undefined, and none.
+  const list = (from, missing) => names.map((name) => x.map((step) => (from.has(step) ? (data[name]?.[from.get(step)] ?? null) : missing(step))));
+  const before = (step) => (spans.some(([first, last]) => first <= step && step <= last) ? undefined : null);
+  return { x, values: list(newest, () => undefined), before: earlier.size ? list(earlier, before) : null, spans, borders };
 }

@@ -10,14 +10,14 @@ const NEAR = 0.025;
 const CALM = { Succeeded: "succeeded", Running: "running", Failed: "failed", Disrupted: "disrupted" };
 
 export function timeline() {
-  const line = h("ol", { class: "line-of-time", "aria-label": "Attempts" });
-  const marks = h("div", { class: "marks" });
-  const ticks = h("div", { class: "ticks", "aria-hidden": "true" });
-  const failures = h("ol", { class: "failures" });
-  const summary = h("span", { class: "muted" });
-  const element = h("section", { class: "card timeline", "aria-labelledby": "timeline-title" },
-    h("div", { class: "card-head" }, h("h2", { id: "timeline-title" }, "Attempts"), summary),
-    h("div", { class: "time-box" }, marks, line, ticks), failures);
+  const line = h("ol.line-of-time", { "aria-label": "Attempts" });
+  const marks = h("div.marks", {});
+  const ticks = h("div.ticks", { "aria-hidden": "true" });
+  const failures = h("ol.failures", {});
+  const summary = h("span.muted", {});
+  const element = h("section.card.timeline", { "aria-labelledby": "timeline-title" },
+    h("div.card-head", {}, h("h2", { id: "timeline-title" }, "Attempts"), summary),
+    h("div.time-box", {}, marks, line, ticks), failures);
 
   function update({ row, attempts, live, gone }) {
     element.hidden = attempts.length === 0;
@@ -29,7 +29,7 @@ export function timeline() {
     const part = (at) => Math.max(0, Math.min(1, (at - from) / (to - from)));
 
     const starts = attempts.map((one, at) => seconds(one.startedAt) ?? seconds(attempts[at - 1]?.endedAt) ?? from);
-    keyed(line, attempts, (one) => one.attempt, () => h("li", {}, h("span", { class: "starting" }), h("span", { class: "label" })), (item, one) => {
+    keyed(line, attempts, (one) => one.attempt, () => h("li", {}, h("span.starting", {}), h("span.label", {})), (item, one) => {
       const start = starts[attempts.indexOf(one)];
       const end = seconds(one.endedAt) ?? to;
       const up = seconds(one.runningAt) ?? end;
@@ -55,7 +55,7 @@ export function timeline() {
       places.set(one, [at, level]);
       before = at;
     }
-    keyed(marks, failed, (one) => one.attempt, (one) => h("a", { class: "mark", href: `#failure-${one.attempt}`, onclick: (event) => {
+    keyed(marks, failed, (one) => one.attempt, (one) => h("a.mark", { href: `#failure-${one.attempt}`, onclick: (event) => {
       event.preventDefault();
       const item = document.getElementById(`failure-${one.attempt}`);
       item.scrollIntoView({ block: "nearest" });
@@ -86,8 +86,8 @@ export function timeline() {
 
 function makeFailure(one) {
   return h("li", { id: `failure-${one.attempt}`, tabindex: -1 },
-    h("span", { class: "number" }, icon("Failed"), h("span", {}, one.attempt)),
-    h("div", {}, h("p", { class: "who" }, h("strong", {}), h("span", { class: "muted" })), h("p", { class: "message" }),
+    h("span.number", {}, icon("Failed"), h("span", {}, one.attempt)),
+    h("div", {}, h("p.who", {}, h("strong", {}), h("span.muted", {})), h("p.message", {}),
       h("details", {}, h("summary", {}, "Last lines"), h("pre", { tabindex: 0 }))));
 }
 

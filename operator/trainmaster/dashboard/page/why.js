@@ -8,7 +8,7 @@ const WITHOUT = ["Running", "Succeeded"];
 const AGAIN_MS = 10_000;
 
 export function why({ url, signal }) {
-  const element = h("section", { class: "card why", hidden: true, "aria-live": "polite" });
+  const element = h("section.card.why", { hidden: true, "aria-live": "polite" });
   let asked = false;
   let shown = "";
   let phase = null;
@@ -41,12 +41,12 @@ export function why({ url, signal }) {
     element.hidden = false;
     element.replaceChildren(...[
       h("h2", {}, found.certainty === "likely" ? "Why, as far as can be seen" : "Why"),
-      h("p", { class: "lead" }, found.sentence),
-      found.evidence.length > 0 && h("ul", { class: "evidence-list" }, found.evidence.map((line) => h("li", {}, line))),
+      h("p.lead", {}, found.sentence),
+      found.evidence.length > 0 && h("ul.evidence-list", {}, found.evidence.map((line) => h("li", {}, line))),
       found.next.length > 0 && h("h3", {}, "What to do next"),
-      found.next.length > 0 && h("ol", { class: "steps" }, found.next.map((step) => h("li", {}, h("span", {}, step.text), step.command && command(step.command)))),
+      found.next.length > 0 && h("ol.steps", {}, found.next.map((step) => h("li", {}, h("span", {}, step.text), step.command && command(step.command)))),
       found.others.length > 0 && h("details", {}, h("summary", {}, `Also found (${found.others.length})`), h("ul", {}, found.others.map((line) => h("li", {}, line)))),
-      found.unread.length > 0 && h("p", { class: "muted" }, `Not read: ${found.unread.join("; ")}`),
+      found.unread.length > 0 && h("p.muted", {}, `Not read: ${found.unread.join("; ")}`),
     ].filter(Boolean));
   }
 
