@@ -22,6 +22,7 @@ const VIEWS = {
   job: () => import("./job.js"),
   nodes: () => import("./nodes.js"),
 };
+const AWAY_MS = 300_000;
 const KEYS = [
   ["/", "search the list"],
   ["j, k or arrows", "the next and the previous job"],
@@ -88,10 +89,17 @@ function nothing(sentence) {
   main.append(h("section.empty", {}, h("h1", {}, sentence), h("p", {}, h("a", { href: "/" }, "All jobs"))));
 }
 
+let losing = 0;
+
 function connection(stands) {
   const banner = document.getElementById("banner");
-  banner.hidden = stands;
-  text(banner, stands ? "" : "The connection to the dashboard is lost. What is shown is not new; connecting again …");
+  clearTimeout(losing);
+  if (stands) banner.hidden = true;
+  // Most streams that end are back before anybody has to know.
+  else losing = setTimeout(() => {
+    banner.hidden = false;
+    text(banner, "The connection to the dashboard is lost. What is shown is not new; connecting again …");
+  }, 1000);
 }
 
 /** Whether an event is a key for the page, and not for a field or a dialog. */
@@ -143,6 +151,14 @@ document.addEventListener("click", (event) => {
 window.addEventListener("popstate", () => {
   // Another fragment is another part of the view that is open, which sees to that itself.
   if (location.pathname + location.search !== opened) open();
+});
+
+// A tab that nobody looks at asks for nothing.
+let leaving = 0;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(leaving);
+  if (document.hidden) leaving = setTimeout(() => closing.abort(), AWAY_MS);
+  else if (closing.signal.aborted && viewer) open();
 });
 
 listen({

@@ -32,6 +32,8 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
   };
   const parts = [header(context)];
   const body = h("div.tab-body", {});
+  const note = h("p.note", { hidden: true, role: "status" });
+  const say = (sentence) => { note.hidden = false; text(note, sentence); };
   const buttons = {};
   const tabs = h("div", { role: "tablist", class: "tabs", "aria-label": "About this job", onkeydown: moveTab });
   for (const [id, title] of Object.entries(TABS)) {
@@ -39,7 +41,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     tabs.append(buttons[id]);
   }
   const problem = h("section.empty", { hidden: true });
-  const page = h("div.job", {}, parts[0].element, tabs, body);
+  const page = h("div.job", {}, note, parts[0].element, tabs, body);
   main.append(page, problem);
 
   const makers = { overview, logs, evidence, ...details };
@@ -113,13 +115,16 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
 
   placed();
   follow(context.url(), {
-    job: (found) => { Object.assign(state, found); render(); },
+    job: (found) => { Object.assign(state, found, { gone: false }); note.hidden = true; render(); },
     pods: (found) => { state.pods = found; render(); },
     attempts: (found) => { state.attempts = found; render(); },
     ranks: (found) => { state.ranks = found; render(); },
     events: (found) => { state.events = found; render(); },
     gone: () => { state.gone = true; state.live = false; render(); },
+    problem: ({ sentence }) => say(sentence),
     refused: (sentence) => {
+      // What was seen of a job that is gone stays, where no history has it.
+      if (state.row) return say(sentence);
       page.hidden = true;
       problem.hidden = false;
       problem.replaceChildren(h("h1", {}, `${namespace}/${name}`), h("p", {}, sentence), h("p", {}, h("a", { href: "/" }, "All jobs")));

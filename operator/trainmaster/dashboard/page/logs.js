@@ -39,9 +39,10 @@ export class LogView {
     this.ended = false;
     follow(this.url("logs", { tail: TAIL, follow: 1, ...this.only, ...choice }), {
       // The tail comes again after an interruption.
-      opened: () => { this.lines = []; this.render(); },
+      opened: () => { this.lines = []; this.problem = ""; this.render(); },
       lines: (found) => this.add(found),
       end: () => { this.ended = true; this.render(); },
+      problem: ({ sentence }) => { this.problem = sentence; this.render(); },
       refused: (sentence) => { this.problem = sentence; this.render(); },
     }, AbortSignal.any([this.outer, this.stream.signal]));
   }
