@@ -16,6 +16,7 @@
 | What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
 | How long from one's own code to its first step, by `submit --code` and by `push`? | `hands` |
 | How long does a command take among a thousand jobs? | `hands_status` |
+| How large is the dashboard's page, how soon is it seen, and what do 1,000 jobs cost it? | `dashboard_page` |
 | What does the signature of an assignment cost? | `signing` |
 | What does it cost Hugging Face's Trainer that it is watched? | `hands_huggingface` |
 | Is the reported goodput what theory predicts? | `goodput` |

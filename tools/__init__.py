@@ -13,6 +13,7 @@
 | `pod_types` | `operator/trainmaster/api/pod_schema/types.json`: every field that a pod can have | by `generate` |
 | `training_schema` | `operator/trainmaster/api/training_schema.json`: what the loop accepts | by `generate` |
 | `lock` | `images/*.lock` and `images/*/*.lock`: every package of the images with its hashes | `make lock` |
+| `vendor` | the dashboard's copy of uPlot, from npm, and what tests need of npm | by hand |
 | `name_digest` | the digest of a released image, in the chart's values | `.github/workflows/release.yaml` |
 
 The CRD itself is made by `trainmaster.api.crd`, because `trainmaster crd` prints it too. Golden files of the tests are

@@ -1,0 +1,130 @@
+// Questions to the dashboard. The token (or on a laptop the key) goes with each one, and is kept for this tab only.
+
+const KEY = "trainmaster-token";
+// A stream has a ping every 10 s; one that is silent for longer has been lost without a word.
+const SILENT_MS = 25_000;
+const SHORTEST_MS = 500;
+const LONGEST_MS = 15_000;
+
+/** A refusal, with the sentence to show and the answer's status. */
+export class Refused extends Error {
+  constructor(sentence, status, mode) {
+    super(sentence);
+    this.status = status;
+    this.mode = mode;
+  }
+}
+
+const lost = new Set();
+const listeners = { unauthorized: () => {}, connection: () => {} };
+
+/** Registers who shows the token's form, and who shows that a connection is lost. */
+export function listen(found) {
+  Object.assign(listeners, found);
+}
+
+export const setToken = (token) => sessionStorage.setItem(KEY, token);
+export const forgetToken = () => sessionStorage.removeItem(KEY);
+
+/** Exchanges the one-time code of a laptop's URL for this tab's key. Raises Refused. */
+export async function launch(code) {
+  const answer = await send("/api/launch", { method: "POST", body: { code } }, false);
+  setToken((await answer.json()).key);
+}
+
+async function send(path, { method = "GET", body, signal } = {}, asks = true) {
+  const token = sessionStorage.getItem(KEY);
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  if (body) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body), cache: "no-store" });
+  if (answer.ok) return answer;
+  const said = await answer.json().catch(() => ({}));
+  const refused = new Refused(said.sentence || `The dashboard answered ${answer.status}.`, answer.status, said.mode);
+  if (answer.status === 401 && asks) listeners.unauthorized(refused);
+  throw refused;
+}
+
+/** Returns the JSON of an answer. Raises Refused, or TypeError where there is no connection. */
+export async function ask(path, options) {
+  return (await send(path, options)).json();
+}
+
+/** Returns the text of an answer. */
+export async function askText(path, options) {
+  return (await send(path, options)).text();
+}
+
+/**
+ * Follows a stream until `signal`: calls `events[NAME](data)`, and connects again by itself where it is interrupted.
+ * `events.refused(sentence)` is called where asking again won't help, and `events.opened()` at each connection.
+ */
+export async function follow(path, events, signal) {
+  const self = {};
+  let pause = SHORTEST_MS;
+  while (!signal.aborted) {
+    try {
+      const answer = await send(path, { signal });
+      connected(self, true);
+      events.opened?.();
+      pause = SHORTEST_MS;
+      if (await read(answer.body.getReader(), events, signal)) break;
+    } catch (error) {
+      if (signal.aborted) break;
+      if (error instanceof Refused && error.status < 500 && error.status !== 429) {
+        if (error.status !== 401) events.refused?.(error.message);
+        break;
+      }
+      if (!(error instanceof Refused || error instanceof TypeError || error.name === "AbortError")) throw error;
+    }
+    if (signal.aborted) break;
+    connected(self, false);
+    await wait(pause * (0.75 + Math.random() / 2), signal);
+    pause = Math.min(pause * 2, LONGEST_MS);
+  }
+  connected(self, true);
+}
+
+function connected(self, is) {
+  if (is === !lost.has(self)) return;
+  if (is) lost.delete(self);
+  else lost.add(self);
+  listeners.connection(lost.size === 0);
+}
+
+/** Reads events until the stream ends; returns whether its `end` was one of them. */
+async function read(reader, events, signal) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const silent = setTimeout(() => reader.cancel(), SILENT_MS);
+    const { done, value } = await reader.read().finally(() => clearTimeout(silent));
+    if (done || signal.aborted) return false;
+    rest += decoder.decode(value, { stream: true });
+    const blocks = rest.split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      let name = "message";
+      let data = "";
+      for (const line of block.split("\n")) {
+        if (line.startsWith("event: ")) name = line.slice(7);
+        else if (line.startsWith("data: ")) data += line.slice(6);
+      }
+      if (data) events[name]?.(JSON.parse(data));
+      if (name === "end") return true;
+    }
+  }
+}
+
+function wait(milliseconds, signal) {
+  return new Promise((done) => {
+    const timer = setTimeout(finish, milliseconds);
+    function finish() {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", finish);
+      window.removeEventListener("online", finish);
+      done();
+    }
+    signal.addEventListener("abort", finish);
+    window.addEventListener("online", finish);
+  });
+}

@@ -1,0 +1,121 @@
+// The cells of the list of jobs: what each shows, and by what it sorts. A cell is changed only where its text is.
+
+import { attribute, h, icon, text } from "./dom.js";
+import { PHASES, UNKNOWN, ago, clock, culprit, duration, figure, firstLine, jobPath, known, percent, seconds, whole } from "./format.js";
+
+/** Returns a badge for a phase: a shape and a word, coloured. */
+export function badge(phase) {
+  const element = h("span.badge", {});
+  setBadge(element, phase);
+  return element;
+}
+
+export function setBadge(element, phase) {
+  if (element.dataset.phase === phase) return;
+  element.dataset.phase = phase;
+  element.replaceChildren(icon(PHASES.includes(phase) || phase === "Deleted" ? phase : "Pending"), h("span", {}, phase));
+}
+
+export const share = (row) => (known(row.step) && row.totalSteps ? Math.min(1, row.step / row.totalSteps) : row.phase === "Succeeded" ? 1 : null);
+
+export const COLUMNS = [
+  {
+    id: "phase",
+    title: "Phase",
+    sort: (row) => PHASES.indexOf(row.phase),
+    make: () => badge("Pending"),
+    fill: (cell, row) => setBadge(cell.firstChild, row.deletedAt ? "Deleted" : row.phase),
+  },
+  {
+    id: "name",
+    title: "Job",
+    sort: (row) => row.name,
+    make: () => [h("a.name", { href: "/" }), h("span.namespace", {})],
+    fill: (cell, row) => {
+      text(cell.firstChild, row.name);
+      attribute(cell.firstChild, "title", row.name);
+      attribute(cell.firstChild, "href", jobPath(row.namespace, row.name, row.deletedAt && row.uid));
+      text(cell.lastChild, row.namespace);
+    },
+  },
+  {
+    id: "progress",
+    title: "Progress",
+    sort: share,
+    make: () => [h("span.track", { "aria-hidden": "true" }, h("span.fill", {})), h("span.share", {}), h("span.eta", {})],
+    fill: (cell, row) => {
+      const [track, part, eta] = cell.children;
+      const done = share(row);
+      const width = `${((done ?? 0) * 100).toFixed(1)}%`;
+      if (track.firstChild.style.width !== width) track.firstChild.style.width = width;
+      attribute(track, "data-phase", row.phase);
+      text(part, done === null ? (known(row.step) ? `step ${whole(row.step)}` : UNKNOWN) : percent(Math.floor(done * 100) / 100));
+      text(eta, remaining(row));
+    },
+  },
+  { id: "goodput", title: "Goodput", number: true, sort: (row) => row.goodput, fill: (cell, row) => text(cell, percent(row.goodput)) },
+  {
+    id: "workers",
+    title: "Workers",
+    number: true,
+    sort: (row) => row.desired,
+    fill: (cell, row) => text(cell, known(row.running) ? `${whole(row.running)}/${whole(row.desired)}` : UNKNOWN),
+  },
+  { id: "loss", title: "Loss", number: true, sort: (row) => row.loss, fill: (cell, row) => text(cell, figure(row.loss)) },
+  { id: "attempt", title: "Attempt", number: true, sort: (row) => row.attempt, fill: (cell, row) => text(cell, row.attempt ? whole(row.attempt) : UNKNOWN) },
+  {
+    id: "restarts",
+    title: "Restarts",
+    number: true,
+    sort: (row) => row.restarts + row.disruptions,
+    make: () => [h("span.value", {}), h("span.extra", {})],
+    fill: (cell, row) => {
+      text(cell.firstChild, whole(row.restarts));
+      text(cell.lastChild, row.disruptions ? ` + ${whole(row.disruptions)}` : "");
+      attribute(cell, "title", row.disruptions ? `${row.restarts} counted, ${row.disruptions} disruptions that didn't count` : null);
+    },
+  },
+  {
+    id: "latest",
+    title: "Last failure, or what it waits for",
+    sort: (row) => row.waits || row.failure,
+    make: () => h("span.sentence", {}),
+    fill: (cell, row) => {
+      const ends = row.phase === "Succeeded" || row.phase === "Running";
+      const sentence = row.waits && !ends ? row.waits : (row.failure ?? "");
+      text(cell.firstChild, sentence);
+      attribute(cell, "title", sentence || null);
+      attribute(cell, "data-kind", row.waits && !ends ? "waits" : row.phase === "Failed" ? "failed" : "past");
+    },
+  },
+  {
+    id: "created",
+    title: "Age",
+    number: true,
+    sort: (row) => seconds(row.createdAt),
+    fill: (cell, row) => {
+      const at = seconds(row.createdAt);
+      text(cell, ago(at));
+      attribute(cell, "title", `created ${clock(at)}`);
+    },
+  },
+];
+
+function remaining(row) {
+  const from = seconds(row.startedAt) ?? seconds(row.createdAt);
+  const to = seconds(row.completedAt);
+  if (known(to)) return known(from) ? `took ${duration(to - from)}` : "";
+  return known(row.etaSeconds) && row.phase === "Running" ? `${duration(row.etaSeconds)} left` : "";
+}
+
+/** Returns a row of the list for a job of the history. */
+export function recordedRow(job) {
+  return {
+    ...job,
+    running: null,
+    desired: null,
+    completedAt: job.endedAt ?? job.deletedAt,
+    failure: job.lastFailure ? firstLine(job.lastFailure.message) || culprit(job.lastFailure) : null,
+    failedAt: job.lastFailure?.failedAt ?? null,
+  };
+}

@@ -1,0 +1,67 @@
+// What was kept of attempts that ended badly: of a hang the stacks of all ranks, those that differ from the others first.
+
+import { ask } from "./api.js";
+import { copyButton, h, table } from "./dom.js";
+import { clock, count, culprit, firstLine, ranges, seconds } from "./format.js";
+import { standing } from "./rank.js";
+
+export function evidence({ url, signal }) {
+  const element = h("section.cards", {});
+  let failures = null;
+
+  async function read() {
+    try {
+      const { items } = await ask(url("evidence"), { signal });
+      element.replaceChildren(...(items.length ? [...items].sort((a, b) => b.attempt - a.attempt).map(card)
+        : [h("div.empty", {}, h("h2", {}, "No attempt has failed"), h("p", {}, "When one does, who failed first, every worker's report and the stacks of a hang are kept here."))]));
+    } catch (error) {
+      if (signal.aborted) return;
+      element.replaceChildren(h("p.note", {}, error.message));
+    }
+  }
+
+  return {
+    element,
+    update: ({ attempts }) => {
+      const now = attempts.filter((one) => one.failure).length;
+      if (now === failures) return;
+      failures = now;
+      read();
+    },
+  };
+}
+
+function card(one) {
+  const failure = one.failure ?? {};
+  const groups = grouped(one.ranks ?? {}, failure.rank);
+  const workers = Object.entries(one.workers ?? {});
+  const logs = Object.entries(one.logs ?? {});
+  return h("section.card", {},
+    h("div.card-head", {}, h("h2", {}, `Attempt ${one.attempt}: ${culprit(failure)}`), h("span.muted", {}, clock(seconds(failure.failedAt)))),
+    h("p", {}, firstLine(failure.message)),
+    groups.length > 0 && h("h3", {}, groups.length > 1 ? "Stacks, those that differ first" : "Stacks"),
+    groups.map((group, at) => h("details", { open: at === 0 },
+      h("summary", {}, h("strong", {}, `${group.ranks.length > 1 ? "Ranks" : "Rank"} ${ranges(group.ranks)}`), ` ${standing(group.states[0])}`,
+        group.ranks.length > 1 && h("span.muted", {}, `, ${count(group.ranks.length, "rank")} alike`)),
+      h("pre", { tabindex: 0 }, group.states[0].text || "No stacks were kept."), copyButton(() => group.states[0].text ?? ""))),
+    workers.length > 0 && h("h3", {}, "Workers' reports"),
+    workers.length > 0 && table(`Workers' reports of attempt ${one.attempt}`, ["Worker", "State", "Reason", "Rank", "Exit code", "Error"],
+      h("tbody", {}, workers.map(([worker, report]) => h("tr", {}, h("th", { scope: "row" }, worker),
+        [report.state, report.reason, report.rank, report.exitCode, firstLine(report.error)].map((cell) => h("td", {}, String(cell ?? ""))))))),
+    logs.map(([worker, text]) => h("details", {}, h("summary", {}, `The log of worker ${worker} ends`), h("pre", { tabindex: 0 }, text))));
+}
+
+/** Returns ranks whose stacks are alike, as groups: that of the rank that failed first, then the smallest first. */
+function grouped(ranks, first) {
+  const groups = new Map();
+  for (const [rank, state] of Object.entries(ranks)) {
+    // Addresses, line counts and thread ids differ between ranks that do the same.
+    const key = `${state.waits ?? ""} ${(state.text ?? "").replace(/0x[\da-f]+|\d+/gi, "#")}`;
+    const group = groups.get(key) ?? { ranks: [], states: [] };
+    group.ranks.push(Number(rank));
+    group.states.push(state);
+    groups.set(key, group);
+  }
+  const has = (group) => group.ranks.includes(first);
+  return [...groups.values()].sort((a, b) => has(b) - has(a) || a.ranks.length - b.ranks.length);
+}

@@ -1,0 +1,68 @@
+// What of the jobs is shown, and in which order. It is kept in the URL, so that a list can be sent to somebody.
+
+import { PHASES } from "./format.js";
+
+export class Filters {
+  constructor(search) {
+    const found = new URLSearchParams(search);
+    this.phases = new Set((found.get("phase") ?? "").split(",").filter((phase) => [...PHASES, "Deleted"].includes(phase)));
+    this.namespace = found.get("namespace") ?? "";
+    this.query = found.get("q") ?? "";
+    this.sort = found.get("sort") ?? "created";
+    this.descending = found.get("order") ? found.get("order") === "down" : this.sort === "created";
+    this.deleted = found.get("deleted") === "1";
+  }
+
+  /** Returns the query of a URL that shows the same; what isn't set is left out. */
+  toSearch() {
+    const search = new URLSearchParams();
+    if (this.phases.size) search.set("phase", [...this.phases].join(","));
+    if (this.namespace) search.set("namespace", this.namespace);
+    if (this.query) search.set("q", this.query);
+    if (this.sort !== "created" || !this.descending) {
+      search.set("sort", this.sort);
+      search.set("order", this.descending ? "down" : "up");
+    }
+    if (this.deleted) search.set("deleted", "1");
+    const all = search.toString();
+    return all && `?${all}`;
+  }
+
+  get any() {
+    return Boolean(this.phases.size || this.namespace || this.query);
+  }
+
+  clear() {
+    this.phases.clear();
+    this.namespace = this.query = "";
+  }
+
+  /** Returns the rows to show in their order, and how many there are of each phase before phases are chosen. */
+  apply(rows, columns) {
+    const words = this.query.toLowerCase().split(/\s+/).filter(Boolean);
+    const counts = {};
+    const chosen = [];
+    for (const row of rows) {
+      if (this.namespace && row.namespace !== this.namespace) continue;
+      if (words.length) {
+        const all = `${row.namespace}/${row.name} ${row.failure ?? ""} ${row.queue ?? ""} ${row.reason ?? ""} ${row.waits ?? ""}`.toLowerCase();
+        if (!words.every((word) => all.includes(word))) continue;
+      }
+      const phase = row.deletedAt ? "Deleted" : row.phase;
+      counts[phase] = (counts[phase] ?? 0) + 1;
+      if (!this.phases.size || this.phases.has(phase)) chosen.push(row);
+    }
+    const column = columns.find((one) => one.id === this.sort) ?? columns.at(-1);
+    const by = this.descending ? -1 : 1;
+    const keys = new Map(chosen.map((row) => [row, column.sort(row)]));
+    chosen.sort((one, other) => by * order(keys.get(one), keys.get(other), by) || order(one.name, other.name, 1));
+    return { rows: chosen, counts };
+  }
+}
+
+/** Returns the order of two values; what is unknown is last both ways. */
+function order(one, other, by) {
+  const missing = (one === null || one === undefined) - (other === null || other === undefined);
+  if (missing) return missing * by;
+  return one < other ? -1 : one > other ? 1 : 0;
+}

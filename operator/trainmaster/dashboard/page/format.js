@@ -1,0 +1,115 @@
+// Figures as people read them. What is unknown is a dash.
+
+export const UNKNOWN = "–";
+
+export const PHASES = ["Running", "Restarting", "Starting", "Pending", "Suspended", "Failed", "Succeeded"];
+
+/** Where a second of a job can go (status.timeSpent), in the order of the bar, and what it means. */
+export const CATEGORIES = {
+  productive: "steps done for the first time",
+  evaluate: "evaluation",
+  checkpoint: "waiting for checkpoints",
+  data: "waiting for data",
+  recompute: "steps done again after a restart",
+  stall: "hung, until it was found",
+  restart: "from a failure to the next attempt",
+  load: "imports, model and data, until the first step",
+  rendezvous: "until all ranks were up",
+  pull: "images and volumes",
+  schedule: "waiting for nodes",
+  queue: "waiting in the queue",
+  finish: "from the last step to the end",
+  suspended: "suspended",
+};
+
+const WHOLE = new Intl.NumberFormat("en");
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+export const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
+
+export const whole = (value) => (known(value) ? WHOLE.format(value) : UNKNOWN);
+
+/** Four significant digits: 0.003211, 2.314, 1,234. */
+export function figure(value) {
+  if (!known(value)) return UNKNOWN;
+  const size = Math.abs(value);
+  if (size >= 1000) return WHOLE.format(Math.round(value));
+  if (size !== 0 && size < 0.001) return value.toExponential(2).replace("e-", "e−");
+  return value.toLocaleString("en", { maximumSignificantDigits: 4, minimumSignificantDigits: size ? 3 : 1 });
+}
+
+/** A figure of an axis: 0.5, 10, 3e−4. */
+export const tick = (value) => (value !== 0 && Math.abs(value) < 0.001 ? String(Number(value.toPrecision(2))).replace("e-", "e−") : value.toLocaleString("en", { maximumSignificantDigits: 4 }));
+
+export const percent = (share, digits = 0) => (known(share) ? `${(share * 100).toFixed(digits)} %` : UNKNOWN);
+
+/** Seconds as the two largest units: 4.2 s, 3 min 12 s, 2 h 5 min, 3 d 4 h. */
+export function duration(seconds) {
+  if (!known(seconds)) return UNKNOWN;
+  if (seconds < 1) return seconds <= 0 ? "0 s" : `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const all = Math.round(seconds);
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const first = units.findIndex(([size]) => all >= size);
+  const count = Math.floor(all / units[first][0]);
+  const rest = units[first + 1] ? Math.floor((all % units[first][0]) / units[first + 1][0]) : 0;
+  return rest ? `${count} ${units[first][1]} ${rest} ${units[first + 1][1]}` : `${count} ${units[first][1]}`;
+}
+
+/** The time of a step: 0.632 s, 1.17 s, so that ranks compare. */
+export const stepTime = (value) => (!known(value) || value >= 100 ? duration(value) : value < 0.01 ? `${figure(value * 1000)} ms` : `${value.toPrecision(3)} s`);
+
+/** Seconds since the epoch of an RFC 3339 time; null where it is none. */
+export function seconds(time) {
+  const at = typeof time === "string" ? Date.parse(time) / 1000 : NaN;
+  return Number.isNaN(at) ? null : at;
+}
+
+/** A time on the clock here, with its day where that isn't today. */
+export function clock(at) {
+  if (!known(at)) return UNKNOWN;
+  const date = new Date(at * 1000);
+  return date.toDateString() === new Date().toDateString() ? CLOCK.format(date) : DAY.format(date);
+}
+
+export const clockOnly = (at) => CLOCK.format(new Date(at * 1000));
+
+/** How old something is, in its largest unit where that is ten or more: 3 h 9 min, 15 h, 10 d. */
+export function ago(at) {
+  const words = known(at) ? duration(Math.max(10, Math.floor(Date.now() / 1000 - at))) : UNKNOWN;
+  return /^\d\d/.test(words) ? words.split(" ", 2).join(" ") : words;
+}
+
+export const count = (number, one, many = `${one}s`) => `${whole(number)} ${number === 1 ? one : many}`;
+
+/** [0,1,2,5] as "0–2, 5". */
+export function ranges(numbers) {
+  const parts = [];
+  for (const number of [...numbers].sort((a, b) => a - b)) {
+    const last = parts.at(-1);
+    if (last && last[1] === number - 1) last[1] = number;
+    else parts.push([number, number]);
+  }
+  return parts.map(([from, to]) => (from === to ? from : `${from}–${to}`)).join(", ");
+}
+
+export function median(values) {
+  const sorted = values.filter(known).sort((a, b) => a - b);
+  if (!sorted.length) return null;
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+/** A failure in words: who failed first, how, and where. */
+export function culprit(failure) {
+  const who = known(failure.rank) ? `rank ${failure.rank}` : known(failure.worker) ? `worker ${failure.worker}` : null;
+  const place = [who, failure.node && `on ${failure.node}`].filter(Boolean).join(" ");
+  const code = known(failure.exitCode) && `exit code ${failure.exitCode}`;
+  return [failure.reason ?? "Failed", [place, code].filter(Boolean).join(", ")].filter(Boolean).join(": ");
+}
+
+export const firstLine = (message) => (message ?? "").split("\n", 1)[0];
+
+export const jobPath = (namespace, name, uid) =>
+  `/jobs/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}${uid ? `?uid=${encodeURIComponent(uid)}` : ""}`;

@@ -1,0 +1,113 @@
+// The head of a job's page: what it is and how far, and the three things that a viewer can do to it.
+
+import { ask } from "./api.js";
+import { badge, setBadge, share } from "./columns.js";
+import { announce, attribute, button, h, text } from "./dom.js";
+import { UNKNOWN, clock, count, duration, figure, known, percent, seconds, whole } from "./format.js";
+
+const ACTIONS = {
+  suspend: ["Suspend", "Its ranks save a checkpoint and stop, and its pods give their nodes back. Resume goes on from there."],
+  resume: ["Resume", "It gets pods again and goes on from its last checkpoint."],
+  restart: ["Restart", "Its ranks save a checkpoint and start again in the same pods. That takes none of its restarts."],
+};
+
+export function header({ namespace, name, url, signal }) {
+  const phase = badge("Pending");
+  const reason = h("span.muted.reason", {});
+  const said = h("p.note", { role: "status", hidden: true });
+  const buttons = Object.fromEntries(Object.entries(ACTIONS).map(([id, [title]]) =>
+    [id, button({ hidden: true, onclick: () => confirm(id) }, title)]));
+  const dialog = h("dialog.small", { "aria-labelledby": "confirm-title" });
+  const fill = h("span.fill", {});
+  const track = h("span.track", { role: "progressbar", "aria-label": "Progress", "aria-valuemin": 0, "aria-valuemax": 100 }, fill);
+  const facts = {};
+  const fact = (id, title) => h("div", { class: `fact ${id}` }, h("dt", {}, title),
+    h("dd", {}, (facts[id] = h("span.value", {})), (facts[`${id}More`] = h("span.more", {}))));
+  let tiles = null;
+  const element = h("header.job-head", {},
+    h("div.title", {},
+      h("p.crumbs", {}, h("a", { href: "/" }, "Jobs"), " / ", h("a", { href: `/?namespace=${encodeURIComponent(namespace)}` }, namespace)),
+      h("div.title-line", {}, h("h1", {}, name), phase, reason),
+      h("div.actions", {}, Object.values(buttons))),
+    said,
+    (tiles = h("dl.facts", {}, h("div.fact.progress", {}, h("dt", {}, "Progress"), h("dd", {},
+      (facts.progress = h("span.value", {})), track, (facts.progressMore = h("span.more", {})))), fact("eta", "Time left"), fact("speed", "Speed"), fact("loss", "Loss"),
+      fact("goodput", "Goodput"), fact("attempt", "Attempt"), fact("workers", "Workers"))),
+    dialog);
+
+  function confirm(id) {
+    const [title, what] = ACTIONS[id];
+    dialog.replaceChildren(
+      h("h2", { id: "confirm-title" }, `${title} ${name}?`), h("p", {}, what),
+      h("form", { method: "dialog", class: "buttons", onsubmit: (event) => event.submitter.value && act(id) },
+        h("button", { value: "" }, "Cancel"), h("button", { value: id, class: "primary" }, title)));
+    dialog.showModal();
+  }
+
+  async function act(id) {
+    buttons[id].disabled = true;
+    try {
+      say((await ask(url(id), { method: "POST", body: {}, signal })).sentence);
+    } catch (error) {
+      if (!signal.aborted) say(error.message);
+    }
+    buttons[id].disabled = false;
+  }
+
+  function say(sentence) {
+    text(said, sentence);
+    said.hidden = false;
+    announce(sentence);
+  }
+
+  function update({ row, status, spec, live, gone }) {
+    const deleted = gone || !live;
+    const ended = row.phase === "Succeeded" || row.phase === "Failed";
+    setBadge(phase, row.phase);
+    text(reason, deleted ? `deleted${row.deletedAt ? ` ${clock(seconds(row.deletedAt))}` : ""}, shown from the history` : row.reason && row.phase !== "Running" ? row.reason : "");
+    buttons.suspend.hidden = deleted || ended || row.suspended;
+    buttons.resume.hidden = deleted || ended || !row.suspended;
+    buttons.restart.hidden = deleted || ended || row.phase !== "Running";
+
+    // Who waits has no figures yet: why it waits comes first.
+    tiles.hidden = !row.attempt;
+    const done = share(row);
+    fill.style.width = `${(done ?? 0) * 100}%`;
+    attribute(track, "data-phase", row.phase);
+    attribute(track, "aria-valuenow", done === null ? null : Math.floor(done * 100));
+    const figures = {
+      progress: [done === null ? UNKNOWN : percent(Math.floor(done * 1000) / 1000, done < 1 ? 1 : 0), known(row.step) ? `step ${whole(row.step)}${row.totalSteps ? ` of ${whole(row.totalSteps)}` : ""}` : "no step yet"],
+      eta: left(row, ended),
+      speed: [known(row.samplesPerSecond) ? `${figure(row.samplesPerSecond)}/s` : UNKNOWN, "samples"],
+      loss: [figure(row.loss), known(status.progress?.epoch) ? `epoch ${figure(status.progress.epoch)}` : ""],
+      goodput: [percent(row.goodput, 1), "of its time in new steps"],
+      attempt: [row.attempt ? whole(row.attempt) : UNKNOWN, restarts(row, spec)],
+      workers: [known(row.running) ? `${whole(row.running)}/${whole(row.desired)}` : UNKNOWN, ranks(spec)],
+    };
+    for (const [id, [value, more]] of Object.entries(figures)) {
+      text(facts[id], value);
+      text(facts[`${id}More`], more);
+    }
+  }
+
+  return { element, update };
+}
+
+function left(row, ended) {
+  const from = seconds(row.startedAt);
+  const to = seconds(row.completedAt);
+  if (ended && known(from) && known(to)) return [duration(to - from), `ended ${clock(to)}`];
+  if (row.phase !== "Running" || !known(row.etaSeconds)) return [UNKNOWN, known(from) ? `since ${clock(from)}` : "not started"];
+  return [duration(row.etaSeconds), `until ${clock(Date.now() / 1000 + row.etaSeconds).replace(/:\d\d$/, "")}`];
+}
+
+function restarts(row, spec) {
+  const most = spec.failurePolicy?.maxRestarts;
+  const counted = `${whole(row.restarts)}${known(most) ? ` of ${whole(most)}` : ""} restarts`;
+  return row.disruptions ? `${counted}, ${count(row.disruptions, "disruption")}` : counted;
+}
+
+function ranks(spec) {
+  const each = spec.processesPerWorker ?? spec.resources?.gpus;
+  return typeof each === "number" && typeof spec.workers === "number" ? `${whole(each * spec.workers)} ranks` : "up";
+}
