@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -41,10 +41,12 @@ class RunningCluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, *, nodes: int = 1, gpus: int = 0) -> Iterator[RunningCluster]:
+def running_cluster(
+    folder: Path, *, nodes: int = 1, gpus: int = 0, operator_options: Sequence[str] = ()
+) -> Iterator[RunningCluster]:
     """Starts a cluster in a folder of its own and the operator, and stops both at the end, also on exceptions.
 
-    `gpus` is what each node claims to have. Raises NotRunning.
+    `gpus` is what each node claims to have, `operator_options` are further ones of `operator run`. Raises NotRunning.
     """
     if find_spec("trainmaster_local") is None:
         raise NotRunning("The embedded cluster isn't installed: pip install 'trainmaster[local]'.")
@@ -61,7 +63,7 @@ def running_cluster(folder: Path, *, nodes: int = 1, gpus: int = 0) -> Iterator[
         seconds = time.monotonic() - began
         _install(info.kubeconfig)
         log = folder / "operator.log"
-        with _operator(info.kubeconfig, log) as process:
+        with _operator(info.kubeconfig, log, operator_options) as process:
             yield RunningCluster(info.kubeconfig, info.server, process, log, seconds)
     finally:
         cluster.down(state)
@@ -86,10 +88,10 @@ def _install(kubeconfig: Path) -> None:
 
 
 @contextmanager
-def _operator(kubeconfig: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _operator(kubeconfig: Path, log: Path, further: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Starts the operator as a user would start it."""
     command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run"]
-    options = ["--kubeconfig", str(kubeconfig), "--all-namespaces", "--no-leader-elect", "--metrics-port=0"]
+    options = ["--kubeconfig", str(kubeconfig), "--all-namespaces", "--no-leader-elect", "--metrics-port=0", *further]
     with log.open("wb") as output:
         # A session of its own: Ctrl-C at the terminal reaches this program, which stops the operator in its own order.
         process = subprocess.Popen([*command, *options], stdout=output, stderr=output, start_new_session=True)

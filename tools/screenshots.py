@@ -1,0 +1,191 @@
+"""The pictures of the dashboard in docs/pictures are taken here: python -m tools.screenshots (five minutes).
+
+Nothing in them is invented. On a cluster on this machine a job trains on two workers with two ranks each, is hit by
+three faults (a rank that is killed, one that stands still, a pod that is deleted) and goes on; then one of its ranks is
+slowed. Debian's Chromium shows the page that `kubectl dtj open` serves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+from playwright.sync_api import Page, sync_playwright
+
+from trainmaster.client import JobClient, TrainingJob
+from trainmaster.local.running import running_cluster
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+BIN = Path(sys.executable).parent
+EXAMPLE = ROOT / "manifests" / "examples" / "reviews.yaml"
+STEPS = 1_950
+BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+# Width and height of a window, in CSS pixels.
+WIDE, PHONE = (1440, 900), (390, 844)
+
+
+def main() -> None:
+    """Trains, breaks and takes the pictures."""
+    PICTURES.mkdir(exist_ok=True)
+    with TemporaryDirectory(prefix="trainmaster-pictures-") as folder, ExitStack() as stack:
+        kubeconfig, history = stack.enter_context(_everything(Path(folder)))
+        jobs = JobClient("default", kubeconfig=kubeconfig)
+        jobs.submit(_manifest())
+        _break(jobs)
+        address = stack.enter_context(_dashboard(kubeconfig, history))
+        _slowed(jobs, lambda: _pictures(address()))
+
+
+def _manifest() -> dict[str, object]:
+    [job] = yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8"))
+    job["spec"] |= {
+        "processesPerWorker": 2,
+        "resources": {"cpu": {"request": "100m", "limit": 2}, "memory": "2Gi"},
+        "failurePolicy": {"hang": {"progressSeconds": 8}},
+    }
+    job["spec"]["training"] |= {"epochs": 8, "evaluation": {"every_steps": 487}}
+    return dict(job)
+
+
+@contextmanager
+def _everything(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yields the kubeconfig of a cluster with an operator, and the address of the history that it sends to."""
+    token, port = folder / "writer-token", _free_port()
+    token.write_text(secrets.token_urlsafe(), encoding="utf-8")
+    address = f"http://127.0.0.1:{port}"
+    to_history = ("--history-url", address, "--history-token-file", str(token))
+    with running_cluster(folder, nodes=2, operator_options=to_history) as cluster:
+        kubeconfig = str(cluster.kubeconfig)
+        options = ["--file", str(folder / "history.sqlite"), "--port", str(port), "--address", "127.0.0.1"]
+        command = [BIN / "trainmaster", "history", "serve", *options, "--writer-token-file", str(token)]
+        with _process([*command, "--kubeconfig", kubeconfig]):
+            yield kubeconfig, address
+
+
+@contextmanager
+def _dashboard(kubeconfig: str, history: str) -> Iterator[Callable[[], str]]:
+    """Yields what gives the address of a page of the dashboard, each for one page."""
+    command = [BIN / "kubectl-dtj", "open", "reviews", "--no-browser", "--kubeconfig", kubeconfig, "--history", history]
+    with _process(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        lines = process.stdout
+
+        def address() -> str:
+            for line in lines:
+                if found := re.search(r"http://\S+#launch=\S+", line.decode()):
+                    return found[0]
+            raise SystemExit("the dashboard has ended")
+
+        yield address
+
+
+@contextmanager
+def _process(command: list[object], **options: object) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(list(map(str, command)), **options)  # type: ignore[call-overload]
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _break(jobs: JobClient) -> None:
+    """Waits for some steps before each of three faults, and for the job to train again after it."""
+    _until(jobs, lambda job: _step(job) > STEPS * 0.2)
+    os.kill(_pid(jobs, 3), signal.SIGKILL)
+    _until(jobs, lambda job: job.status.attempt == 2 and _step(job) > STEPS * 0.4)
+    os.kill(_pid(jobs, 1), signal.SIGSTOP)
+    _until(jobs, lambda job: job.status.attempt == 3 and _step(job) > STEPS * 0.6)
+    jobs.transport.request("DELETE", "/api/v1/namespaces/default/pods/reviews-1")
+    _until(jobs, lambda job: job.status.attempt == 4 and _step(job) > STEPS * 0.75)
+
+
+def _slowed(jobs: JobClient, work: Callable[[], None]) -> None:
+    """Does the work while a rank runs for half of the time only."""
+    done, pid = threading.Event(), _pid(jobs, 2)
+
+    def slow() -> None:
+        while not done.wait(0.02):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.06)
+            os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    try:
+        time.sleep(30)
+        work()
+    finally:
+        done.set()
+        thread.join()
+
+
+def _pictures(address: str) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=BROWSER
+        )
+        page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme="light")
+        page.goto(address)
+        page.get_by_text("Where every second went").wait_for()
+        time.sleep(4)
+        _take(page, "job")
+        page.emulate_media(color_scheme="dark")
+        _take(page, "job-dark")
+        page.emulate_media(color_scheme="light")
+        page.evaluate("location.hash = 'rank=2'")
+        page.get_by_role("button", name="Collect stacks").click()
+        page.get_by_text("Thread").first.wait_for()
+        time.sleep(2)
+        page.screenshot(path=PICTURES / "rank.png")
+        page.keyboard.press("Escape")
+        page.get_by_role("tab", name="Logs").click()
+        time.sleep(3)
+        page.screenshot(path=PICTURES / "logs.png")
+        page.get_by_role("link", name="Jobs").first.click()
+        page.get_by_text("reviews").first.wait_for()
+        time.sleep(2)
+        page.screenshot(path=PICTURES / "jobs.png")
+        page.go_back()
+        page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+        time.sleep(2)
+        page.screenshot(path=PICTURES / "phone.png")
+        browser.close()
+
+
+def _take(page: Page, name: str) -> None:
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+
+
+def _pid(jobs: JobClient, rank: int) -> int:
+    return int(jobs.stacks("reviews").ranks[rank]["pid"])
+
+
+def _step(job: TrainingJob) -> int:
+    return 0 if job.status.progress is None else job.status.progress.step or 0
+
+
+def _until(jobs: JobClient, reached: Callable[[TrainingJob], bool]) -> None:
+    jobs.wait("reviews", until=lambda job: job.finished or reached(job), timeout=600)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()
