@@ -29,14 +29,16 @@ from trainmaster.agent.network.metrics import render_metrics
 from trainmaster.wire.progress import RankProgress
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace
 
-pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.timeout(400)]
 
+# On a machine that does ten other things; nothing waits that long when all is well.
+SECONDS = 120
 HOME = "trainmaster-system"
 META = "__meta_kubernetes"
 DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
 THRESHOLDS = {
     **{"jobFailedSeconds": 3600, "jobHungSeconds": 3600, "jobRestarts": 1, "jobRestartsSeconds": 60},
-    **{"jobPendingSeconds": 1, "goodputRatio": 1, "goodputSeconds": 8, "stalledSeconds": 4},
+    **{"jobPendingSeconds": 1, "goodputRatio": 1, "goodputSeconds": 8, "stalledSeconds": 8},
     **{"stragglerSeconds": 2, "gradientsSeconds": 2, "operatorQueueSeconds": 0, "operatorBehindSeconds": 1},
 }
 # Alerts that nothing in this situation is a reason for.
@@ -205,7 +207,7 @@ def watched(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFact
         port = re.findall(r"Metrics and probes on port (\d+)", operator.text())[-1]
         static = {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": HOME, "pod": "operator-1"}}
         configuration = {
-            "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(folder / "rules.yaml")],
             "scrape_configs": [
                 {"job_name": "operator", "honor_labels": True, "static_configs": [static]},
@@ -221,13 +223,13 @@ def watched(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFact
                 training_job("hangs", STANDS_STILL, workers=1, failurePolicy={"hang": HANG}, **COLD),
                 training_job("stands", STANDS_STILL, workers=1, **COLD),
             )
-            pods = cluster.eventually(lambda: addressed(cluster), 60, "addresses of the workers")
+            pods = cluster.eventually(lambda: addressed(cluster), SECONDS, "addresses of the workers")
             (folder / "targets.new").write_text(json.dumps([target for pod in pods for target in discovered(pod)]))
             (folder / "targets.new").rename(folder / "targets.json")
             made = Watched(cluster, url)
             # A restart is only seen where the counter was seen before it.
             steps = 'trainmaster_job_step{job_name="trains"}'
-            cluster.eventually(lambda: made.query(steps), 60, "the first steps")
+            cluster.eventually(lambda: made.query(steps), SECONDS, "the first steps")
             fault.touch()
             yield made
 
@@ -236,7 +238,7 @@ def test_workers_are_found_and_their_series_say_whose_they_are(watched: Watched)
     def found() -> list[dict[str, Any]]:
         return watched.query('trainmaster_step{job_name="trains", rank="1"}')
 
-    (series,) = watched.cluster.eventually(found, 60, "the steps of a rank")
+    (series,) = watched.cluster.eventually(found, SECONDS, "the steps of a rank")
     labels = series["metric"]
     expected = {"namespace": watched.cluster.namespace, "pod": "trains-1", "worker": "1", "container": "worker"}
     assert expected.items() <= labels.items()
@@ -256,7 +258,7 @@ def test_every_rule_is_evaluated_and_fires_for_the_job_that_is_a_reason(watched:
         assert fires == set(rules) - set(silent), fires ^ (set(rules) - set(silent))
         return rules
 
-    rules = watched.cluster.eventually(firing, 60, "all alerts that have a reason")
+    rules = watched.cluster.eventually(firing, SECONDS, "all alerts that have a reason")
     told = {
         (name, alert["labels"].get("job_name", "")): alert["annotations"]["description"]
         for name, rule in rules.items()
@@ -287,7 +289,7 @@ def test_every_query_of_a_dashboard_has_an_answer(watched: Watched, path: Path) 
         assert empty == may_be_empty
         return True
 
-    watched.cluster.eventually(unanswered, 60, "answers to all queries")
+    watched.cluster.eventually(unanswered, SECONDS, "answers to all queries")
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
