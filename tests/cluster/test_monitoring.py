@@ -25,8 +25,6 @@ import yaml
 
 from tests.cluster.operator_under_test import running_operator, training_job
 from tests.prometheus import CHART, monitoring, program
-from trainmaster.agent.network.metrics import render_metrics
-from trainmaster.wire.progress import RankProgress
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace
 
 pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.timeout(400)]
@@ -103,14 +101,6 @@ class Watched:
         values = {"__rate_interval": "8s", "__range_s": "600", "__range": "600s", "job": "trains"}
         values["namespace"] = HOME if dashboard == "operator" else self.cluster.namespace
         return re.sub(r"\$(\w+)", lambda found: values[found[1]], expression)
-
-
-def without_gradients() -> dict[str, str]:
-    """Returns what has no answer where agents don't show these figures."""
-    page = render_metrics("bert", 0, None, {0: RankProgress.parse(FIGURES)}, None)
-    metrics = ("trainmaster_gradient_norm", "trainmaster_learning_rate", "trainmaster_compute_seconds")
-    missing = {metric: "no agent shows it" for metric in metrics if metric not in page}
-    return {**missing, **({"TrainmasterJobGradientsStopped": "as its metric"} if missing else {})}
 
 
 def snake(monitor: Any) -> Any:
@@ -247,15 +237,13 @@ def test_workers_are_found_and_their_series_say_whose_they_are(watched: Watched)
 
 
 def test_every_rule_is_evaluated_and_fires_for_the_job_that_is_a_reason(watched: Watched) -> None:
-    silent = {**SILENT, **without_gradients()}
-
     def firing() -> dict[str, dict[str, Any]]:
         groups = watched.ask("rules")["groups"]
         rules = {rule["name"]: rule for group in groups for rule in group["rules"]}
         assert rules
         assert {name: rule["lastError"] for name, rule in rules.items() if rule["health"] == "err"} == {}
         fires = {name for name, rule in rules.items() if rule["state"] == "firing"}
-        assert fires == set(rules) - set(silent), fires ^ (set(rules) - set(silent))
+        assert fires == set(rules) - set(SILENT), fires ^ (set(rules) - set(SILENT))
         return rules
 
     rules = watched.cluster.eventually(firing, SECONDS, "all alerts that have a reason")
@@ -281,8 +269,7 @@ def test_every_query_of_a_dashboard_has_an_answer(watched: Watched, path: Path) 
     asked = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel["targets"]]
     asked += [(one["name"], one["expr"]) for one in dashboard["annotations"]["list"]]
     assert asked
-    excused = {**UNANSWERED, **without_gradients()}
-    may_be_empty = [one for one in asked if any(metric in one[1] for metric in excused)]
+    may_be_empty = [one for one in asked if any(metric in one[1] for metric in UNANSWERED)]
 
     def unanswered() -> bool:
         empty = [one for one in asked if not watched.query(one[1], path.stem)]
