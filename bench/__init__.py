@@ -13,6 +13,7 @@
 | What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
 | How long from one's own code to its first step, by `submit --code` and by `push`? | `hands` |
 | How long does a command take among a thousand jobs? | `hands_status` |
+| What does a history of many jobs cost in CPU and bytes, and how long do its readers wait? | `history` |
 | What does the signature of an assignment cost? | `signing` |
 | What does it cost Hugging Face's Trainer that it is watched? | `hands_huggingface` |
 | Is the reported goodput what theory predicts? | `goodput` |

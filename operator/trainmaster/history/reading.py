@@ -34,13 +34,15 @@ class Readers:
         self._own = threading.local()
         # Of the file: another one may be in its place after a damage.
         self._generation = 0
+        self._is_closed = False
 
     def begin_anew(self) -> None:
         """Opens the file again for all that is read from now on."""
         self._generation += 1
 
     def close(self) -> None:
-        """Waits for nothing: what is being read is asked for by nobody any more."""
+        """Ends what is being read, which nobody asks for any more."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def read(self, ask: Callable[[Answers], Any]) -> bytes:
@@ -50,7 +52,7 @@ class Readers:
     def _read(self, ask: Callable[[Answers], Any]) -> bytes:
         answers = self._answers()
         until = time.monotonic() + READ_SECONDS
-        answers.connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+        answers.connection.set_progress_handler(lambda: self._is_closed or time.monotonic() > until, _STEPS)
         try:
             return json.dumps(ask(answers), separators=(",", ":")).encode()
         except sqlite3.OperationalError as error:
