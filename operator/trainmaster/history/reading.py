@@ -17,6 +17,8 @@ from trainmaster.history.answers import Answers
 THREADS = 4
 # Seconds for one answer.
 READ_SECONDS = 10.0
+# Seconds for which a stop waits for who reads.
+CLOSE_SECONDS = 0.5
 # SQLite's own steps between two looks at the clock.
 _STEPS = 20_000
 
@@ -35,15 +37,23 @@ class Readers:
         # Of the file: another one may be in its place after a damage.
         self._generation = 0
         self._is_closed = False
+        self._opened: list[Answers] = []
 
     def begin_anew(self) -> None:
         """Opens the file again for all that is read from now on."""
         self._generation += 1
 
-    def close(self) -> None:
-        """Ends what is being read, which nobody asks for any more."""
+    async def close(self) -> None:
+        """Ends what is being read, which nobody asks for any more, and closes the file."""
         self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        except TimeoutError:
+            # The file's write-ahead log stays beside it, empty.
+            return
+        for answers in self._opened:
+            answers.connection.close()
 
     async def read(self, ask: Callable[[Answers], Any]) -> bytes:
         """Returns an answer's JSON. Raises what `ask` does, UnusableFile, sqlite3.Error and TooSlow."""
@@ -66,6 +76,7 @@ class Readers:
         if getattr(self._own, "generation", None) != self._generation:
             generation = self._generation
             self._own.answers = Answers(self._file)
+            self._opened.append(self._own.answers)
             self._own.generation = generation
         found: Answers = self._own.answers
         return found
