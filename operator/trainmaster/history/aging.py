@@ -12,6 +12,7 @@ from functools import partial
 from trainmaster.history import curves, heat, samples
 from trainmaster.history.curves import Curves
 from trainmaster.history.heat import Heat, block_points, kept_points
+from trainmaster.history.packing import readable
 from trainmaster.history.schema import layout_of, layouts
 from trainmaster.history.store import Store
 from trainmaster.history.thinning import BLOCK_POINTS, KEPT_POINTS, LEVEL_SECONDS
@@ -93,10 +94,10 @@ class Aging:
         ]
         if kind == CURVES:
             orders = layouts(self._connection)
-            points = curves.joined(Curves.of_block(block, orders[shape]) for block, shape in data)
+            points = curves.joined(readable(lambda found: Curves.of_block(found[0], orders[found[1]]), data))
             self._add_curves(job, level, points.thinned(LEVEL_SECONDS[level]))
         else:
-            part = heat.joined(Heat.of_block(block) for block, _ in data)
+            part = heat.joined(readable(lambda found: Heat.of_block(found[0]), data))
             self._add_heat(job, level, [part.thinned(LEVEL_SECONDS[level], with_mean=True)])
 
     def _add_curves(self, job: int, level: int, points: Curves) -> None:

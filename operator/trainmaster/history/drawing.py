@@ -15,6 +15,7 @@ from trainmaster.history import curves, heat, samples
 from trainmaster.history.aging import CURVES, HEAT
 from trainmaster.history.curves import NO_STEP, SPENT, Curves
 from trainmaster.history.heat import Heat
+from trainmaster.history.packing import readable
 from trainmaster.history.schema import layouts
 from trainmaster.history.store import slice_of
 from trainmaster.history.thinning import LEVEL_SECONDS
@@ -43,7 +44,7 @@ def series_answer(
     """Returns a Series. `done_before` has the furthest step of all attempts before each."""
     orders = layouts(connection)
     rows = _blocks(connection, job, CURVES, window)
-    found = curves.joined(Curves.of_block(data, orders[shape]) for data, shape, _ in rows)
+    found = curves.joined(readable(lambda row: Curves.of_block(row[0], orders[row[1]]), rows))
     found.extend(samples.of_rows(_tail(connection, job))[0])
     found = found.between(window.since, window.until)
     stored = LEVEL_SECONDS[max((level for *_, level in rows), default=0)]
@@ -67,7 +68,7 @@ def series_answer(
 def heat_answer(connection: sqlite3.Connection, job: int, window: Window, columns: int, figure: str) -> dict[str, Any]:
     """Returns a RankHeat."""
     rows = _blocks(connection, job, HEAT, window)
-    parts = [Heat.of_block(data, figure) for data, _, _ in rows]
+    parts = list(readable(lambda row: Heat.of_block(row[0], figure), rows))
     parts += [part.only(figure) for part in samples.of_rows(_tail(connection, job))[1]]
     found = heat.joined([part.between(window.since, window.until) for part in parts])
     stored = LEVEL_SECONDS[max((level for *_, level in rows), default=0)]

@@ -8,12 +8,18 @@ it holds a range of 10 to the ninth at full precision, and then less.
 
 from __future__ import annotations
 
+import logging
 import math
 import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+log = logging.getLogger(__name__)
+Block = TypeVar("Block")
+Read = TypeVar("Read")
 
 NAN = math.nan
 # The largest float16 is 65,504.
@@ -81,6 +87,17 @@ def halves_from_bytes(raw: bytes) -> list[float]:
     scaled = struct.unpack(f"<{(len(raw) - 2) // 2}e", _joined(raw[2:], 2))
     scale = 2.0**exponent
     return [value * scale for value in scaled] if exponent else list(scaled)
+
+
+def readable(read: Callable[[Block], Read], blocks: Iterable[Block]) -> Iterator[Read]:
+    """Yields what `read` makes of blocks. One that can't be read is passed over: the others are worth having."""
+    for block in blocks:
+        try:
+            found = read(block)
+        except (ValueError, KeyError, struct.error) as error:
+            log.warning("Some of a job's figures are passed over: %s", error)
+        else:
+            yield found
 
 
 def _little(values: array[int] | array[float]) -> bytes:

@@ -59,6 +59,6 @@ class History:
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await maintaining
                 await server.close()
-                readers.close()
+                await readers.close()
                 await viewers.close()
                 await recorder.close()

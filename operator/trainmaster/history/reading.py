@@ -17,6 +17,8 @@ from trainmaster.history.answers import Answers
 THREADS = 4
 # Seconds for one answer.
 READ_SECONDS = 10.0
+# Seconds for which a stop waits for who reads.
+CLOSE_SECONDS = 0.5
 # SQLite's own steps between two looks at the clock.
 _STEPS = 20_000
 
@@ -34,14 +36,24 @@ class Readers:
         self._own = threading.local()
         # Of the file: another one may be in its place after a damage.
         self._generation = 0
+        self._is_closed = False
+        self._opened: list[Answers] = []
 
     def begin_anew(self) -> None:
         """Opens the file again for all that is read from now on."""
         self._generation += 1
 
-    def close(self) -> None:
-        """Waits for nothing: what is being read is asked for by nobody any more."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    async def close(self) -> None:
+        """Ends what is being read, which nobody asks for any more, and closes the file."""
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        except TimeoutError:
+            # The file's write-ahead log stays beside it, empty.
+            return
+        for answers in self._opened:
+            answers.connection.close()
 
     async def read(self, ask: Callable[[Answers], Any]) -> bytes:
         """Returns an answer's JSON. Raises what `ask` does, UnusableFile, sqlite3.Error and TooSlow."""
@@ -50,7 +62,7 @@ class Readers:
     def _read(self, ask: Callable[[Answers], Any]) -> bytes:
         answers = self._answers()
         until = time.monotonic() + READ_SECONDS
-        answers.connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+        answers.connection.set_progress_handler(lambda: self._is_closed or time.monotonic() > until, _STEPS)
         try:
             return json.dumps(ask(answers), separators=(",", ":")).encode()
         except sqlite3.OperationalError as error:
@@ -64,6 +76,7 @@ class Readers:
         if getattr(self._own, "generation", None) != self._generation:
             generation = self._generation
             self._own.answers = Answers(self._file)
+            self._opened.append(self._own.answers)
             self._own.generation = generation
         found: Answers = self._own.answers
         return found

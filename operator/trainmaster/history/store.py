@@ -35,7 +35,7 @@ from trainmaster.wire.values import mapping
 # The tail's rows of a job stand together with those of few others: they are read, packed and deleted together.
 SLICES = 32
 # Of one job; the oldest go.
-MAX_ATTEMPTS, MAX_EVIDENCE = 500, 20
+MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
 # By which the operator's clock may be ahead.
 _CLOCK_SECONDS = 60.0
 # Remembered, so that a sample needs no question to the file.
@@ -80,7 +80,8 @@ class Store:
         self.tail: dict[int, Slice] = {number: Slice(started) for (number,) in rows}
 
     def close(self) -> None:
-        """Writes everything into the one file and closes it."""
+        """Writes everything into the one file and closes it; who still reads is waited for as long as a stop allows."""
+        self.connection.execute("PRAGMA busy_timeout = 500")
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.connection.close()
 
@@ -98,8 +99,11 @@ class Store:
             raise
         return found
 
-    def forget(self) -> None:
-        """Forgets what is remembered of jobs: the file says it anew."""
+    def forget(self, job: int | None = None) -> None:
+        """Forgets what is remembered of a job, or of all: the file says it anew."""
+        if job is not None:
+            self._known = {uid: known for uid, known in self._known.items() if known.id != job}
+            return
         self._known.clear()
         self._next_id = 0
 
@@ -211,6 +215,10 @@ class Store:
                 "(SELECT attempt FROM attempts WHERE job = ?1 ORDER BY attempt DESC LIMIT 1 OFFSET ?2)",
                 known.id,
                 MAX_ATTEMPTS,
+            )
+            self._execute(
+                "UPDATE attempts SET workers = NULL WHERE job = ? AND attempt = ?",
+                *(known.id, max(changed) - MAX_WITH_WORKERS),
             )
         current = changed.get(found["attempt"]) or attempts.get(found["attempt"])
         # When it is over, new pods are the next attempt's.

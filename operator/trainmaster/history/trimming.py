@@ -8,6 +8,7 @@ its pages back to the disk.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -19,6 +20,8 @@ from trainmaster.history.store import Store, slice_of
 _SHARE, _FULL = 1 / 16, 0.9
 # Rows that one step deletes; pages that it gives back.
 _ROWS, _PAGES = 100, 2_000
+# Seconds between two looks: each goes through all jobs.
+_REST_SECONDS = 5.0
 # Tables with rows of jobs beside `jobs` and `tail`, in the order in which a whole job goes.
 _TABLES = ("blocks", "evidence", "logs", "attempts", "objects")
 _ENDED = "coalesce(deleted, ended)"
@@ -33,13 +36,19 @@ class Trimming:
         self._full = max_bytes * _FULL
         self._share = max_bytes * _SHARE
         self._keep_seconds = keep_days * SECONDS_OF_A_DAY
+        self._rests_until = 0.0
 
     def step(self) -> bool:
         """Makes one step; returns False where none was due. Raises sqlite3.Error."""
+        if time.monotonic() < self._rests_until:
+            return False
         change = self._due()
         if change is not None:
             self._store.write(change)
-        return self._give_back() or change is not None
+        if self._give_back() or change is not None:
+            return True
+        self._rests_until = time.monotonic() + _REST_SECONDS
+        return False
 
     def used(self) -> int:
         """Returns the bytes of the file that aren't free."""
@@ -103,7 +112,7 @@ class Trimming:
             return
         self._connection.execute("DELETE FROM tail WHERE slice = ? AND job = ?", (slice_of(job), job))
         self._connection.execute("DELETE FROM jobs WHERE id = ?", (job,))
-        self._store.forget()
+        self._store.forget(job)
 
     def _give_back(self) -> bool:
         """Gives free pages back where they are many, or needed; returns whether it did."""

@@ -97,6 +97,19 @@ def test_samples_that_were_packed_or_not_are_one_series(recorded: Recorded) -> N
         assert answers.heat("team", "mine", "", Window(), 240, "loss")["values"] == [[2.0, 2.0]] * 90
 
 
+def test_what_cant_be_read_is_passed_over(recorded: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    _train(recorded, 300)
+    first = "(SELECT min(id) FROM blocks WHERE level = 0 GROUP BY kind)"
+    recorded.store.connection.execute(f"UPDATE blocks SET data = x'00' WHERE id IN {first}")
+    with Answers(recorded.file) as answers:
+        assert 0 < len(answers.series("team", "mine", "", Window(), 1000)["at"]) < 300
+        assert 0 < len(answers.heat("team", "mine", "", Window(), 240, "loss")["at"]) < 240
+    # It is moved with the others, and is gone.
+    _train(recorded, 300)
+    assert recorded.store.connection.execute("SELECT count(*) FROM blocks WHERE data = x'00'").fetchone() == (0,)
+    assert "Some of a job's figures are passed over: a block can't be read" in caplog.text
+
+
 def test_young_samples_wait_for_more(recorded: Recorded) -> None:
     recorded.store.record([sample(START, key(), step=[1.0, 1.0])])
     assert not recorded.aging.step()

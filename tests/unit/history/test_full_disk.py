@@ -58,7 +58,7 @@ async def test_a_full_disk_is_waited_for(recorder: Recorder, tmp_path: Path, cap
     assert found["attempts"][0]["lastStep"] == 2
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2 and "goes on by itself" in said[0] and said[1] == "Records are written again."
-    readers.close()
+    await readers.close()
 
 
 async def test_a_file_that_turns_out_to_be_damaged_is_kept_and_begun_anew(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_kept_and_begun_anew(tmp_pa
     assert _kept_aside(tmp_path) == 1
     assert [item["name"] for item in json.loads(await readers.read(Answers.jobs))["items"]] == ["after"]
     assert b"trainmaster_history_damaged_files_total 1.0" in metrics.text()
-    readers.close()
+    await readers.close()
     await recorder.close()
 
 
