@@ -55,6 +55,7 @@ class _Known:
     key: JobKey
     identity: JobIdentity
     version: Versioned | None = None
+    # None until the job was recorded once.
     generation: object = None
     facts: int = 0
     # When the newest report came that a sample has, and when (the event loop's clock) the next one may be made.
@@ -93,6 +94,9 @@ class Recorder:
 
     def start(self) -> None:
         """Begin to record and to send; the store has all jobs."""
+        # Of those, one may go before its turn comes to be read.
+        for job in self._store.jobs():
+            self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), _identity(job)))
         sending = [self._sender.run] if self._sender is not None else []
         for work in (self._read_jobs, self._look, *sending):
             self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
@@ -116,7 +120,7 @@ class Recorder:
         with self._guarded():
             metadata = mapping(raw.get("metadata"))
             known = self._known.get(text(metadata.get("uid")))
-            if known is not None and known.generation != metadata.get("generation"):
+            if known is not None and known.generation not in (None, metadata.get("generation", 0)):
                 self._record_job(raw)
 
     def kept_evidence(self, job: Job, attempt: int, evidence: str) -> None:
@@ -138,12 +142,12 @@ class Recorder:
         if known.version is not None and not is_newer(version, known.version):
             return
         facts = facts_of(raw)
-        if facts != known.facts:
+        if known.generation is not None and facts != known.facts:
             # An attempt may have ended: what its ranks have reported last is cleared by the first report of the next.
             self._sample_now(known)
         places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self._store.pods(key)]
         line = job_line(self._now(), raw, places, large=self._store.is_large(key))
-        known.version, known.generation, known.facts = version, metadata.get("generation"), facts
+        known.version, known.generation, known.facts = version, metadata.get("generation", 0), facts
         self._outbox.put(Entry("job", uid, line, facts))
 
     def _put(self, record: DeletedRecord | EvidenceRecord | LogRecord) -> None:
@@ -160,7 +164,7 @@ class Recorder:
             if version is None or version.uid != uid:
                 del self._known[uid]
                 self._put(DeletedRecord(self._now(), known.identity))
-            elif clock() >= known.due:
+            elif known.generation is not None and clock() >= known.due:
                 await self._sample(known)
         await asyncio.sleep(max(0.0, began + self._seconds - clock()))
 
