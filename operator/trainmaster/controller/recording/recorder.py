@@ -26,7 +26,7 @@ from trainmaster.controller.cache.large_jobs import LargeJobThread
 from trainmaster.controller.cache.records import JobKey, ProgressView, Versioned, is_newer
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.outgoing.posting import Complaints
-from trainmaster.controller.recording.lines import RankReport, facts_of, job_line, line_of, sample_line
+from trainmaster.controller.recording.lines import facts_of, job_line, line_of, reports_of, sample_line
 from trainmaster.controller.recording.outbox import MAX_BYTES, Entry, Outbox
 from trainmaster.controller.recording.sender import Sender
 from trainmaster.reconciling.observed.snapshot import Job
@@ -174,7 +174,7 @@ class Recorder:
             view = self._news(known)
             if view is None:
                 return
-            reports = _reports(view)
+            reports = reports_of(view.workers)
             if len(reports) < MANY_RANKS:
                 line = sample_line(view.at, known.identity, view.attempt, reports)
             else:
@@ -185,8 +185,8 @@ class Recorder:
     def _sample_now(self, known: _Known) -> None:
         """Record it at once, where that takes no time."""
         view = self._store.progress(known.key)
-        if view is not None and _count(view) < MANY_RANKS and (view := self._news(known)) is not None:
-            line = sample_line(view.at, known.identity, view.attempt, _reports(view))
+        if view is not None and view.ranks < MANY_RANKS and (view := self._news(known)) is not None:
+            line = sample_line(view.at, known.identity, view.attempt, reports_of(view.workers))
             self._outbox.put(Entry("sample", known.identity.uid, line))
 
     def _news(self, known: _Known) -> ProgressView | None:
@@ -196,8 +196,8 @@ class Recorder:
             return None
         known.sampled = view.at
         earliest = asyncio.get_running_loop().time() - self._seconds
-        known.due = max(known.due, earliest) + _count(view) / RANKS_A_SECOND
-        return view if _count(view) else None
+        known.due = max(known.due, earliest) + view.ranks / RANKS_A_SECOND
+        return view if view.ranks else None
 
     async def _read_jobs(self) -> None:
         """Record each job once, and again after records were lost, as soon as there is room for jobs."""
@@ -244,14 +244,6 @@ class Recorder:
             yield
         except Exception as error:
             self._complaints.say("a record can't be made", error)
-
-
-def _reports(view: ProgressView) -> list[RankReport]:
-    return [(rank, worker, progress) for worker, ranks in view.workers.items() for rank, progress in ranks.items()]
-
-
-def _count(view: ProgressView) -> int:
-    return sum(map(len, view.workers.values()))
 
 
 def _identity(job: Job) -> JobIdentity:
