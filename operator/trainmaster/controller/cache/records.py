@@ -115,6 +115,11 @@ class ProgressView(NamedTuple):
     at: float
     workers: Mapping[int, Mapping[int, RankProgress]]
 
+    @property
+    def ranks(self) -> int:
+        """Returns how many ranks have reported."""
+        return sum(map(len, self.workers.values()))
+
 
 @dataclass
 class Record:

@@ -71,6 +71,11 @@ def _smaller_and_smaller(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"metadata": identity}
 
 
+def reports_of(workers: Mapping[int, Mapping[int, RankProgress]]) -> list[RankReport]:
+    """Returns what ranks have reported, by worker and rank, as a list that nothing else changes."""
+    return [(rank, worker, progress) for worker, ranks in workers.items() for rank, progress in ranks.items()]
+
+
 def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[RankReport]) -> bytes:
     """Returns the record of what an attempt's ranks have reported, in any order; `SampleRecord` in a third of its time.
 

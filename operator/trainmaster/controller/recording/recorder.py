@@ -26,7 +26,7 @@ from trainmaster.controller.cache.large_jobs import LargeJobThread
 from trainmaster.controller.cache.records import JobKey, ProgressView, Versioned, is_newer
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.outgoing.posting import Complaints
-from trainmaster.controller.recording.lines import RankReport, facts_of, job_line, line_of, sample_line
+from trainmaster.controller.recording.lines import facts_of, job_line, line_of, reports_of, sample_line
 from trainmaster.controller.recording.outbox import MAX_BYTES, Entry, Outbox
 from trainmaster.controller.recording.sender import Sender
 from trainmaster.reconciling.observed.snapshot import Job
@@ -55,6 +55,7 @@ class _Known:
     key: JobKey
     identity: JobIdentity
     version: Versioned | None = None
+    # None until the job was recorded once.
     generation: object = None
     facts: int = 0
     # When the newest report came that a sample has, and when (the event loop's clock) the next one may be made.
@@ -93,6 +94,9 @@ class Recorder:
 
     def start(self) -> None:
         """Begin to record and to send; the store has all jobs."""
+        # Of those, one may go before its turn comes to be read.
+        for job in self._store.jobs():
+            self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), _identity(job)))
         sending = [self._sender.run] if self._sender is not None else []
         for work in (self._read_jobs, self._look, *sending):
             self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
@@ -116,7 +120,7 @@ class Recorder:
         with self._guarded():
             metadata = mapping(raw.get("metadata"))
             known = self._known.get(text(metadata.get("uid")))
-            if known is not None and known.generation != metadata.get("generation"):
+            if known is not None and known.generation not in (None, metadata.get("generation", 0)):
                 self._record_job(raw)
 
     def kept_evidence(self, job: Job, attempt: int, evidence: str) -> None:
@@ -138,12 +142,12 @@ class Recorder:
         if known.version is not None and not is_newer(version, known.version):
             return
         facts = facts_of(raw)
-        if facts != known.facts:
+        if known.generation is not None and facts != known.facts:
             # An attempt may have ended: what its ranks have reported last is cleared by the first report of the next.
             self._sample_now(known)
         places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self._store.pods(key)]
         line = job_line(self._now(), raw, places, large=self._store.is_large(key))
-        known.version, known.generation, known.facts = version, metadata.get("generation"), facts
+        known.version, known.generation, known.facts = version, metadata.get("generation", 0), facts
         self._outbox.put(Entry("job", uid, line, facts))
 
     def _put(self, record: DeletedRecord | EvidenceRecord | LogRecord) -> None:
@@ -160,7 +164,7 @@ class Recorder:
             if version is None or version.uid != uid:
                 del self._known[uid]
                 self._put(DeletedRecord(self._now(), known.identity))
-            elif clock() >= known.due:
+            elif known.generation is not None and clock() >= known.due:
                 await self._sample(known)
         await asyncio.sleep(max(0.0, began + self._seconds - clock()))
 
@@ -170,7 +174,7 @@ class Recorder:
             view = self._news(known)
             if view is None:
                 return
-            reports = _reports(view)
+            reports = reports_of(view.workers)
             if len(reports) < MANY_RANKS:
                 line = sample_line(view.at, known.identity, view.attempt, reports)
             else:
@@ -181,8 +185,8 @@ class Recorder:
     def _sample_now(self, known: _Known) -> None:
         """Record it at once, where that takes no time."""
         view = self._store.progress(known.key)
-        if view is not None and _count(view) < MANY_RANKS and (view := self._news(known)) is not None:
-            line = sample_line(view.at, known.identity, view.attempt, _reports(view))
+        if view is not None and view.ranks < MANY_RANKS and (view := self._news(known)) is not None:
+            line = sample_line(view.at, known.identity, view.attempt, reports_of(view.workers))
             self._outbox.put(Entry("sample", known.identity.uid, line))
 
     def _news(self, known: _Known) -> ProgressView | None:
@@ -192,8 +196,8 @@ class Recorder:
             return None
         known.sampled = view.at
         earliest = asyncio.get_running_loop().time() - self._seconds
-        known.due = max(known.due, earliest) + _count(view) / RANKS_A_SECOND
-        return view if _count(view) else None
+        known.due = max(known.due, earliest) + view.ranks / RANKS_A_SECOND
+        return view if view.ranks else None
 
     async def _read_jobs(self) -> None:
         """Record each job once, and again after records were lost, as soon as there is room for jobs."""
@@ -240,14 +244,6 @@ class Recorder:
             yield
         except Exception as error:
             self._complaints.say("a record can't be made", error)
-
-
-def _reports(view: ProgressView) -> list[RankReport]:
-    return [(rank, worker, progress) for worker, ranks in view.workers.items() for rank, progress in ranks.items()]
-
-
-def _count(view: ProgressView) -> int:
-    return sum(map(len, view.workers.values()))
 
 
 def _identity(job: Job) -> JobIdentity:

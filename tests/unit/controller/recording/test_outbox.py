@@ -78,9 +78,15 @@ def test_samples_give_way_first_then_jobs_records_that_a_newer_one_follows_then_
     box.put(entry("sample", "a", "s4"))
     assert counted == {"dropped": 4} and not box.lost, "it gives way itself"
     box.put(entry("job", "d", "d1"))
-    assert counted == {"dropped": 5} and box.lost, "a1"
-    box.put(entry("job", "e", "e1"))
-    assert texts(box) == ["a2", "b1", "c1", "d1", "e1"], "not the evidence, which was the oldest"
+    assert counted == {"dropped": 5} and box.lost
+    assert texts(box) == ["evidence", "a2", "b1", "c1", "d1"], "not the evidence, which is the oldest, but a1"
+
+
+def test_where_nothing_else_gives_way_it_is_what_is_oldest() -> None:
+    box, counted = outbox(2)
+    for uid in "abc":
+        box.put(entry("job", uid, uid))
+    assert counted == {"dropped": 1} and box.lost and texts(box) == ["b", "c"]
 
 
 def test_a_record_that_no_request_has_room_for_is_dropped_alone() -> None:

@@ -257,6 +257,22 @@ async def test_a_deleted_job_is_recorded_as_deleted_once_and_its_successor_is_an
 
 
 @in_virtual_time
+async def test_a_job_that_goes_before_its_turn_came_after_a_start_is_recorded_as_deleted_and_not_sampled_before() -> (
+    None
+):
+    world = World()
+    world.put(b.job())
+    world.report(0, r0={"step": 41})
+    async with world.started():
+        await asyncio.sleep(0.5)
+        assert world.records() == [], "a history may not know the job"
+        world.store.remove(JOBS, KEY, "bert", b.JOB_UID)
+        world.cluster.remove(JOBS, b.NAMESPACE, "bert")
+        await asyncio.sleep(10.0)
+        assert world.records() == [DeletedRecord(5.0, IDENTITY)]
+
+
+@in_virtual_time
 async def test_evidence_and_logs_are_recorded_when_they_were_kept() -> None:
     world = World()
     world.put(b.job())
