@@ -15,7 +15,6 @@
 A module imports what its command needs when it runs, so that `--help` and completion answer at once. A command that
 asks the API server is `@connected`; names of jobs are `job_names.JobName`; what prints objects takes `output.Output`.
 `program.called()` is how the user calls this program, for commands in sentences.
-Beneath `history`, which has an argument, `history serve` is in `history_server`.
 """
 
 from __future__ import annotations
