@@ -18,6 +18,7 @@ from trainmaster.cli.evidence import recovery_sentence
 from trainmaster.cli.program import called
 from trainmaster.client import TrainingJob
 from trainmaster.wire.names import POD_INDEX_LABEL
+from trainmaster.wire.values import is_number
 
 PHASE_STYLES = {
     "Succeeded": "bold green",
@@ -269,7 +270,8 @@ def where_time_went(
     yet. Before it runs that time counts into what the job waits in. Of a job that runs only its reports can say what
     the time went into: for a script without any, the last line says how much is open.
     """
-    amounts = {name: seconds for name in TIME_CATEGORIES if (seconds := getattr(spent, name))}
+    # Anybody may have edited a status, and a bar needs shares.
+    amounts = {name: seconds for name in TIME_CATEGORIES if is_number(seconds := getattr(spent, name)) and seconds > 0}
     until = parse_time(spent.until)
     unbooked = max((now - until).total_seconds(), 0.0) if until is not None and not job.finished else 0.0
     waits_in = _waits_in(job, pods)

@@ -52,6 +52,7 @@
 | `history/listing` | `history/test_history` |
 | `history/opening` | `history/test_history`, `processes/client/test_history` |
 | `history/page` | `history/test_page` |
+| `history/showing` | `history/test_history`, `history/test_exporting` |
 | `history/sparklines` | `history/test_page` |
 | `init` | `test_init`, `trainer/test_starter` |
 | `job_parts` | `test_following`, `test_dtj_evidence` |

@@ -11,11 +11,10 @@ import typer
 from trainmaster.cli.commands import module_of
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.file_names import complete_path
-from trainmaster.cli.history.opening import HistoryOptions, OpenHistory, open_history
+from trainmaster.cli.history.opening import HistoryOptions, open_history
 from trainmaster.cli.job_names import plain_name
 from trainmaster.cli.output import Output
 from trainmaster.cli.program import Command, Part
-from trainmaster.cli.terminal import say, terminal_width
 
 app = Part()
 
@@ -146,6 +145,8 @@ def show_history(
     `history bert --attempt 2` shows the evidence of an attempt, `history bert --export bert.parquet` writes the curves
     to a file (docs/history-exports.md). `history serve` is the process that records; a job of that name is `dtj/serve`.
     """
+    from trainmaster.cli.history.showing import export_job, show_attempt, show_job, show_list
+
     _require_possible(name, {"--all-namespaces": everywhere}, only_listed=True)
     of_a_job = {"--uid": uid, "--attempt": attempt, "--export": export}
     _require_possible(name, of_a_job, only_listed=False)
@@ -158,15 +159,17 @@ def show_history(
         raise typer.BadParameter("doesn't go with --export, which has --format", param_hint=option)
     else:
         format = _export_format(export, format, force=force)
+    if attempt is not None and output not in (None, "json", "yaml"):
+        raise typer.BadParameter("an attempt is printed as json or yaml", param_hint="--output")
     opened = open_history(connection, HistoryOptions(history, token, authority))
     if name is None:
-        _show_list(opened, None if everywhere else opened.namespace, limit, output)
+        show_list(opened, None if everywhere else opened.namespace, limit, output)
     elif export is not None and format is not None:
-        _export(opened, name, uid, export, format, ranks=ranks)
+        export_job(opened, name, uid, export, format, ranks=ranks)
     elif attempt is not None:
-        _show_attempt(opened, name, uid, attempt, output)
+        show_attempt(opened, name, uid, attempt, output)
     else:
-        _show_job(opened, name, uid, output)
+        show_job(opened, name, uid, output)
 
 
 def _require_possible(name: str | None, options: Mapping[str, Any], *, only_listed: bool) -> None:
@@ -186,98 +189,3 @@ def _export_format(file: str, format: str | None, *, force: bool) -> str:
     if found == "parquet":
         exporting.require_parquet()
     return found
-
-
-def _show_list(opened: OpenHistory, namespace: str | None, limit: int, output: str | None) -> None:
-    from trainmaster.cli.history.listing import job_table, recorded_jobs
-    from trainmaster.cli.output import print_value, qualified
-    from trainmaster.client.blocking import run
-
-    jobs, more = run(recorded_jobs(opened.reader, namespace, limit))
-    if output == "name":
-        for each in dict.fromkeys(job["name"] for job in jobs):
-            say(qualified(each))
-    elif output in ("json", "yaml"):
-        print_value({"kind": "RecordedJobList", "items": jobs}, output)
-    elif jobs:
-        from trainmaster.cli.console import SafeConsole
-
-        console = SafeConsole()
-        console.print(job_table(jobs, namespaces=namespace is None, wide=output == "wide"), soft_wrap=True)
-    else:
-        where = "any namespace" if namespace is None else f"namespace {namespace}"
-        say(f"No jobs were recorded in {where}.", error=True)
-    if more:
-        say(f"Only the newest {limit} are shown: --limit 0 shows all.", error=True)
-
-
-def _show_job(opened: OpenHistory, name: str, uid: str | None, output: str | None) -> None:
-    from trainmaster.cli.output import print_value, qualified
-    from trainmaster.client.blocking import run
-
-    job = run(opened.reader.job(opened.namespace, name, uid=uid))
-    if output == "name":
-        say(qualified(job["name"]))
-    elif output in ("json", "yaml"):
-        print_value(job, output)
-    else:
-        from trainmaster.cli.console import SafeConsole
-        from trainmaster.cli.history.listing import job_table
-        from trainmaster.cli.history.page import job_page
-
-        console = SafeConsole()
-        if output == "wide":
-            console.print(job_table([job], wide=True), soft_wrap=True)
-            return
-        series = run(opened.reader.series(opened.namespace, name, uid=job["uid"]))
-        for part in job_page(job, series, terminal_width()):
-            console.print(part, crop=False)
-
-
-def _show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, output: str | None) -> None:
-    from trainmaster.cli.evidence import as_json, print_page
-    from trainmaster.cli.history.attempt import TAIL_LINES, attempt_lines, evidence_of, log_lines
-    from trainmaster.cli.output import print_value
-    from trainmaster.client import ClientError, JobNotFound
-    from trainmaster.client.blocking import run
-
-    reader, namespace = opened.reader, opened.namespace
-    job = run(reader.job(namespace, name, uid=uid))
-    attempt = next((each for each in job["attempts"] if each["attempt"] == number), None)
-    if attempt is None:
-        numbers = [each["attempt"] for each in job["attempts"]]
-        there = f"{numbers[0]} to {numbers[-1]} were recorded" if numbers else "none was recorded"
-        raise JobNotFound(f"Job {name} has no attempt {number}: {there}")
-    evidence = evidence_of(run(reader.evidence(namespace, name, uid=job["uid"])), number)
-    if output is not None:
-        if output not in ("json", "yaml"):
-            raise typer.BadParameter("an attempt is printed as json or yaml", param_hint="--output")
-        print_value([] if evidence is None else as_json([evidence], None), output)
-        return
-    print_page(attempt_lines(evidence, attempt))
-    if attempt is job["attempts"][-1]:
-        # What is kept of the logs is what was printed last; of the other attempts their evidence has it.
-        try:
-            print_page(log_lines(run(reader.logs(namespace, name, uid=job["uid"], tail=TAIL_LINES))))
-        except ClientError as error:
-            say(f"The logs can't be shown: {error}", error=True)
-
-
-def _export(opened: OpenHistory, name: str, uid: str | None, file: str, format: str, *, ranks: bool) -> None:
-    from trainmaster.cli.history.exporting import STDOUT, export
-    from trainmaster.client.blocking import run
-    from trainmaster.client.history import curves, rank_figures
-
-    reader, namespace = opened.reader, opened.namespace
-    # Which job that name means is decided once, and one that isn't there is an error and no empty file.
-    uid = run(reader.job(namespace, name, uid=uid))["uid"]
-    left_out = 0
-    if ranks:
-        columns, left_out = run(rank_figures(reader, namespace, name, uid=uid))
-    else:
-        columns = run(curves(reader, namespace, name, uid=uid))
-    export(columns, file, format)
-    if left_out:
-        say(f"{left_out} ranks are left out: the history shows no more of so many at once.", error=True)
-    if file != STDOUT:
-        say(f"{file}: {len(columns['at'])} rows, {len(columns)} columns")

@@ -3,6 +3,7 @@
 | module | what is in it |
 |---|---|
 | `opening` | the history that the options name: over HTTP, or in a file |
+| `showing` | what the command does, with the modules below |
 | `listing` | recorded jobs as a table and as objects |
 | `page` | one job: its lines of facts, its attempts, where its time went |
 | `sparklines` | its curves in lines of blocks |

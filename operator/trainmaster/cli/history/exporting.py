@@ -37,14 +37,16 @@ def format_of(file: str, given: str | None) -> str:
 
 
 def require_room(file: str, *, force: bool) -> None:
-    """Raises BadParameter for a file that is there, where it isn't to be replaced, and for what is no file."""
+    """Raises ClientError for a file that is there, where it isn't to be replaced, and for what is no file."""
+    from trainmaster.client import ClientError
+
     target = Path(file)
     if file == STDOUT or not target.exists():
         return
     if not target.is_file():
-        raise typer.BadParameter(f"{file} is there and is no file; name another", param_hint="--export")
+        raise ClientError(f"{file} is there and is no file; name another")
     if not force:
-        raise typer.BadParameter(f"{file} is there already; --force replaces it", param_hint="--export")
+        raise ClientError(f"{file} is there already; --force replaces it")
 
 
 def require_parquet() -> None:

@@ -44,7 +44,9 @@ def job_page(
         yield from curves
     failed = [each["attempt"] for each in job["attempts"] if each["failure"] is not None]
     if failed:
-        yield Text(f"more: {called()} history {one_line(job['name'])} --attempt {failed[-1]}", "dim")
+        life = f" --uid {job['uid']}" if len(job["lives"]) > 1 else ""
+        words = f"history {job['name']} -n {job['namespace']}{life} --attempt {failed[-1]}"
+        yield Text(one_line(f"more: {called()} {words}"), "dim")
 
 
 def _headline(job: Mapping[str, Any], now: datetime) -> Text:
@@ -125,4 +127,8 @@ def _lines(sentence: str, width: int | None, style: str = "", indent: str = "") 
 
 
 def _moment(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    try:
+        return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    except OverflowError:
+        # In UTC it would be before the year 1, or after 9999.
+        return at.isoformat()

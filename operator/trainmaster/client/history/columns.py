@@ -60,7 +60,7 @@ async def rank_figures(
         async for piece in _pieces(ask, overview, MOST_COLUMNS):
             left_out = max(left_out, piece["leftOut"])
             for at, attempt, values in zip(piece["at"], piece["attempt"], piece["values"], strict=True):
-                for rank, worker, value in zip(piece["ranks"], piece["workers"], values or (), strict=bool(values)):
+                for rank, worker, value in zip(piece["ranks"], piece["workers"], values, strict=True):
                     if value is not None:
                         rows.setdefault((at, attempt or 0, rank), {"worker": worker})[figure] = value
     found: Columns = {name: [] for name in ("at", "attempt", "rank", "worker", *FIGURES)}

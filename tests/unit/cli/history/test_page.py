@@ -61,7 +61,9 @@ def test_the_facts_the_attempts_and_the_time_stand_there() -> None:
         "  Hung: worker 1 (rank 2, pod bert-mrpc-1, node gpu-4) made no progress for 300 s while all wait",
     ]
     assert "productive 1h0m (89%)  recompute 4m36s (7%)  checkpoint 112s (3%)" in text
-    assert text.endswith("more: kubectl dtj history bert-mrpc --attempt 3")
+    assert text.endswith(
+        "more: kubectl dtj history bert-mrpc -n team --uid 8d6f6a3e-5b2c-4f0e-9d0a-1c2b3a4d5e6f --attempt 3"
+    )
 
 
 def test_a_slow_rank_is_seen_between_the_curves_of_step_times() -> None:
@@ -96,6 +98,18 @@ def test_a_status_of_another_release_costs_the_page_its_bar_alone() -> None:
     job = detail(job={"metadata": {"name": "bert-mrpc"}, "status": {"timeSpent": "long"}})
     lines = page(80, RecordedHistory(answers={"bert-mrpc": job}))
     assert not [line for line in lines if line.startswith("time █")] and len(lines) > 15
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e308, -0.999999999999, float("nan")])
+def test_a_time_that_nobody_can_have_spent_is_left_out(seconds: float) -> None:
+    job = detail()
+    job["job"]["status"]["timeSpent"] = {"productive": 1.0, "restart": seconds}
+    assert "productive 1.0s (100%)" in "\n".join(page(80, RecordedHistory(answers={"bert-mrpc": job})))
+
+
+def test_a_moment_that_no_calendar_has_is_shown_as_it_is() -> None:
+    job = detail(createdAt="0001-01-01T00:00:00+23:59", startedAt="9999-12-31T23:59:59-23:59", deletedAt="yesterday")
+    assert "created 0001-01-01T00:00:00+23:59" in "\n".join(page(200, RecordedHistory(answers={"bert-mrpc": job})))
 
 
 def test_texts_of_others_are_one_line_each() -> None:
