@@ -134,8 +134,8 @@ def test_several_ranks_of_a_worker_write_a_file_each(tmp_path: Path, monkeypatch
     assert reported == {"section": "train", "step": 7, "totalSteps": 9, "loss": 0.5}
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    heartbeat(8)
-    assert json.loads((tmp_path / "progress.5").read_text())["step"] == 8
+    heartbeat(8, gradNorm=1.5, learningRate=None)
+    assert json.loads((tmp_path / "progress.5").read_text()) == {"section": "train", "step": 8, "gradNorm": 1.5}
 
 
 def test_outside_trainmaster_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,10 @@ def has_a_value(value: object) -> bool:
     return value is not None and (not isinstance(value, float) or math.isfinite(value))
 
 
-def heartbeat(step: int, total: int | None = None, loss: float | None = None) -> None:
-    """Report progress from a script of one's own in every step; it is cheap and does nothing outside Trainmaster."""
+def heartbeat(step: int, total: int | None = None, loss: float | None = None, **numbers: float | None) -> None:
+    """Report progress from a script of one's own in every step; it is cheap and does nothing outside Trainmaster.
+    `numbers` are the protocol's other fields, by name: gradNorm, learningRate, computeSeconds.
+    """
     own = Progress.from_environment(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     own._fields["section"] = "train"
-    own.step(step, totalSteps=total, loss=loss)
+    own.step(step, totalSteps=total, loss=loss, **numbers)
