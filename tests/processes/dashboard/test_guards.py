@@ -97,6 +97,7 @@ async def test_every_answer_has_the_headers_and_errors_are_sentences(tmp_path: P
             assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
             assert response.headers["Cache-Control"] == ("no-cache" if wanted == 200 and token is None else "no-store")
             if wanted != 200:
+                assert body.pop("mode", None) == ("cluster" if wanted == 401 else None)
                 assert set(body) == {"sentence"} and body["sentence"]
 
 

@@ -67,6 +67,13 @@ def test_a_heat_map_has_every_rank_that_was_there_at_any_time(clock: list[float]
     assert (len(found["ranks"]), found["leftOut"]) == (MOST_RANKS, 7)
 
 
+def test_two_workers_that_claim_one_rank_break_nothing(clock: list[float]) -> None:
+    made = Seen()
+    look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=0.5), RankMetrics(1, 0, step_seconds=9.0)])
+    found = made.heat("uid-bert", None, None, 10, "stepSeconds")
+    assert (found["ranks"], found["workers"], found["values"], found["leftOut"]) == ([0], [0], [[0.5]], 0)
+
+
 def test_only_the_jobs_that_were_looked_at_last_are_kept(clock: list[float]) -> None:
     made = Seen()
     for number in range(MOST_JOBS + 1):
