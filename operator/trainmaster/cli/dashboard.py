@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import ssl
@@ -17,10 +18,13 @@ from pathlib import Path
 from trainmaster.cli.terminal import say
 from trainmaster.client.errors import ClientError, InvalidRequest
 from trainmaster.dashboard.app import Dashboard, Settings, serving
+from trainmaster.dashboard.history import HistoryOf, no_history
 from trainmaster.dashboard.launch import CODE_SECONDS, LaunchFile
 
 # Seconds after which a certificate that was renewed in its files is used.
 RELOAD_SECONDS = 60.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Certificate:
             try:
                 await asyncio.to_thread(self.load_into, context)
             except ClientError as error:
-                say(f"warning: {error}", error=True)
+                _log.warning("The certificate stays what it was: %s", error)
 
 
 def serve(
@@ -64,6 +68,12 @@ def serve(
     asyncio.run(_serve(settings, host, port, certificate, path, browser))
 
 
+def history_of(settings: Settings) -> HistoryOf:
+    """Returns how viewers reach the history that is named, or is found."""
+    del settings
+    return no_history
+
+
 async def _serve(
     settings: Settings, host: str, port: int, certificate: Certificate | None, path: str, browser: bool
 ) -> None:
@@ -78,14 +88,14 @@ async def _serve(
             certificate.load_into(context)
             reloading = asyncio.create_task(certificate.reload_into(context))
             stack.callback(reloading.cancel)
-        dashboard = Dashboard(settings)
+        dashboard = Dashboard(settings, history_of(settings))
         try:
             _, bound = await stack.enter_async_context(serving(dashboard, host, port, tls=context))
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else error
             raise InvalidRequest(f"{host}:{port} can't be listened on: {why}; give --port") from error
         if dashboard.launch is None:
-            say(f"Serving jobs of {settings.server.address} on port {bound}", error=True)
+            _log.info("Serving jobs of %s on port %d", settings.server.address, bound)
         else:
             _Opener(dashboard, f"http://127.0.0.1:{bound}", path).start(stack, browser=browser)
         await stop.wait()

@@ -78,11 +78,11 @@ class Dashboard:
                 web.get("/readyz", self._healthy),
                 web.post("/api/launch", self._launched),
                 web.get("/api/viewer", self._viewer),
-                web.get("/api/jobs", self._jobs),
+                web.get("/api/jobs", self._jobs, allow_head=False),
                 web.get("/api/history/jobs", self._recorded_jobs),
                 web.get("/api/nodes", self._nodes),
-                web.get("/api/jobs/{namespace}/{name}", self._job),
-                web.get("/api/jobs/{namespace}/{name}/logs", self._logs),
+                web.get("/api/jobs/{namespace}/{name}", self._job, allow_head=False),
+                web.get("/api/jobs/{namespace}/{name}/logs", self._logs, allow_head=False),
                 *JobAnswers(self._seen).routes(),
                 web.get("/page/{path:.+}", self._file),
                 *(web.get(path, self._index) for path in ("/", "/jobs/{namespace}/{name}", "/nodes")),
@@ -134,7 +134,7 @@ class Dashboard:
         viewer, namespace = viewer_of(request), namespace_of(request)
         # Who may not see them gets a status, and no stream.
         await viewer.access.require(*seeing(namespace))
-        with viewer.streaming():
+        async with viewer.streaming():
             return await streamed(request, lambda stream: self._scopes.send_to(stream, viewer, namespace))
 
     async def _recorded_jobs(self, request: web.Request) -> web.Response:
@@ -154,9 +154,11 @@ class Dashboard:
     async def _job(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
         found = await viewer.look_up(namespace, name, uid)
+        if isinstance(found, TrainingJob):
+            await viewer.access.require(Access("watch", namespace=namespace, name=name))
         page = JobPage(viewer, self._figures, namespace, name, uid)
         seeing_it = Access("get", namespace=namespace, name=name)
-        with viewer.streaming():
+        async with viewer.streaming():
             return await streamed(
                 request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream, found))
             )
@@ -169,7 +171,7 @@ class Dashboard:
         follow = request.query.get("follow") == "1"
         job = await viewer.look_up(namespace, name, uid)
         reading = Access("get", "pods", "", namespace=namespace, subresource="log")
-        await viewer.access.require(reading)
+        await viewer.access.require(reading, Access("list", "pods", "", namespace=namespace))
 
         async def answer(stream: EventStream) -> None:
             if not isinstance(job, TrainingJob):
@@ -178,7 +180,7 @@ class Dashboard:
             lines = send_logs(stream, viewer, job, chosen, tail=tail, follow=follow)
             await self._while_allowed(viewer, reading, lines)
 
-        with viewer.streaming():
+        async with viewer.streaming():
             return await streamed(request, answer)
 
     async def _while_allowed(self, viewer: Viewer, access: Access, sending: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ STUCK_SECONDS = 60.0
 # Bytes that are written before it is waited until they are taken: so much of a stream is in memory.
 PIECE_BYTES = 65_536
 _PING = b": ping\n\n"
+
+_log = logging.getLogger(__name__)
 
 
 def encoded(name: str, data: Any) -> bytes:
@@ -118,6 +121,10 @@ async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitab
         await stream.send(encoded("problem", problem(error)))
     except ConnectionError:
         pass
+    except Exception:
+        # The headers are sent, so that no other answer can be.
+        _log.exception("A live answer for %s broke off", request.path)
+        await stream.send(encoded("problem", {"sentence": "Something went wrong here; the dashboard's log says what."}))
     return stream.response
 
 

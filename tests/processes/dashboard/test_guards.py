@@ -143,6 +143,6 @@ async def test_more_requests_than_a_page_makes_are_refused(tmp_path: Path, monke
             await live.next("jobs")
             status, answer = await client.get("/api/jobs", "alice")
             assert status == 429 and "live views" in answer["sentence"]
-        dashboard._viewers.of_token("alice")._room = 0.0
+        dashboard._viewers.of_token("alice").requests.room = -100.0
         assert (await client.get("/api/viewer", "alice"))[0] == 429
         assert (await client.get("/api/viewer", "mine"))[0] == 200, "others aren't held up"

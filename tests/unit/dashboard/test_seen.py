@@ -92,6 +92,7 @@ def test_attempts_are_made_of_failures_where_there_is_no_history() -> None:
             "bert",
             attempt=3,
             startTime="T0",
+            conditions=[{"type": "Running", "status": "True", "reason": "AllRanksUp", "lastTransitionTime": "T5"}],
             attemptStartTime="T4",
             progress={"attempt": 3, "step": 7},
             failures=[failure(2, "T3", counted=False), failure(1, "T1")],
@@ -103,6 +104,7 @@ def test_attempts_are_made_of_failures_where_there_is_no_history() -> None:
         (2, "T1", "T3", "Disrupted"),
         (3, "T4", None, "Running"),
     ]
+    assert found[2]["runningAt"] == "T5" and found[1]["runningAt"] is None
     assert found[2]["lastStep"] == 7 and found[0]["failure"]["reason"] == "Error"
 
 
