@@ -17,6 +17,7 @@ from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Server
 from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
+from trainmaster.dashboard.encoding import answer
 from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.figures import Figures
 from trainmaster.dashboard.guards import add_headers, guard
@@ -114,11 +115,11 @@ class Dashboard:
             raise Refused(
                 403, "This address was used already, or is too old: open the page anew by `kubectl dtj open`."
             )
-        return web.json_response({"key": key})
+        return answer({"key": key})
 
     async def _viewer(self, request: web.Request) -> web.Response:
         viewer, settings = viewer_of(request), self._settings
-        return web.json_response(
+        return answer(
             {
                 "mode": settings.mode,
                 "user": await _user(viewer),
@@ -142,14 +143,14 @@ class Dashboard:
         if viewer.history is None:
             raise JobNotFound("There is no history of jobs here (docs/history.md).")
         found = await viewer.history.jobs(namespace)
-        return web.json_response({"items": found.get("items") or []})
+        return answer({"items": found.get("items") or []})
 
     async def _nodes(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)
         async with self._scopes.joined(viewer, namespace) as scope:
             await scope.loaded()
             blame = list(scope.board.blame.values())
-        return web.json_response(await nodes_of(viewer.transport, namespace, blame))
+        return answer(await nodes_of(viewer.transport, namespace, blame))
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
@@ -173,7 +174,7 @@ class Dashboard:
         reading = Access("get", "pods", "", namespace=namespace, subresource="log")
         await viewer.access.require(reading, Access("list", "pods", "", namespace=namespace))
 
-        async def answer(stream: EventStream) -> None:
+        async def send(stream: EventStream) -> None:
             if not isinstance(job, TrainingJob):
                 await send_recorded(stream, viewer, namespace, name, uid, chosen, tail=tail)
                 return
@@ -181,7 +182,7 @@ class Dashboard:
             await self._while_allowed(viewer, reading, lines)
 
         async with viewer.streaming():
-            return await streamed(request, answer)
+            return await streamed(request, send)
 
     async def _while_allowed(self, viewer: Viewer, access: Access, sending: Any) -> None:
         """Sends until that is over, or the viewer may not see it any more. Raises NotAllowed then."""

@@ -7,7 +7,6 @@ A viewer who reads slowly makes the sending wait (`send`), and what is to be sen
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from trainmaster.client.errors import ClientError
+from trainmaster.dashboard.encoding import dumps
 from trainmaster.dashboard.errors import sentence_of
 
 PING_SECONDS = 10.0
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 def encoded(name: str, data: Any) -> bytes:
     """Returns an event. Texts of others are JSON strings, in which nothing ends a line."""
-    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return f"event: {name}\ndata: {dumps(data)}\n\n".encode()
 
 
 class EventStream:
