@@ -49,6 +49,7 @@ class FakeApi:
     objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     # By pod: lines of its log, and then it is followed until the job is over.
     logs: dict[str, list[str]] = field(default_factory=dict)
+    lines_sent: int = 0
     metrics: str = ""
     # The status of HTTP of all answers while it is broken.
     broken: int = 0
@@ -168,6 +169,7 @@ class FakeApi:
             for line in self.logs[pod][sent:]:
                 await response.write(line.encode() + b"\n")
                 sent += 1
+                self.lines_sent += 1
             if "follow" not in request.query:
                 return response
             await changed.wait()
