@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import ssl
@@ -24,6 +25,8 @@ from trainmaster.dashboard.launch import CODE_SECONDS, LaunchFile
 
 # Seconds after which a certificate that was renewed in its files is used.
 RELOAD_SECONDS = 60.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Certificate:
             try:
                 await asyncio.to_thread(self.load_into, context)
             except ClientError as error:
-                say(f"warning: {error}", error=True)
+                _log.warning("The certificate stays what it was: %s", error)
 
 
 def serve(
@@ -116,7 +119,7 @@ async def _serve(
             why = os.strerror(error.errno) if error.errno else error
             raise InvalidRequest(f"{host}:{port} can't be listened on: {why}; give --port") from error
         if dashboard.launch is None:
-            say(f"Serving jobs of {settings.server.address} on port {bound}", error=True)
+            _log.info("Serving jobs of %s on port %d", settings.server.address, bound)
         else:
             _Opener(dashboard, f"http://127.0.0.1:{bound}", path).start(stack, browser=browser)
         await stop.wait()

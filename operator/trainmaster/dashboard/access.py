@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trainmaster.api.v1alpha1.names import PLURAL
 from trainmaster.client.blocking import AsyncTransport
-from trainmaster.client.errors import NotAllowed, NotKnown
+from trainmaster.client.errors import NoCluster, NotAllowed, NotKnown
 from trainmaster.client.permission import Access, is_allowed
 
 # Seconds that an answer counts, and how many answers of a viewer are kept.
@@ -40,7 +41,9 @@ class AccessCache:
         """Asks again and again, and raises NotAllowed when something isn't allowed any more."""
         while True:
             await asyncio.sleep(seconds)
-            await self.require(*wanted, fresh=True)
+            # While the API server can't be asked, it shows nothing new either.
+            with suppress(NoCluster):
+                await self.require(*wanted, fresh=True)
 
     async def _allows(self, access: Access, fresh: bool) -> bool:
         known = self._answers.get(access)

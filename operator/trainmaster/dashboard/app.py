@@ -17,6 +17,7 @@ from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Server
 from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
+from trainmaster.dashboard.encoding import answer
 from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.figures import Figures
 from trainmaster.dashboard.guards import add_headers, guard
@@ -76,11 +77,11 @@ class Dashboard:
                 web.get("/readyz", self._healthy),
                 web.post("/api/launch", self._launched),
                 web.get("/api/viewer", self._viewer),
-                web.get("/api/jobs", self._jobs),
+                web.get("/api/jobs", self._jobs, allow_head=False),
                 web.get("/api/history/jobs", self._recorded_jobs),
                 web.get("/api/nodes", self._nodes),
-                web.get("/api/jobs/{namespace}/{name}", self._job),
-                web.get("/api/jobs/{namespace}/{name}/logs", self._logs),
+                web.get("/api/jobs/{namespace}/{name}", self._job, allow_head=False),
+                web.get("/api/jobs/{namespace}/{name}/logs", self._logs, allow_head=False),
                 *JobAnswers(self._seen).routes(),
                 web.get("/page/{path:.+}", self._file),
                 *(web.get(path, self._index) for path in ("/", "/jobs/{namespace}/{name}", "/nodes")),
@@ -112,11 +113,11 @@ class Dashboard:
             raise Refused(
                 403, "This address was used already, or is too old: open the page anew by `kubectl dtj open`."
             )
-        return web.json_response({"key": key})
+        return answer({"key": key})
 
     async def _viewer(self, request: web.Request) -> web.Response:
         viewer, settings = viewer_of(request), self._settings
-        return web.json_response(
+        return answer(
             {
                 "mode": settings.mode,
                 "user": await _user(viewer),
@@ -132,7 +133,7 @@ class Dashboard:
         viewer, namespace = viewer_of(request), namespace_of(request)
         # Who may not see them gets a status, and no stream.
         await viewer.access.require(*seeing(namespace))
-        with viewer.streaming():
+        async with viewer.streaming():
             return await streamed(request, lambda stream: self._scopes.send_to(stream, viewer, namespace))
 
     async def _recorded_jobs(self, request: web.Request) -> web.Response:
@@ -140,21 +141,23 @@ class Dashboard:
         if viewer.history is None:
             raise JobNotFound("There is no history of jobs here (docs/history.md).")
         found = await viewer.history.jobs(namespace)
-        return web.json_response({"items": found.get("items") or []})
+        return answer({"items": found.get("items") or []})
 
     async def _nodes(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)
         async with self._scopes.joined(viewer, namespace) as scope:
             await scope.loaded()
             blame = list(scope.board.blame.values())
-        return web.json_response(await nodes_of(viewer.transport, namespace, blame))
+        return answer(await nodes_of(viewer.transport, namespace, blame))
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
         found = await viewer.look_up(namespace, name, uid)
+        if isinstance(found, TrainingJob):
+            await viewer.access.require(Access("watch", namespace=namespace, name=name))
         page = JobPage(viewer, self._figures, namespace, name, uid)
         seeing_it = Access("get", namespace=namespace, name=name)
-        with viewer.streaming():
+        async with viewer.streaming():
             return await streamed(
                 request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream, found))
             )
@@ -167,17 +170,17 @@ class Dashboard:
         follow = request.query.get("follow") == "1"
         job = await viewer.look_up(namespace, name, uid)
         reading = Access("get", "pods", "", namespace=namespace, subresource="log")
-        await viewer.access.require(reading)
+        await viewer.access.require(reading, Access("list", "pods", "", namespace=namespace))
 
-        async def answer(stream: EventStream) -> None:
+        async def send(stream: EventStream) -> None:
             if not isinstance(job, TrainingJob):
                 await send_recorded(stream, viewer, namespace, name, uid, chosen, tail=tail)
                 return
             lines = send_logs(stream, viewer, job, chosen, tail=tail, follow=follow)
             await self._while_allowed(viewer, reading, lines)
 
-        with viewer.streaming():
-            return await streamed(request, answer)
+        async with viewer.streaming():
+            return await streamed(request, send)
 
     async def _while_allowed(self, viewer: Viewer, access: Access, sending: Any) -> None:
         """Sends until that is over, or the viewer may not see it any more. Raises NotAllowed then."""

@@ -30,6 +30,7 @@ def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Atte
         newest["startedAt"] = job.status.attempt_start_time or newest["startedAt"]
         if failed is None:
             newest["outcome"] = _outcome(job)
+            newest["runningAt"] = newest["runningAt"] or _running_at(job)
             newest["endedAt"] = job.status.completion_time
         progress = job.status.progress
         if progress is not None and progress.attempt == current and progress.step is not None:
@@ -49,6 +50,12 @@ def _failure_of(job: TrainingJob, attempt: int) -> Failure | None:
 def _outcome(job: TrainingJob) -> str:
     """Returns how the current attempt, of which no failure is known, ended or stands."""
     return job.phase if job.finished or job.phase == "Suspended" else "Running"
+
+
+def _running_at(job: TrainingJob) -> str | None:
+    """Returns since when all ranks of the current attempt are up."""
+    found = (one for one in job.status.conditions if one.type == "Running" and one.status == "True")
+    return next((one.last_transition_time for one in found), None)
 
 
 def _unknown(attempt: int) -> Attempt:

@@ -37,9 +37,10 @@ class Refused(Exception):
         super().__init__(sentence)
         self.status, self.sentence, self.headers = status, sentence, headers or {}
 
-    def answer(self) -> web.Response:
-        """Returns the answer."""
-        return web.json_response({"sentence": self.sentence}, status=self.status, headers=self.headers)
+    def answer(self, mode: str) -> web.Response:
+        """Returns the answer; where nobody is known, the page asks for a token, or on a laptop for another start."""
+        known = {"mode": mode} if self.status == 401 else {}
+        return web.json_response({"sentence": self.sentence, **known}, status=self.status, headers=self.headers)
 
 
 def refused(error: ClientError, *, laptop: bool) -> Refused:

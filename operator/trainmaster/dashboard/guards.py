@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
     """Returns the middleware; with a Launch, that of a laptop."""
 
+    mode = "cluster" if launch is None else "laptop"
+
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -53,19 +55,19 @@ def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
                 viewer.count()
             return await handler(request)
         except Refused as error:
-            return error.answer()
+            return error.answer(mode)
         except ClientError as error:
             if isinstance(error, NotKnown) and VIEWER in request:
                 viewers.end(request[VIEWER])
-            return refused(error, laptop=launch is not None).answer()
+            return refused(error, laptop=launch is not None).answer(mode)
         except web.HTTPException as error:
-            return Refused(error.status, f"{error.reason}: {request.method} {request.path[:200]}").answer()
+            return Refused(error.status, f"{error.reason}: {request.method} {request.path[:200]}").answer(mode)
         except (TimeoutError, OSError):
             # The body didn't come, or the viewer went.
-            return Refused(408, "The request didn't come to its end.").answer()
+            return Refused(408, "The request didn't come to its end.").answer(mode)
         except Exception:
             _log.exception("A request for %s failed", request.path)
-            return Refused(500, "Something went wrong here; the dashboard's log says what.").answer()
+            return Refused(500, "Something went wrong here; the dashboard's log says what.").answer(mode)
 
     return middleware
 

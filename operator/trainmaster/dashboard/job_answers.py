@@ -19,6 +19,7 @@ from trainmaster.client.gathering import gather
 from trainmaster.client.history import HistoryReader
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
+from trainmaster.dashboard.encoding import answer
 from trainmaster.dashboard.from_thread import FromThread
 from trainmaster.dashboard.parameters import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.seen import RANK_FIGURES, SERIES, Seen
@@ -60,11 +61,11 @@ class JobAnswers:
         transport = FromThread(viewer.transport, asyncio.get_running_loop())
         async with self._diagnosing:
             diagnosis = await asyncio.to_thread(lambda: diagnose(gather(transport, job)))
-        return web.json_response(diagnosis.to_json())
+        return answer(diagnosis.to_json())
 
     async def series(self, request: web.Request) -> web.Response:
         """Answers with curves."""
-        return web.json_response(await self._series(request))
+        return answer(await self._series(request))
 
     async def heat(self, request: web.Request) -> web.Response:
         """Answers with a figure of each rank over time."""
@@ -80,7 +81,7 @@ class JobAnswers:
         found = await self._recorded(request, recorded)
         if found is None:
             found = self._seen.heat(await self._seen_uid(request), since, until, columns, figure)
-        return web.json_response(found)
+        return answer(found)
 
     async def export(self, request: web.Request) -> web.Response:
         """Answers with the curves as a file."""
@@ -89,7 +90,7 @@ class JobAnswers:
         found = await self._series(request)
         headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
         if kind == "json":
-            return web.json_response(found, headers=headers)
+            return answer(found, **headers)
         return web.Response(text=_csv(found), content_type="text/csv", headers=headers)
 
     async def evidence(self, request: web.Request) -> web.Response:
@@ -98,10 +99,10 @@ class JobAnswers:
         viewer, uid = viewer_of(request), uid_of(request)
         if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
             kept = await AsyncJobClient(namespace, transport=viewer.transport).evidence(name)
-            return web.json_response({"items": [loads(one.to_json()) for one in kept]})
+            return answer({"items": [loads(one.to_json()) for one in kept]})
         assert viewer.history is not None
         found = await viewer.history.evidence(namespace, name, uid=uid)
-        return web.json_response({"items": found.get("items") or []})
+        return answer({"items": found.get("items") or []})
 
     async def manifest(self, request: web.Request) -> web.Response:
         """Answers with the job as its author wrote it, and as others completed it."""
@@ -119,7 +120,7 @@ class JobAnswers:
         await body_of(request)
         namespace, name = job_of(request)
         found = await AsyncJobClient(namespace, transport=viewer_of(request).transport).stacks(name)
-        return web.json_response(
+        return answer(
             {
                 "attempt": found.attempt,
                 "collectedAt": found.collected_at,
@@ -149,7 +150,7 @@ class JobAnswers:
         await body_of(request)
         namespace, name = job_of(request)
         await act(AsyncJobClient(namespace, transport=viewer_of(request).transport), name)
-        return web.json_response({"sentence": f"Job {name} {said}."})
+        return answer({"sentence": f"Job {name} {said}."})
 
     async def _series(self, request: web.Request) -> Mapping[str, Any]:
         points = whole_of(request, "points", 1_000, most=MOST_POINTS) or 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,8 @@ from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster.wire.values import mapping, mappings
 
-# Between two looks at pods, and at events.
-PODS_SECONDS, EVENTS_SECONDS = 2.0, 5.0
+# Between two looks at pods, and at events; many pods are read less often, and at once when the job stands otherwise.
+PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
 # What the viewer may not read is tried again after this, and what can't be read now.
 RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0
 # Between two looks whether the first answer of another part is there.
@@ -49,7 +49,9 @@ class JobPage:
     _pods: list[Mapping[str, Any]] | None = None
     _pods_forbidden: str = ""
     _recorded: list[Attempt] = field(default_factory=list)
+    # The job stands otherwise: another phase, attempt or failure.
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed_for_pods: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send_to(self, stream: EventStream, found: TrainingJob | RecordedJob) -> None:
         """Sends what comes of a job until it is deleted; one that is gone is sent once. Raises ClientError."""
@@ -89,11 +91,13 @@ class JobPage:
         self._latest.put("attempts", attempts_of(job, self._recorded))
         if before is None or _stands(before) != _stands(job):
             self._changed.set()
+            self._changed_for_pods.set()
 
     async def _look_at_pods(self) -> None:
         output = Output(self.viewer.transport, self.namespace)
         while True:
-            wait = PODS_SECONDS
+            self._changed_for_pods.clear()
+            wait = max(PODS_SECONDS, len(self._pods or ()) / PODS_A_SECOND)
             try:
                 self._pods, self._pods_forbidden = await output.pods(self.name), ""
                 if self._job is not None and self._job.finished and not self._pods:
@@ -103,7 +107,11 @@ class JobPage:
             except ClientError:
                 wait = BROKEN_SECONDS
             self._latest.put("pods", pod_rows(self._pods or ()))
-            await asyncio.sleep(wait)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._changed_for_pods.wait()
+            # All that changes together is read once.
+            await asyncio.sleep(FIRST_SECONDS)
 
     async def _look_at_events(self) -> None:
         while True:

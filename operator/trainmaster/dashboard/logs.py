@@ -6,9 +6,11 @@ A viewer who reads slowly makes the reading wait, and then the kubelets: nothing
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from trainmaster.client.all_workers import AllWorkers
@@ -32,24 +34,40 @@ class Chosen:
     worker: int | None = None
     rank: int | None = None
     attempt: int | None = None
+    # By whose failures the attempt is known of a log whose beginning is gone.
+    job: TrainingJob | None = None
     _attempts: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, line: WorkerLine) -> bool:
-        """Returns whether the next line is wanted. A worker's log before its first mark is of attempt 1."""
+        """Returns whether the next line is wanted."""
         begins = line.separates
-        if begins is not None:
-            self._attempts[line.worker] = begins
+        if begins is not None or line.worker not in self._attempts:
+            self._attempts[line.worker] = begins or _attempt_at(self.job, line.time)
         return (
             self.worker in (None, line.worker)
             and self.rank in (None, line.rank)
-            and self.attempt in (None, self._attempts.get(line.worker, 1))
+            and self.attempt in (None, self._attempts[line.worker])
         )
+
+
+def _attempt_at(job: TrainingJob | None, time: float) -> int:
+    """Returns which attempt there was at a time, as far as the newest failures say it."""
+    failures = () if job is None else job.status.failures
+    return max((each.attempt for each in failures if _seconds(each.failed_at) < time), default=0) + 1
+
+
+def _seconds(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return math.inf
 
 
 async def send_logs(
     stream: EventStream, viewer: Viewer, job: TrainingJob, chosen: Chosen, *, tail: int, follow: bool
 ) -> None:
     """Sends the lines, and with `follow` what comes until the job has ended. Raises ClientError."""
+    chosen = replace(chosen, job=job)
     # Of a rank or an attempt only who reads a log can pick the last lines.
     by_content = chosen.rank is not None or chosen.attempt is not None
     every = AllWorkers(Output(viewer.transport, job.namespace), job, None if by_content else tail)

@@ -205,8 +205,13 @@ class Scopes:
         async with self.joined(viewer, namespace) as scope:
             await first_to_end(
                 scope.send_to(stream, viewer),
+                self._watched(namespace),
                 viewer.access.until_refused(*seeing(namespace), seconds=self._recheck_seconds),
             )
+
+    async def _watched(self, namespace: str | None) -> None:
+        """Waits while the scope is watched; that it isn't any more is a fault of ours, and the page begins anew."""
+        await asyncio.wait([self._running[namespace][1]])
 
     async def close(self) -> None:
         """Ends all."""

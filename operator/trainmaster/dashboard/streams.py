@@ -7,13 +7,14 @@ A viewer who reads slowly makes the sending wait (`send`), and what is to be sen
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from aiohttp import web
 
 from trainmaster.client.errors import ClientError
+from trainmaster.dashboard.encoding import dumps
 from trainmaster.dashboard.errors import sentence_of
 
 PING_SECONDS = 10.0
@@ -23,10 +24,12 @@ STUCK_SECONDS = 60.0
 PIECE_BYTES = 65_536
 _PING = b": ping\n\n"
 
+_log = logging.getLogger(__name__)
+
 
 def encoded(name: str, data: Any) -> bytes:
     """Returns an event. Texts of others are JSON strings, in which nothing ends a line."""
-    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return f"event: {name}\ndata: {dumps(data)}\n\n".encode()
 
 
 class EventStream:
@@ -118,6 +121,10 @@ async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitab
         await stream.send(encoded("problem", problem(error)))
     except ConnectionError:
         pass
+    except Exception:
+        # The headers are sent, so that no other answer can be.
+        _log.exception("A live answer for %s broke off", request.path)
+        await stream.send(encoded("problem", {"sentence": "Something went wrong here; the dashboard's log says what."}))
     return stream.response
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from trainmaster.client.asynchronous import AiohttpTransport, connector_to
@@ -31,6 +32,31 @@ MOST_REFUSED = 1_000
 MOST_STREAMS = 32
 # Requests of one viewer: so many at once, and then so many a second.
 BURST, PER_SECOND = 100.0, 20.0
+# The same of tokens that weren't known here: each is asked about at the API server.
+NEW_BURST, NEW_PER_SECOND = 500.0, 50.0
+
+
+@dataclass
+class Rate:
+    """Rate lets so many through at once, and then so many a second."""
+
+    burst: float
+    per_second: float
+    room: float = field(init=False)
+    at: float = field(init=False, default=-math.inf)
+
+    def __post_init__(self) -> None:
+        self.room = self.burst
+
+    def take(self) -> bool:
+        """Returns whether one more may pass."""
+        now = time.monotonic()
+        self.room = min(self.burst, self.room + (now - self.at) * self.per_second)
+        self.at = now
+        if self.room < 1.0:
+            return False
+        self.room -= 1.0
+        return True
 
 
 @dataclass(eq=False)
@@ -42,7 +68,8 @@ class Viewer:
     history_access: HistoryAccess | None = field(repr=False, default=None)
     seen_at: float = field(default_factory=time.monotonic)
     streams: int = 0
-    _room: float = BURST
+    is_over: bool = False
+    requests: Rate = field(default_factory=lambda: Rate(BURST, PER_SECOND))
 
     @property
     def history(self) -> HistoryReader | None:
@@ -61,15 +88,12 @@ class Viewer:
 
     def count(self) -> None:
         """Counts a request. Raises Refused for one too many."""
-        now = time.monotonic()
-        self._room = min(BURST, self._room + (now - self.seen_at) * PER_SECOND)
-        self.seen_at = now
-        if self._room < 1.0:
+        self.seen_at = time.monotonic()
+        if not self.requests.take():
             raise Refused(429, f"These are more than {PER_SECOND:g} requests a second; wait.", {"Retry-After": "5"})
-        self._room -= 1.0
 
-    @contextmanager
-    def streaming(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def streaming(self) -> AsyncGenerator[None, None]:
         """Counts a live answer while it goes on. Raises Refused for one too many."""
         if self.streams >= MOST_STREAMS:
             raise Refused(429, f"You have {MOST_STREAMS} live views open already; close some.", {"Retry-After": "5"})
@@ -79,6 +103,8 @@ class Viewer:
         finally:
             self.streams -= 1
             self.seen_at = time.monotonic()
+            if self.is_over and not self.streams:
+                await self.close()
 
 
 class Viewers:
@@ -92,6 +118,7 @@ class Viewers:
         self._by_hash: OrderedDict[bytes, Viewer] = OrderedDict()
         self._refused: OrderedDict[bytes, float] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
+        self._new = Rate(NEW_BURST, NEW_PER_SECOND)
 
     def myself(self) -> Viewer:
         """Returns the viewer who has the server's own credentials, on a laptop."""
@@ -133,6 +160,8 @@ class Viewers:
     def _session(self, key: bytes, server: Server) -> Viewer:
         viewer = self._by_hash.get(key)
         if viewer is None:
+            if not self._new.take():
+                raise Refused(503, "Too many new viewers come at once; try again.", {"Retry-After": "5"})
             self._make_room()
             transport = AiohttpTransport(server, self._connector)
             viewer = Viewer(transport, AccessCache(transport), self._history_of(server))
@@ -152,7 +181,10 @@ class Viewers:
 
     def _forget(self, key: bytes) -> None:
         viewer = self._by_hash.pop(key)
-        # A request that is under way opens a session of its own again.
+        viewer.is_over = True
+        if viewer.streams:
+            # Its last live answer closes it.
+            return
         task = asyncio.ensure_future(viewer.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -49,8 +49,9 @@ class FakeApi:
     objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     # By pod: lines of its log, and then it is followed until the job is over.
     logs: dict[str, list[str]] = field(default_factory=dict)
+    lines_sent: int = 0
     metrics: str = ""
-    # Raw statuses of HTTP for all that isn't a review, while it is broken.
+    # The status of HTTP of all answers while it is broken.
     broken: int = 0
     watches: set[tuple[str, str]] = field(default_factory=set)
     _version: int = 0
@@ -88,6 +89,8 @@ class FakeApi:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if token not in self.rights:
             return _status(401, "Unauthorized", "Unauthorized")
+        if self.broken:
+            return _status(self.broken, "InternalError", "etcd is away")
         if request.path == REVIEWS:
             asked = (await request.json())["spec"]["resourceAttributes"]
             resource = "/".join(filter(None, (asked["resource"], asked.get("subresource", ""))))
@@ -96,8 +99,6 @@ class FakeApi:
             return web.json_response({"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}})
         if request.path.endswith("/selfsubjectreviews"):
             return web.json_response({"kind": "SelfSubjectReview", "status": {"userInfo": {"username": f"u-{token}"}}})
-        if self.broken:
-            return _status(self.broken, "InternalError", "etcd is away")
         return await self._object(request, token)
 
     async def _object(self, request: web.Request, token: str) -> web.StreamResponse:
@@ -168,6 +169,7 @@ class FakeApi:
             for line in self.logs[pod][sent:]:
                 await response.write(line.encode() + b"\n")
                 sent += 1
+                self.lines_sent += 1
             if "follow" not in request.query:
                 return response
             await changed.wait()

@@ -97,6 +97,7 @@ async def test_every_answer_has_the_headers_and_errors_are_sentences(tmp_path: P
             assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
             assert response.headers["Cache-Control"] == ("no-cache" if wanted == 200 and token is None else "no-store")
             if wanted != 200:
+                assert body.pop("mode", None) == ("cluster" if wanted == 401 else None)
                 assert set(body) == {"sentence"} and body["sentence"]
 
 
@@ -142,6 +143,6 @@ async def test_more_requests_than_a_page_makes_are_refused(tmp_path: Path, monke
             await live.next("jobs")
             status, answer = await client.get("/api/jobs", "alice")
             assert status == 429 and "live views" in answer["sentence"]
-        dashboard._viewers.of_token("alice")._room = 0.0
+        dashboard._viewers.of_token("alice").requests.room = -100.0
         assert (await client.get("/api/viewer", "alice"))[0] == 429
         assert (await client.get("/api/viewer", "mine"))[0] == 200, "others aren't held up"

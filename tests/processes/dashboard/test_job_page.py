@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -110,6 +111,29 @@ async def test_logs_of_all_ranks_come_as_they_are_printed() -> None:
                 "steps",
             ]
             assert events[-1] == ("end", {})
+
+
+async def test_a_log_without_a_beginning_is_of_the_attempt_that_the_failures_say() -> None:
+    api = training(alice=VIEW)
+    api.put(job("bert", attempt=2, failures=[FAILURE]))
+    api.say("bert-0", "[rank 0]: behind the failure")
+    async with dashboard(api) as client:
+        for attempt, texts in ((1, []), (2, ["behind the failure"])):
+            async with client.live(f"/api/jobs/team/bert/logs?attempt={attempt}", "alice") as page:
+                found = [line["text"] for name, lines in await page.end() if name == "lines" for line in lines]
+                assert found == texts
+
+
+async def test_who_reads_a_log_slowly_makes_its_reading_wait() -> None:
+    api = training(alice=VIEW)
+    api.logs["bert-0"] = [f"2026-11-26T02:00:00Z [rank 0]: {'x' * 500}"] * 100_000
+    async with dashboard(api) as client, client.live("/api/jobs/team/bert/logs?follow=1", "alice") as page:
+        await page.next("lines")
+        sent = [-1, 0]
+        while sent[-1] != sent[-2]:
+            await asyncio.sleep(0.3)
+            sent.append(api.lines_sent)
+        assert 0 < api.lines_sent < 60_000, "it stands still, and most wasn't read"
 
 
 async def test_only_who_may_change_the_job_suspends_it() -> None:

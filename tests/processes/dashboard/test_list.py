@@ -128,7 +128,7 @@ async def test_a_token_that_expires_ends_the_session() -> None:
 async def test_while_the_api_server_is_away_that_is_said_and_then_all_comes_anew() -> None:
     api = FakeApi({"alice": VIEW})
     api.put(job("bert"))
-    async with dashboard(api) as client, client.live("/api/jobs", "alice") as alice:
+    async with dashboard(api, recheck_seconds=0.05) as client, client.live("/api/jobs", "alice") as alice:
         await alice.next("jobs")
         api.broken = 500
         api.break_watches()

@@ -6,6 +6,7 @@
 | `app` | `test_guards`, `test_list`, `test_job_page`, `cluster/test_dashboard_server` |
 | `attempts` | `test_seen`, `test_job_page` |
 | `board` | `test_board` |
+| `encoding` | `test_board` |
 | `errors` | `test_guards` |
 | `figures` | `test_job_page` |
 | `from_thread` | `test_job_page` |

@@ -81,6 +81,14 @@ def test_a_text_ends_no_event() -> None:
     assert event.count(b"\n") == 3 and data(event)["text"].endswith("data: 1")
 
 
+def test_what_json_doesnt_have_is_null_and_no_depth_breaks_an_answer() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    found = data(encoded("job", {"a": [float("nan"), 1.5, -float("inf")], "b": {"c": "\ud800"}, "deep": deep}))
+    assert found["a"] == [None, 1.5, None] and found["b"] == {"c": "\ud800"} and found["deep"]
+
+
 def test_a_batch_has_what_changed_since_the_last_one_and_is_made_once() -> None:
     board = Board()
     board.put(job("bert", progress={"step": 1}))

@@ -67,6 +67,13 @@ def test_a_heat_map_has_every_rank_that_was_there_at_any_time(clock: list[float]
     assert (len(found["ranks"]), found["leftOut"]) == (MOST_RANKS, 7)
 
 
+def test_two_workers_that_claim_one_rank_break_nothing(clock: list[float]) -> None:
+    made = Seen()
+    look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=0.5), RankMetrics(1, 0, step_seconds=9.0)])
+    found = made.heat("uid-bert", None, None, 10, "stepSeconds")
+    assert (found["ranks"], found["workers"], found["values"], found["leftOut"]) == ([0], [0], [[0.5]], 0)
+
+
 def test_only_the_jobs_that_were_looked_at_last_are_kept(clock: list[float]) -> None:
     made = Seen()
     for number in range(MOST_JOBS + 1):
@@ -85,6 +92,7 @@ def test_attempts_are_made_of_failures_where_there_is_no_history() -> None:
             "bert",
             attempt=3,
             startTime="T0",
+            conditions=[{"type": "Running", "status": "True", "reason": "AllRanksUp", "lastTransitionTime": "T5"}],
             attemptStartTime="T4",
             progress={"attempt": 3, "step": 7},
             failures=[failure(2, "T3", counted=False), failure(1, "T1")],
@@ -96,6 +104,7 @@ def test_attempts_are_made_of_failures_where_there_is_no_history() -> None:
         (2, "T1", "T3", "Disrupted"),
         (3, "T4", None, "Running"),
     ]
+    assert found[2]["runningAt"] == "T5" and found[1]["runningAt"] is None
     assert found[2]["lastStep"] == 7 and found[0]["failure"]["reason"] == "Error"
 
 

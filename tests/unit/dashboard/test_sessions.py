@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import time
 from typing import Any
 
 import pytest
@@ -63,11 +64,12 @@ async def test_sessions_are_bounded_and_forgotten_when_idle(monkeypatch: pytest.
     made = Viewers(SERVER, no_history)
     first = made.of_token("a")
     assert made.of_token("a") is first and made.of_token("b") is not first
-    with first.streaming():
+    async with first.streaming():
         made.of_token("c")
         assert made.of_token("a") is first, "who looks at something isn't forgotten for another"
-        with made.of_token("c").streaming(), pytest.raises(Refused, match="2 viewers look at jobs already"):
-            made.of_token("d")
+        async with made.of_token("c").streaming():
+            with pytest.raises(Refused, match="2 viewers look at jobs already"):
+                made.of_token("d")
     first.seen_at -= viewers.IDLE_SECONDS + 1
     made.forget_idle()
     assert made.of_token("a") is not first
@@ -91,9 +93,29 @@ async def test_more_requests_than_a_page_makes_are_refused_for_a_while() -> None
         for _ in range(int(viewers.BURST) + 10):
             viewer.count()
     assert refused.value.status == 429
-    viewer.seen_at -= 1.0
+    viewer.requests.at -= 1.0
     viewer.count()
-    await asyncio.sleep(0)
+    made._new.room = 0.0
+    made._new.at = time.monotonic()
+    with pytest.raises(Refused, match="Too many new viewers"):
+        made.of_token("b")
+    assert made.of_token("a") is viewer
+    await made.close()
+
+
+async def test_a_session_that_ends_closes_its_connections_behind_its_last_live_answer() -> None:
+    made = Viewers(SERVER, no_history)
+    viewer, closed = made.of_token("a"), []
+
+    async def close() -> None:
+        closed.append(1)
+
+    viewer.transport.close = close  # type: ignore[method-assign]
+    async with viewer.streaming():
+        made.end(viewer)
+        await asyncio.sleep(0)
+        assert not closed
+    assert closed
     await made.close()
 
 
