@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from rich.text import Text
@@ -15,6 +17,8 @@ PIPE_WIDTH, MOST_WIDTH, LEAST_WIDTH = 100, 160, 8
 LABEL_WIDTH = 15
 # A curve that varies by less than this share of its value is drawn as a flat line, and not as noise.
 FLAT = 0.005
+# Without a point for so many times the usual distance of two, nothing was reported.
+GAP = 3.0
 
 
 def _plain(value: float) -> str:
@@ -66,14 +70,24 @@ def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
 
 
 def spread(times: Sequence[float], values: Sequence[float | None], columns: int) -> list[float | None]:
-    """Returns the mean of the values in each of some equal stretches of time; None for one without any."""
+    """Returns the mean of the values in each of some equal stretches of time; None for one without any.
+
+    Where points are further apart than the stretches, each counts until the next; what is longer without any is a gap.
+    """
     sums, counts = [0.0] * columns, [0] * columns
     for at, value in zip(times, values, strict=True):
         if value is not None:
             column = _column(times, at, columns)
             sums[column] += value
             counts[column] += 1
-    return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+    means = [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+    usual = median(later - at for at, later in pairwise(times))
+    longest = int(GAP * usual / (times[-1] - times[0]) * columns)
+    known = [column for column, mean in enumerate(means) if mean is not None]
+    for column, later in pairwise(known):
+        if later - column - 1 <= longest:
+            means[column:later] = [means[column]] * (later - column)
+    return means
 
 
 def blocks(values: Sequence[float | None], least: float, most: float) -> str:

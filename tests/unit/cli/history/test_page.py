@@ -121,7 +121,9 @@ def test_texts_of_others_are_one_line_each() -> None:
 
 
 def test_values_are_spread_over_time_and_a_gap_is_blank() -> None:
-    assert spread([0, 1, 8, 10], [1.0, 3.0, None, 4.0], 5) == [2.0, None, None, None, 4.0]
+    gap = [None] * 7
+    assert spread([0, 1, 2, 3, 4, 20], [1.0, 3.0, 5.0, 7.0, None, 4.0], 10) == [2.0, 6.0, *gap, 4.0]
+    assert spread([0, 4, 8], [1.0, 2.0, 3.0], 5) == [1.0, 1.0, 2.0, 2.0, 3.0], "fewer points than stretches"
     assert blocks([0.0, None, 7.0, 3.5], 0.0, 7.0) == "▁ █▅"
     assert blocks([1.0, 1.001], 1.0, 1.001) == "▁▁"
     huge = 1e100
