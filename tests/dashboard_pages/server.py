@@ -61,7 +61,8 @@ Events = AsyncIterator[tuple[str, Any]]
 class FakeDashboard:
     """FakeDashboard is the server. `token`: what a viewer has to send; None asks for none.
 
-    `batch` jobs change each `seconds`; `cut` ends all streams at once, and `down` refuses what is asked meanwhile.
+    `batch` jobs change each `seconds`; `cut` ends all streams at once, `down` refuses what is asked meanwhile, and
+    `deleted` deletes the job that is looked at.
     """
 
     def __init__(self, jobs: int = 1_000, *, token: str | None = None, seconds: float = 1.0, batch: int = 60) -> None:
@@ -69,7 +70,7 @@ class FakeDashboard:
         self.born = time.time() - survivor.AGE
         self.fleet = Fleet(jobs, time.time())
         self.posted: list[tuple[str, str]] = []
-        self.down = False
+        self.down = self.deleted = False
         self.all_namespaces = self.history = True
         self.cutting = asyncio.Event()
         self.codes = {"once"}
@@ -231,6 +232,10 @@ class FakeDashboard:
                         yield "ranks", {"at": now, "attempt": 4, "ranks": ranks, "silent": {}, "why": None}
                     yield "events", survivor.events(self.born)
                 await asyncio.sleep(self.seconds)
+                if self.deleted:
+                    self.fleet.rows.pop(row["uid"], None)
+                    yield "gone", {}
+                    self.cut()
 
         return await self.stream(request, events())
 

@@ -21,7 +21,7 @@ export function header({ namespace, name, url, signal }) {
   const fill = h("span.fill", {});
   const track = h("span.track", { role: "progressbar", "aria-label": "Progress", "aria-valuemin": 0, "aria-valuemax": 100 }, fill);
   const facts = {};
-  const fact = (id, title) => h("div", { class: `fact ${id}` }, h("dt", {}, title),
+  const fact = (id, title) => h("div", { class: `fact ${id}` }, (facts[`${id}Title`] = h("dt", {}, title)),
     h("dd", {}, (facts[id] = h("span.value", {})), (facts[`${id}More`] = h("span.more", {}))));
   let tiles = null;
   const element = h("header.job-head", {},
@@ -62,15 +62,16 @@ export function header({ namespace, name, url, signal }) {
 
   function update({ row, status, spec, live, gone }) {
     const deleted = gone || !live;
+    const from = gone ? "" : ", shown from the history";
     const ended = row.phase === "Succeeded" || row.phase === "Failed";
     setBadge(phase, row.phase);
-    text(reason, deleted ? `deleted${row.deletedAt ? ` ${clock(seconds(row.deletedAt))}` : ""}, shown from the history` : row.reason && row.phase !== "Running" ? row.reason : "");
+    text(reason, deleted ? `deleted${row.deletedAt ? ` ${clock(seconds(row.deletedAt))}` : ""}${from}` : row.reason && row.phase !== "Running" ? row.reason : "");
     buttons.suspend.hidden = deleted || ended || row.suspended;
     buttons.resume.hidden = deleted || ended || !row.suspended;
     buttons.restart.hidden = deleted || ended || row.phase !== "Running";
 
     // Who waits has no figures yet: why it waits comes first.
-    tiles.hidden = !row.attempt;
+    tiles.hidden = !ended && !row.running && !known(row.step);
     const done = share(row);
     fill.style.width = `${(done ?? 0) * 100}%`;
     attribute(track, "data-phase", row.phase);
@@ -84,6 +85,7 @@ export function header({ namespace, name, url, signal }) {
       attempt: [row.attempt ? whole(row.attempt) : UNKNOWN, restarts(row, spec)],
       workers: [known(row.running) ? `${whole(row.running)}/${whole(row.desired)}` : UNKNOWN, ranks(spec)],
     };
+    text(facts.etaTitle, ended ? "Duration" : "Time left");
     for (const [id, [value, more]] of Object.entries(figures)) {
       text(facts[id], value);
       text(facts[`${id}More`], more);

@@ -41,7 +41,10 @@ export function ramp() {
 export function column(map, place, index) {
   const from = map.at[0];
   const all = map.at.at(-1) - from + map.resolutionSeconds || 1;
-  return [place.left + ((map.at[index] - from) / all) * place.plot, (map.resolutionSeconds / all) * place.plot];
+  // A little late is no gap.
+  const next = map.at[index + 1] - map.at[index];
+  const wide = next < map.resolutionSeconds * 1.6 ? next : map.resolutionSeconds;
+  return [place.left + ((map.at[index] - from) / all) * place.plot, (wide / all) * place.plot];
 }
 
 /**

@@ -120,11 +120,11 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     attempts: (found) => { state.attempts = found; render(); },
     ranks: (found) => { state.ranks = found; render(); },
     events: (found) => { state.events = found; render(); },
-    gone: () => { state.gone = true; state.live = false; render(); },
+    gone: () => { Object.assign(state, { gone: true, goneAt: Date.now() / 1000, live: false }); render(); },
     problem: ({ sentence }) => say(sentence),
     refused: (sentence) => {
       // What was seen of a job that is gone stays, where no history has it.
-      if (state.row) return say(sentence);
+      if (state.gone) return;
       page.hidden = true;
       problem.hidden = false;
       problem.replaceChildren(h("h1", {}, `${namespace}/${name}`), h("p", {}, sentence), h("p", {}, h("a", { href: "/" }, "All jobs")));

@@ -22,7 +22,7 @@ export function timeSpent() {
     keyed(bar, spent, (one) => one.name, (one) => h("span.part", { "data-category": one.name }, h("span", {})), (part, one) => {
       part.style.flexGrow = String(one.seconds);
       attribute(part, "title", `${one.name}: ${duration(one.seconds)}, ${percent(share(one), 1)}`);
-      text(part.firstChild, share(one) > 0.07 ? `${one.name} ${percent(share(one))}` : "");
+      text(part.firstChild, share(one) > 0.12 ? `${one.name} ${percent(share(one))}` : "");
     });
     keyed(legend, spent, (one) => one.name,
       (one) => h("li", {}, h("span.swatch", { "data-category": one.name }), h("span.category", {}, one.name),

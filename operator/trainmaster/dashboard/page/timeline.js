@@ -19,20 +19,21 @@ export function timeline() {
     h("div.card-head", {}, h("h2", { id: "timeline-title" }, "Attempts"), summary),
     h("div.time-box", {}, marks, line, ticks), failures);
 
-  function update({ row, attempts, live, gone }) {
+  function update({ row, attempts, live, gone, goneAt }) {
     element.hidden = attempts.length === 0;
     if (element.hidden) return;
     const from = seconds(row.createdAt) ?? seconds(attempts[0].startedAt);
-    const ended = seconds(row.completedAt) ?? seconds(row.deletedAt);
+    const ended = seconds(row.completedAt) ?? seconds(row.deletedAt) ?? (gone ? goneAt : null);
     const last = attempts.at(-1);
-    const to = Math.max(from + 1, ended ?? (live && !gone ? Date.now() / 1000 : (seconds(last.endedAt) ?? from)));
+    const to = Math.max(from + 1, ended ?? (live ? Date.now() / 1000 : (seconds(last.endedAt) ?? from)));
     const part = (at) => Math.max(0, Math.min(1, (at - from) / (to - from)));
 
     const starts = attempts.map((one, at) => seconds(one.startedAt) ?? seconds(attempts[at - 1]?.endedAt) ?? from);
     keyed(line, attempts, (one) => one.attempt, () => h("li", {}, h("span.starting", {}), h("span.label", {})), (item, one) => {
       const start = starts[attempts.indexOf(one)];
       const end = seconds(one.endedAt) ?? to;
-      const up = seconds(one.runningAt) ?? end;
+      // Of an attempt that is over nobody may know when its ranks were up.
+      const up = seconds(one.runningAt) ?? (one === last && !one.endedAt ? end : start);
       const outcome = CALM[one.outcome] ?? "stopped";
       attribute(item, "class", `segment ${outcome}`);
       item.style.left = `${part(start) * 100}%`;

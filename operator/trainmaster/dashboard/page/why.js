@@ -1,7 +1,7 @@
 // Why a job isn't running: one sentence, what it follows from, and what to do next.
 
 import { ask } from "./api.js";
-import { h } from "./dom.js";
+import { attribute, h } from "./dom.js";
 import { command } from "./signin.js";
 
 const WITHOUT = ["Running", "Succeeded"];
@@ -53,6 +53,7 @@ export function why({ url, signal }) {
   return {
     element,
     update: ({ row, live, gone }) => {
+      attribute(element, "data-phase", row.phase);
       if (phase !== row.phase) {
         phase = row.phase;
         if (WITHOUT.includes(phase)) {
