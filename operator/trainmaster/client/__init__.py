@@ -26,6 +26,7 @@ from trainmaster.client.errors import (
     JobNotFound,
     NoCluster,
     NotAllowed,
+    NotKnown,
     WaitTimeout,
 )
 from trainmaster.client.job import TrainingJob, require_name, worker_index
@@ -49,6 +50,7 @@ __all__ = [
     "JobNotFound",
     "NoCluster",
     "NotAllowed",
+    "NotKnown",
     "RankMetrics",
     "TrainOptions",
     "TrainingJob",
