@@ -18,6 +18,7 @@ from pathlib import Path
 from trainmaster.cli.terminal import say
 from trainmaster.client.errors import ClientError, InvalidRequest
 from trainmaster.dashboard.app import Dashboard, Settings, serving
+from trainmaster.dashboard.history import HistoryOf, no_history
 from trainmaster.dashboard.launch import CODE_SECONDS, LaunchFile
 
 # Seconds after which a certificate that was renewed in its files is used.
@@ -67,6 +68,12 @@ def serve(
     asyncio.run(_serve(settings, host, port, certificate, path, browser))
 
 
+def history_of(settings: Settings) -> HistoryOf:
+    """Returns how viewers reach the history that is named, or is found."""
+    del settings
+    return no_history
+
+
 async def _serve(
     settings: Settings, host: str, port: int, certificate: Certificate | None, path: str, browser: bool
 ) -> None:
@@ -81,7 +88,7 @@ async def _serve(
             certificate.load_into(context)
             reloading = asyncio.create_task(certificate.reload_into(context))
             stack.callback(reloading.cancel)
-        dashboard = Dashboard(settings)
+        dashboard = Dashboard(settings, history_of(settings))
         try:
             _, bound = await stack.enter_async_context(serving(dashboard, host, port, tls=context))
         except OSError as error:

@@ -72,9 +72,7 @@ class Seen:
         """Takes a look at a running job."""
         seen = self._jobs.setdefault(job.uid, SeenJob())
         self._jobs.move_to_end(job.uid)
-        # Any pod may claim any rank; of two that claim one the first counts.
-        distinct = {rank.rank: rank for rank in reversed(ranks)}
-        seen.add(_sample(job, list(distinct.values())))
+        seen.add(_sample(job, ranks))
         while len(self._jobs) > MOST_JOBS:
             self._jobs.popitem(last=False)
 
@@ -119,7 +117,9 @@ class Seen:
 
 def _sample(job: TrainingJob, ranks: Sequence[RankMetrics]) -> Sample:
     progress, spent = job.status.progress, job.status.time_spent
-    kept = sorted(ranks, key=lambda rank: rank.rank)[:MOST_RANKS]
+    # Any pod may claim any rank; of two that claim one the first counts.
+    by_rank = {rank.rank: rank for rank in reversed(ranks)}
+    kept = [by_rank[rank] for rank in sorted(by_rank)][:MOST_RANKS]
     steps = sorted(rank.step_seconds for rank in ranks if rank.step_seconds is not None)
     first = kept[0] if kept else None
     step = None if progress is None else progress.step
@@ -138,7 +138,7 @@ def _sample(job: TrainingJob, ranks: Sequence[RankMetrics]) -> Sample:
             "slowestStepSeconds": steps[-1] if steps else None,
             "goodput": getattr(progress, "goodput", None),
             "redone": newest is not None and furthest is not None and newest < furthest,
-            "leftOut": len(ranks) - len(kept),
+            "leftOut": len(by_rank) - len(kept),
         },
         time_spent={}
         if spent is None
