@@ -27,6 +27,7 @@ from trainmaster.client.errors import (
     JobNotFound,
     NoCluster,
     NotAllowed,
+    NotKnown,
     WaitTimeout,
 )
 from trainmaster.client.job import TrainingJob, require_name, worker_index
@@ -50,6 +51,7 @@ __all__ = [
     "JobNotFound",
     "NoCluster",
     "NotAllowed",
+    "NotKnown",
     "RankMetrics",
     "TrainOptions",
     "TrainingJob",

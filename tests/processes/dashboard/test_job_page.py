@@ -167,7 +167,9 @@ class History:
     async def close(self) -> None:
         self.closed = True
 
-    async def jobs(self, namespace: str | None = None, *, limit: int = 500) -> dict[str, Any]:
+    async def jobs(
+        self, namespace: str | None = None, *, name: str | None = None, limit: int = 500, after: str = ""
+    ) -> dict[str, Any]:
         if self.authorization != "Bearer alice":
             raise NoCluster("There is none.")
         return {"kind": "RecordedJobList", "items": [{"name": "gone"}]}
