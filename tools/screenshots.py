@@ -17,10 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 import yaml
 from playwright.sync_api import Page, sync_playwright
 
@@ -44,9 +45,9 @@ def main() -> None:
         kubeconfig, history = stack.enter_context(_everything(Path(folder)))
         jobs = JobClient("default", kubeconfig=kubeconfig)
         jobs.submit(_manifest())
-        _break(jobs)
+        _break(jobs, Path(folder))
         address = stack.enter_context(_dashboard(kubeconfig, history))
-        _slowed(jobs, lambda: _pictures(address()))
+        _slowed(Path(folder), lambda: _pictures(address()))
 
 
 def _manifest() -> dict[str, object]:
@@ -102,20 +103,20 @@ def _process(command: list[object], **options: object) -> Iterator[subprocess.Po
         process.wait()
 
 
-def _break(jobs: JobClient) -> None:
+def _break(jobs: JobClient, folder: Path) -> None:
     """Waits for some steps before each of three faults, and for the job to train again after it."""
     _until(jobs, lambda job: _step(job) > STEPS * 0.2)
-    os.kill(_pid(jobs, 3), signal.SIGKILL)
+    os.kill(_pid(folder, 3), signal.SIGKILL)
     _until(jobs, lambda job: job.status.attempt == 2 and _step(job) > STEPS * 0.4)
-    os.kill(_pid(jobs, 1), signal.SIGSTOP)
+    os.kill(_pid(folder, 1), signal.SIGSTOP)
     _until(jobs, lambda job: job.status.attempt == 3 and _step(job) > STEPS * 0.6)
     jobs.transport.request("DELETE", "/api/v1/namespaces/default/pods/reviews-1")
     _until(jobs, lambda job: job.status.attempt == 4 and _step(job) > STEPS * 0.75)
 
 
-def _slowed(jobs: JobClient, work: Callable[[], None]) -> None:
+def _slowed(folder: Path, work: Callable[[], None]) -> None:
     """Does the work while a rank runs for half of the time only."""
-    done, pid = threading.Event(), _pid(jobs, 2)
+    done, pid = threading.Event(), _pid(folder, 2)
 
     def slow() -> None:
         while not done.wait(0.02):
@@ -170,8 +171,14 @@ def _take(page: Page, name: str) -> None:
     page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
 
 
-def _pid(jobs: JobClient, rank: int) -> int:
-    return int(jobs.stacks("reviews").ranks[rank]["pid"])
+def _pid(folder: Path, rank: int) -> int:
+    """Returns the process of a rank, which holds the file open that its stacks go to."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            files = [Path(file.path) for file in process.open_files() if file.path.startswith(str(folder))]
+            if any(file.suffix == f".{rank}" and "stacks" in file.name for file in files):
+                return int(process.pid)
+    raise SystemExit(f"rank {rank} doesn't run")
 
 
 def _step(job: TrainingJob) -> int:

@@ -191,6 +191,10 @@ def test_a_straggler_is_seen_and_opens_with_its_stacks_and_log(page: Page, share
     expect(drawer.locator(".log-line").first).to_contain_text("[rank5]")
     drawer.get_by_role("button", name="Collect stacks").click()
     expect(drawer.locator(".stacks pre")).to_contain_text("read_shard")
+    # The button was disabled meanwhile, and no longer has the keys.
+    page.keyboard.press("Escape")
+    expect(drawer).to_be_hidden()
+    expect(page.locator(".straggler")).to_be_visible()
 
 
 HOT = """canvas => {

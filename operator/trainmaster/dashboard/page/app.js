@@ -105,7 +105,9 @@ function connection(stands) {
 /** Whether an event is a key for the page, and not for a field or a dialog. */
 export function isPageKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return false;
-  return !event.target.closest?.("input, textarea, select, dialog, [role=application], [role=tablist]");
+  // A button in a dialog that is disabled while it works gives the keys to the page behind.
+  if (document.querySelector("dialog[open]")) return false;
+  return !event.target.closest?.("input, textarea, select, [role=application], [role=tablist]");
 }
 
 function isDark() {
