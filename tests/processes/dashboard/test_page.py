@@ -359,9 +359,8 @@ def test_who_may_read_one_namespace_chooses_it(page: Page, own: Served) -> None:
 def test_a_job_that_is_deleted_while_one_looks_stays(page: Page, own: Served, complaints: list[str]) -> None:
     page.goto(own.url + SURVIVOR)
     expect(page.locator(".mark")).to_have_count(3)
-    own.dashboard.deleted = True
-    expect(page.locator(".reason")).to_have_text("deleted")
     with page.expect_response(lambda answer: answer.status == 404):
-        pass
+        own.dashboard.deleted = True
+    expect(page.locator(".reason")).to_have_text("deleted")
     expect(page.locator(".mark")).to_have_count(3)
     complaints[:] = [line for line in complaints if "404" not in line]

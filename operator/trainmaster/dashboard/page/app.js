@@ -86,7 +86,7 @@ async function open({ moved = false } = {}) {
 
 function nothing(sentence) {
   document.title = "Trainmaster";
-  main.append(h("section.empty", {}, h("h1", {}, sentence), h("p", {}, h("a", { href: "/" }, "All jobs"))));
+  main.append(h("section.empty", h("h1", sentence), h("p", h("a", { href: "/" }, "All jobs"))));
 }
 
 let losing = 0;
@@ -135,8 +135,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themed);
 const keys = document.getElementById("keys");
 keys.append(
   h("h2", { id: "keys-title" }, "Keys"),
-  h("dl.keys", {}, KEYS.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)))),
-  h("form", { method: "dialog" }, h("button", {}, "Close")),
+  h("dl.keys", KEYS.map(([key, what]) => h("div", h("dt", h("kbd", key)), h("dd", what)))),
+  h("form", { method: "dialog" }, h("button", "Close")),
 );
 document.getElementById("keys-button").addEventListener("click", () => keys.showModal());
 document.addEventListener("keydown", (event) => {

@@ -5,7 +5,7 @@ import { PHASES, UNKNOWN, ago, clock, culprit, duration, figure, firstLine, jobP
 
 /** Returns a badge for a phase: a shape and a word, coloured. */
 export function badge(phase) {
-  const element = h("span.badge", {});
+  const element = h("span.badge");
   setBadge(element, phase);
   return element;
 }
@@ -13,7 +13,7 @@ export function badge(phase) {
 export function setBadge(element, phase) {
   if (element.dataset.phase === phase) return;
   element.dataset.phase = phase;
-  element.replaceChildren(icon(PHASES.includes(phase) || phase === "Deleted" ? phase : "Pending"), h("span", {}, phase));
+  element.replaceChildren(icon(PHASES.includes(phase) || phase === "Deleted" ? phase : "Pending"), h("span", phase));
 }
 
 export const share = (row) => (known(row.step) && row.totalSteps ? Math.min(1, row.step / row.totalSteps) : row.phase === "Succeeded" ? 1 : null);
@@ -30,7 +30,7 @@ export const COLUMNS = [
     id: "name",
     title: "Job",
     sort: (row) => row.name,
-    make: () => [h("a.name", { href: "/" }), h("span.namespace", {})],
+    make: () => [h("a.name", { href: "/" }), h("span.namespace")],
     fill: (cell, row) => {
       text(cell.firstChild, row.name);
       attribute(cell.firstChild, "title", row.name);
@@ -42,7 +42,7 @@ export const COLUMNS = [
     id: "progress",
     title: "Progress",
     sort: share,
-    make: () => [h("span.track", { "aria-hidden": "true" }, h("span.fill", {})), h("span.share", {}), h("span.eta", {})],
+    make: () => [h("span.track", { "aria-hidden": "true" }, h("span.fill")), h("span.share"), h("span.eta")],
     fill: (cell, row) => {
       const [track, part, eta] = cell.children;
       const done = share(row);
@@ -68,7 +68,7 @@ export const COLUMNS = [
     title: "Restarts",
     number: true,
     sort: (row) => row.restarts + row.disruptions,
-    make: () => [h("span.value", {}), h("span.extra", {})],
+    make: () => [h("span.value"), h("span.extra")],
     fill: (cell, row) => {
       text(cell.firstChild, whole(row.restarts));
       text(cell.lastChild, row.disruptions ? ` + ${whole(row.disruptions)}` : "");
@@ -79,7 +79,7 @@ export const COLUMNS = [
     id: "latest",
     title: "Last failure, or what it waits for",
     sort: (row) => row.waits || row.failure,
-    make: () => h("span.sentence", {}),
+    make: () => h("span.sentence"),
     fill: (cell, row) => {
       const ends = row.phase === "Succeeded" || row.phase === "Running";
       const sentence = row.waits && !ends ? row.waits : (row.failure ?? "");

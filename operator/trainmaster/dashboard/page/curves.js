@@ -19,14 +19,14 @@ const CHARTS = [
 
 export function curves(context) {
   const { signal, url, name } = context;
-  const grid = h("div.curves", {});
+  const grid = h("div.curves");
   const note = h("p.note", { hidden: true });
   const by = h("div.segments", { role: "group", "aria-label": "Horizontal axis" });
   for (const [id, title] of [["time", "Time"], ["step", "Steps"]])
     by.append(button({ "aria-pressed": id === "time", onclick: () => choose(id), "data-axis": id }, title));
-  const key = h("span.muted.curve-key", {}, h("span.swatch.redone", {}), "steps done again", h("span.swatch.border", {}), "new attempt");
+  const key = h("span.muted.curve-key", h("span.swatch.redone"), "steps done again", h("span.swatch.border"), "new attempt");
   const element = h("section.card", { hidden: true, "aria-labelledby": "curves-title" },
-    h("div.card-head", {}, h("h2", { id: "curves-title" }, "Curves"), key, h("span.spring", {}), by,
+    h("div.card-head", h("h2", { id: "curves-title" }, "Curves"), key, h("span.spring"), by,
       button({ class: "quiet", onclick: download }, "CSV")), note, grid);
   const series = new Series(context, onFrame(render));
   let byStep = false;
@@ -84,9 +84,9 @@ export function curves(context) {
 }
 
 function makeChart(grid, { title, lines, say, tick: ticks = tick, zero, range }, byStep) {
-  const values = h("span.reading", {});
+  const values = h("span.reading");
   const host = h("div.plot", { role: "img" });
-  const box = h("figure.curve", {}, h("figcaption", {}, h("span.curve-title", {}, title), values), host);
+  const box = h("figure.curve", h("figcaption", h("span.curve-title", title), values), host);
   grid.append(box);
   let now = { spans: [], borders: [], before: null };
   let zoomed = false;

@@ -3,8 +3,12 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Returns an element: "p.note" is one with a class. `onclick` and the like are listeners, `style` is an object of properties, the rest attributes. */
-export function h(kind, properties = {}, ...children) {
+/**
+ * Returns an element: "p.note" is one with a class. An object behind that has its attributes; `onclick` and the like are
+ * listeners, and `style` is an object of properties. What follows are its children.
+ */
+export function h(kind, ...children) {
+  const properties = children[0]?.constructor === Object ? children.shift() : {};
   const [tag, ...classes] = kind.split(".");
   const element = document.createElement(tag);
   element.classList.add(...classes);
@@ -23,7 +27,7 @@ export const button = (properties, ...children) => h("button", { type: "button",
 
 /** Returns a table that scrolls by itself where it is wider than the page. A title that ends with # is of numbers. */
 export const table = (label, titles, body) => h("div.scroll", { tabindex: 0, role: "region", "aria-label": label },
-  h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col", class: title.endsWith("#") ? "number" : "" }, title.replace("#", ""))))), body));
+  h("table", h("thead", h("tr", titles.map((title) => h("th", { scope: "col", class: title.endsWith("#") ? "number" : "" }, title.replace("#", ""))))), body));
 
 /** Returns a symbol of index.html's sprite. */
 export function icon(name, className = "icon") {
@@ -101,7 +105,7 @@ export function onFrame(work) {
 
 /** Returns a button that copies what `read` returns. */
 export function copyButton(read, label = "Copy") {
-  const words = h("span", {}, label);
+  const words = h("span", label);
   return button({
     class: "quiet",
     onclick: async () => {

@@ -6,17 +6,17 @@ import { clock, count, culprit, firstLine, ranges, seconds } from "./format.js";
 import { standing } from "./rank.js";
 
 export function evidence({ url, signal }) {
-  const element = h("section.cards", {});
+  const element = h("section.cards");
   let failures = null;
 
   async function read() {
     try {
       const { items } = await ask(url("evidence"), { signal });
       element.replaceChildren(...(items.length ? [...items].sort((a, b) => b.attempt - a.attempt).map(card)
-        : [h("div.empty", {}, h("h2", {}, "No attempt has failed"), h("p", {}, "When one does, who failed first, every worker's report and the stacks of a hang are kept here."))]));
+        : [h("div.empty", h("h2", "No attempt has failed"), h("p", "When one does, who failed first, every worker's report and the stacks of a hang are kept here."))]));
     } catch (error) {
       if (signal.aborted) return;
-      element.replaceChildren(h("p.note", {}, error.message));
+      element.replaceChildren(h("p.note", error.message));
     }
   }
 
@@ -37,18 +37,18 @@ function card(one) {
   const workers = Object.entries(one.workers ?? {});
   const logs = Object.entries(one.logs ?? {});
   return h("section.card", {},
-    h("div.card-head", {}, h("h2", {}, `Attempt ${one.attempt}: ${culprit(failure)}`), h("span.muted", {}, clock(seconds(failure.failedAt)))),
-    h("p", {}, firstLine(failure.message)),
-    groups.length > 0 && h("h3", {}, groups.length > 1 ? "Stacks, those that differ first" : "Stacks"),
+    h("div.card-head", h("h2", `Attempt ${one.attempt}: ${culprit(failure)}`), h("span.muted", clock(seconds(failure.failedAt)))),
+    h("p", firstLine(failure.message)),
+    groups.length > 0 && h("h3", groups.length > 1 ? "Stacks, those that differ first" : "Stacks"),
     groups.map((group, at) => h("details", { open: at === 0 },
-      h("summary", {}, h("strong", {}, `${group.ranks.length > 1 ? "Ranks" : "Rank"} ${ranges(group.ranks)}`), ` ${standing(group.states[0])}`,
-        group.ranks.length > 1 && h("span.muted", {}, `, ${count(group.ranks.length, "rank")} alike`)),
+      h("summary", h("strong", `${group.ranks.length > 1 ? "Ranks" : "Rank"} ${ranges(group.ranks)}`), ` ${standing(group.states[0])}`,
+        group.ranks.length > 1 && h("span.muted", `, ${count(group.ranks.length, "rank")} alike`)),
       h("pre", { tabindex: 0 }, group.states[0].text || "No stacks were kept."), copyButton(() => group.states[0].text ?? ""))),
-    workers.length > 0 && h("h3", {}, "Workers' reports"),
+    workers.length > 0 && h("h3", "Workers' reports"),
     workers.length > 0 && table(`Workers' reports of attempt ${one.attempt}`, ["Worker", "State", "Reason", "Rank", "Exit code", "Error"],
-      h("tbody", {}, workers.map(([worker, report]) => h("tr", {}, h("th", { scope: "row" }, worker),
-        [report.state, report.reason, report.rank, report.exitCode, firstLine(report.error)].map((cell) => h("td", {}, String(cell ?? ""))))))),
-    logs.map(([worker, text]) => h("details", {}, h("summary", {}, `The log of worker ${worker} ends`), h("pre", { tabindex: 0 }, text))));
+      h("tbody", workers.map(([worker, report]) => h("tr", h("th", { scope: "row" }, worker),
+        [report.state, report.reason, report.rank, report.exitCode, firstLine(report.error)].map((cell) => h("td", String(cell ?? ""))))))),
+    logs.map(([worker, text]) => h("details", h("summary", `The log of worker ${worker} ends`), h("pre", { tabindex: 0 }, text))));
 }
 
 /** Returns ranks whose stacks are alike, as groups: that of the rank that failed first, then the smallest first. */

@@ -13,32 +13,32 @@ const ACTIONS = {
 
 export function header({ namespace, name, url, signal }) {
   const phase = badge("Pending");
-  const reason = h("span.muted.reason", {});
+  const reason = h("span.muted.reason");
   const said = h("p.note", { role: "status", hidden: true });
   const buttons = Object.fromEntries(Object.entries(ACTIONS).map(([id, [title]]) =>
     [id, button({ hidden: true, onclick: () => confirm(id) }, title)]));
   const dialog = h("dialog.small", { "aria-labelledby": "confirm-title" });
-  const fill = h("span.fill", {});
+  const fill = h("span.fill");
   const track = h("span.track", { role: "progressbar", "aria-label": "Progress", "aria-valuemin": 0, "aria-valuemax": 100 }, fill);
   const facts = {};
-  const fact = (id, title) => h("div", { class: `fact ${id}` }, (facts[`${id}Title`] = h("dt", {}, title)),
-    h("dd", {}, (facts[id] = h("span.value", {})), (facts[`${id}More`] = h("span.more", {}))));
+  const fact = (id, title) => h("div", { class: `fact ${id}` }, (facts[`${id}Title`] = h("dt", title)),
+    h("dd", (facts[id] = h("span.value")), (facts[`${id}More`] = h("span.more"))));
   let tiles = null;
   const element = h("header.job-head", {},
     h("div.title", {},
-      h("p.crumbs", {}, h("a", { href: "/" }, "Jobs"), " / ", h("a", { href: `/?namespace=${encodeURIComponent(namespace)}` }, namespace)),
-      h("div.title-line", {}, h("h1", {}, name), phase, reason),
-      h("div.actions", {}, Object.values(buttons))),
+      h("p.crumbs", h("a", { href: "/" }, "Jobs"), " / ", h("a", { href: `/?namespace=${encodeURIComponent(namespace)}` }, namespace)),
+      h("div.title-line", h("h1", name), phase, reason),
+      h("div.actions", Object.values(buttons))),
     said,
-    (tiles = h("dl.facts", {}, h("div.fact.progress", {}, h("dt", {}, "Progress"), h("dd", {},
-      (facts.progress = h("span.value", {})), track, (facts.progressMore = h("span.more", {})))), fact("eta", "Time left"), fact("speed", "Speed"), fact("loss", "Loss"),
+    (tiles = h("dl.facts", h("div.fact.progress", h("dt", "Progress"), h("dd", {},
+      (facts.progress = h("span.value")), track, (facts.progressMore = h("span.more")))), fact("eta", "Time left"), fact("speed", "Speed"), fact("loss", "Loss"),
       fact("goodput", "Goodput"), fact("attempt", "Attempt"), fact("workers", "Workers"))),
     dialog);
 
   function confirm(id) {
     const [title, what] = ACTIONS[id];
     dialog.replaceChildren(
-      h("h2", { id: "confirm-title" }, `${title} ${name}?`), h("p", {}, what),
+      h("h2", { id: "confirm-title" }, `${title} ${name}?`), h("p", what),
       h("form", { method: "dialog", class: "buttons", onsubmit: (event) => event.submitter.value && act(id) },
         h("button", { value: "" }, "Cancel"), h("button", { value: id, class: "primary" }, title)));
     dialog.showModal();

@@ -19,18 +19,18 @@ export function heat(context) {
   const canvas = h("canvas", { tabindex: 0, role: "application", "aria-roledescription": "heat map", "aria-describedby": "heat-help" });
   const tip = h("div.tip", { hidden: true, "aria-hidden": "true" });
   const scale = h("canvas.scale", { width: 120, height: 8, "aria-hidden": "true" });
-  const [low, high] = [h("span", {}), h("span", {})];
+  const [low, high] = [h("span"), h("span")];
   const which = h("select", { "aria-label": "Figure", onchange: () => { map = null; read(); } },
     Object.entries(FIGURES).map(([id, [title]]) => h("option", { value: id }, title)));
   const straggler = h("p.straggler", { hidden: true });
   const note = h("p.note", { hidden: true });
-  const body = h("tbody", {});
-  const rest = h("details.heat-table", { ontoggle: () => render() }, h("summary", {}, "As a table, the slowest ranks first"),
+  const body = h("tbody");
+  const rest = h("details.heat-table", { ontoggle: () => render() }, h("summary", "As a table, the slowest ranks first"),
     table("Ranks", ["Rank", "Worker", "Newest#", "Median#", "Highest#", "Of all ranks' median#"], body));
   const element = h("section.card.heat", { hidden: true, "aria-labelledby": "heat-title" },
-    h("div.card-head", {}, h("h2", { id: "heat-title" }, "Ranks over time"), which, h("span.spring", {}),
-      h("span.legend.muted", {}, low, scale, high)),
-    straggler, note, h("div.heat-box", {}, canvas, tip),
+    h("div.card-head", h("h2", { id: "heat-title" }, "Ranks over time"), which, h("span.spring"),
+      h("span.legend.muted", low, scale, high)),
+    straggler, note, h("div.heat-box", canvas, tip),
     h("p.visually-hidden", { id: "heat-help" }, "Arrow keys move between ranks and times, Enter opens the rank."), rest);
   const render = onFrame(renderNow);
   let map = null;
@@ -90,7 +90,7 @@ export function heat(context) {
     straggler.hidden = !slow;
     if (slow && straggler.dataset.rank !== String(slow.rank)) {
       straggler.dataset.rank = slow.rank;
-      straggler.replaceChildren(icon("warning"), h("span", {}), button({ class: "quiet", onclick: () => openRank(slow.rank) }, `Open rank ${slow.rank}`));
+      straggler.replaceChildren(icon("warning"), h("span"), button({ class: "quiet", onclick: () => openRank(slow.rank) }, `Open rank ${slow.rank}`));
     }
     if (slow) text(straggler.children[1], `Rank ${slow.rank} (worker ${slow.worker}) takes ${stepTime(slow.newest)} a step, ${slow.times.toFixed(1)} times the median of all ranks.`);
     if (rest.open) fillTable();
@@ -119,7 +119,7 @@ export function heat(context) {
   }
 
   function fillTable() {
-    keyed(body, ranks.slice(0, IN_TABLE), (one) => one.rank, (one) => h("tr", {}, h("th", { scope: "row" }, button({ class: "link", onclick: () => openRank(one.rank) }, `Rank ${one.rank}`)), [1, 2, 3, 4, 5].map((at) => h("td", { class: at > 1 ? "number" : "" }))), (line, one) => {
+    keyed(body, ranks.slice(0, IN_TABLE), (one) => one.rank, (one) => h("tr", h("th", { scope: "row" }, button({ class: "link", onclick: () => openRank(one.rank) }, `Rank ${one.rank}`)), [1, 2, 3, 4, 5].map((at) => h("td", { class: at > 1 ? "number" : "" }))), (line, one) => {
       const cells = [one.worker, say()(one.newest), say()(one.median), say()(one.highest), one.times ? `${one.times.toFixed(2)} ×` : ""];
       cells.forEach((cell, at) => text(line.children[at + 1], cell));
       line.lastChild.classList.toggle("slow", isTime() && one.times >= STRAGGLES);

@@ -31,17 +31,17 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     openRank: (rank) => place({ rank }),
   };
   const parts = [header(context)];
-  const body = h("div.tab-body", {});
+  const body = h("div.tab-body");
   const note = h("p.note", { hidden: true, role: "status" });
   const say = (sentence) => { note.hidden = false; text(note, sentence); };
   const buttons = {};
   const tabs = h("div", { role: "tablist", class: "tabs", "aria-label": "About this job", onkeydown: moveTab });
   for (const [id, title] of Object.entries(TABS)) {
-    buttons[id] = h("button", { role: "tab", type: "button", id: `tab-${id}`, "aria-controls": `panel-${id}`, onclick: () => place({ tab: id }) }, title, h("span.count", {}));
+    buttons[id] = h("button", { role: "tab", type: "button", id: `tab-${id}`, "aria-controls": `panel-${id}`, onclick: () => place({ tab: id }) }, title, h("span.count"));
     tabs.append(buttons[id]);
   }
   const problem = h("section.empty", { hidden: true });
-  const page = h("div.job", {}, note, parts[0].element, tabs, body);
+  const page = h("div.job", note, parts[0].element, tabs, body);
   main.append(page, problem);
 
   const makers = { overview, logs, evidence, ...details };
@@ -127,7 +127,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
       if (state.gone) return;
       page.hidden = true;
       problem.hidden = false;
-      problem.replaceChildren(h("h1", {}, `${namespace}/${name}`), h("p", {}, sentence), h("p", {}, h("a", { href: "/" }, "All jobs")));
+      problem.replaceChildren(h("h1", `${namespace}/${name}`), h("p", sentence), h("p", h("a", { href: "/" }, "All jobs")));
     },
   }, signal);
 }

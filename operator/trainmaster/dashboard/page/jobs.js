@@ -42,10 +42,10 @@ export function show(main, { viewer, signal, go }) {
     h("div", { role: "rowgroup", class: "heads" }, h("div", { role: "row", class: "job-row" }, heads)), host);
   const empty = h("section.empty", { hidden: true });
   main.append(
-    h("h1.visually-hidden", {}, "Jobs"),
+    h("h1.visually-hidden", "Jobs"),
     h("div.filters", {},
-      h("div.search", {}, icon("search"), search), namespaces, sorts,
-      viewer.history && h("label.switch", {}, withDeleted, "with deleted jobs"), chips),
+      h("div.search", icon("search"), search), namespaces, sorts,
+      viewer.history && h("label.switch", withDeleted, "with deleted jobs"), chips),
     note, table, empty);
 
   const rows = new Rows({ host, height: PHONE.matches ? PHONE_ROW : ROW, key: (row) => row.uid, make: makeRow, fill: fillRow });
@@ -109,7 +109,7 @@ export function show(main, { viewer, signal, go }) {
     return button({ class: "chip", "data-phase": phase, onclick: () => {
       if (!filters.phases.delete(phase)) filters.phases.add(phase);
       changed();
-    } }, icon(phase), h("span", {}, phase), h("span.count", {}));
+    } }, icon(phase), h("span", phase), h("span.count"));
   }
 
   function fillEmpty(others) {
@@ -117,12 +117,12 @@ export function show(main, { viewer, signal, go }) {
     if (empty.dataset.kind === kind) return;
     empty.dataset.kind = kind;
     if (kind === "filtered")
-      empty.replaceChildren(h("h2", {}, "No job is like that"),
+      empty.replaceChildren(h("h2", "No job is like that"),
         button({ onclick: () => { filters.clear(); search.value = ""; changed(); } }, "Show all jobs"));
     else
-      empty.replaceChildren(h("h2", {}, "No job yet"), h("p", {}, "Send your first training from a folder with a script:"),
+      empty.replaceChildren(h("h2", "No job yet"), h("p", "Send your first training from a folder with a script:"),
         command("kubectl dtj submit --name first --workers 2 --script train.py --code ."),
-        h("p", {}, "Or let a manifest be written for you:"), command("kubectl dtj init"));
+        h("p", "Or let a manifest be written for you:"), command("kubectl dtj init"));
   }
 
   function sortBy(id) {

@@ -18,11 +18,11 @@ export class LogView {
     this.choice = {};
     this.follows = true;
     this.missed = 0;
-    this.host = h("div.log-lines", {});
+    this.host = h("div.log-lines");
     this.box = h("div.log-box", { tabindex: 0, role: "log", "aria-live": "off", "aria-label": "Log" }, this.host);
-    this.status = h("span.muted", {});
+    this.status = h("span.muted");
     this.down = button({ class: "newest", hidden: true, onclick: () => this.toNewest() });
-    this.element = h("div.log-view", {}, this.box, this.down);
+    this.element = h("div.log-view", this.box, this.down);
     this.rows = new Rows({ host: this.host, scroller: this.box, height: LINE, key: (line) => line.number, make: makeLine, fill: fillLine });
     this.render = onFrame(() => this.renderNow());
     this.number = 0;
@@ -104,7 +104,7 @@ export class LogView {
 const label = (line) => (known(line.rank) ? `rank ${line.rank}` : `worker ${line.worker}`);
 
 function makeLine() {
-  return h("div.log-line", {}, h("time", {}), h("span.who", {}), h("span.said", {}));
+  return h("div.log-line", h("time"), h("span.who"), h("span.said"));
 }
 
 function fillLine(element, line) {
@@ -120,7 +120,7 @@ export function logs(context) {
   const choices = { worker: choice("Worker"), rank: choice("Rank"), attempt: choice("Attempt") };
   const search = h("input", { type: "search", placeholder: "Text in lines", "aria-label": "Text in lines", oninput: () => view.search(search.value) });
   const element = h("section.card.logs", { "aria-label": "Logs" },
-    h("div.card-head", {}, Object.values(choices), search, h("span.spring", {}), view.status,
+    h("div.card-head", Object.values(choices), search, h("span.spring"), view.status,
       button({ class: "quiet", onclick: () => view.download(`${context.name}.log`) }, "Download")),
     view.element);
   let counts = "";

@@ -8,15 +8,15 @@ const AGAIN_MS = 10_000;
 
 export function show(main, { viewer, signal }) {
   document.title = "Nodes · Trainmaster";
-  const body = h("tbody", {});
+  const body = h("tbody");
   const note = h("p.note", { hidden: true });
-  const summary = h("span.muted", {});
-  const empty = h("section.empty", { hidden: true }, h("h2", {}, "No node stands out"), h("p", {}, "A node is named here when a failure of a job was on it."));
-  const card = h("section.card.table-card", {}, table("Nodes", ["Node", "State", "Failures#", "Blamed by", "Avoided by", "Accelerators#", "Runs now"], body));
-  main.append(h("div.card-head.page-head", {}, h("h1", {}, "Nodes"), summary), note, empty, card);
+  const summary = h("span.muted");
+  const empty = h("section.empty", { hidden: true }, h("h2", "No node stands out"), h("p", "A node is named here when a failure of a job was on it."));
+  const card = h("section.card.table-card", table("Nodes", ["Node", "State", "Failures#", "Blamed by", "Avoided by", "Accelerators#", "Runs now"], body));
+  main.append(h("div.card-head.page-head", h("h1", "Nodes"), summary), note, empty, card);
 
   function links(cell, jobs, extra) {
-    keyed(cell, jobs ?? [], (job) => `${job.namespace}/${job.name}`, (job) => h("span.job-link", {}, h("a", { href: jobPath(job.namespace, job.name) }, job.name), h("span.muted", {})),
+    keyed(cell, jobs ?? [], (job) => `${job.namespace}/${job.name}`, (job) => h("span.job-link", h("a", { href: jobPath(job.namespace, job.name) }, job.name), h("span.muted")),
       (link, job) => text(link.lastChild, ` ${job.namespace}${extra?.(job) ?? ""}`));
   }
 
@@ -27,7 +27,7 @@ export function show(main, { viewer, signal }) {
     empty.hidden = nodes.length > 0;
     card.hidden = nodes.length === 0;
     text(summary, nodes.length ? `${count(nodes.length, "node")}, ${whole(nodes.filter((one) => one.failures).length)} blamed, ${whole(nodes.filter((one) => one.avoidedBy.length).length)} avoided` : "");
-    keyed(body, nodes, (one) => one.name, () => h("tr", {}, h("th", { scope: "row", class: "code" }), h("td", {}), h("td.number", {}), h("td", {}), h("td", {}), h("td.number", {}), h("td", {})), (line, one) => {
+    keyed(body, nodes, (one) => one.name, () => h("tr", h("th", { scope: "row", class: "code" }), h("td"), h("td.number"), h("td"), h("td"), h("td.number"), h("td")), (line, one) => {
       text(line.children[0], one.name);
       const ready = one.ready === null ? UNKNOWN : one.ready ? "Ready" : "Not ready";
       if (line.dataset.ready !== ready) {

@@ -11,7 +11,7 @@ export function overview(context) {
   const parts = [why(context), timeline(context), timeSpent(context), curves(context), heat(context)];
   const [reasons, attempts, spent, ...charts] = parts.map((part) => part.element);
   return {
-    element: h("div.cards", {}, reasons, h("div.beside", {}, attempts, spent), charts),
+    element: h("div.cards", reasons, h("div.beside", attempts, spent), charts),
     update: (state) => parts.forEach((part) => part.update(state)),
   };
 }

@@ -17,18 +17,18 @@ const FIGURES = [
 export function rankDrawer(context, closed) {
   const { url, signal, state } = context;
   const title = h("h2", { id: "rank-title" });
-  const places = h("dl.places", {});
-  const figures = h("tbody", {});
+  const places = h("dl.places");
+  const figures = h("tbody");
   const silent = h("p.note", { hidden: true });
   const collecting = button({ class: "primary", onclick: collect }, "Collect stacks of all ranks");
   const answer = h("div.stacks", { "aria-live": "polite" });
-  const logBox = h("div", {});
+  const logBox = h("div");
   const element = h("dialog.drawer", { "aria-labelledby": "rank-title", onclose: shut, onclick: (event) => event.target === element && element.close() },
-    h("div.drawer-head", {}, title, h("form", { method: "dialog" }, h("button.icon-button", { "aria-label": "Close" }, icon("close")))),
+    h("div.drawer-head", title, h("form", { method: "dialog" }, h("button.icon-button", { "aria-label": "Close" }, icon("close")))),
     places, silent,
-    h("table.figures", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Now"), h("th", { scope: "col", class: "number" }, "This rank"), h("th", { scope: "col", class: "number" }, "Median of all"))), figures),
-    h("section", {}, h("div.card-head", {}, h("h3", {}, "Stacks"), h("span.spring", {}), collecting), answer),
-    h("section.drawer-log", {}, h("h3", {}, "Log"), logBox));
+    h("table.figures", h("thead", h("tr", h("th", { scope: "col" }, "Now"), h("th", { scope: "col", class: "number" }, "This rank"), h("th", { scope: "col", class: "number" }, "Median of all"))), figures),
+    h("section", h("div.card-head", h("h3", "Stacks"), h("span.spring"), collecting), answer),
+    h("section.drawer-log", h("h3", "Log"), logBox));
   let rank = null;
   let log = null;
   let back = null;
@@ -38,7 +38,7 @@ export function rankDrawer(context, closed) {
     if (rank !== null && wanted === null) return element.close();
     log?.close();
     rank = wanted;
-    answer.replaceChildren(h("p.muted", {}, "What each thread of this rank is doing, at the moment of the question. It costs the ranks milliseconds."));
+    answer.replaceChildren(h("p.muted", "What each thread of this rank is doing, at the moment of the question. It costs the ranks milliseconds."));
     text(title, `Rank ${rank}`);
     log = new LogView(context, { rank });
     logBox.replaceChildren(log.element, log.status);
@@ -66,12 +66,12 @@ export function rankDrawer(context, closed) {
     const last = attempts.at(-1)?.workers?.find((one) => one.worker === worker);
     const pod = pods.find((one) => one.worker === worker);
     const found = [["Worker", worker], ["Pod", pod?.name ?? last?.pod], ["Node", pod?.node ?? last?.node], ["Attempt", ranks?.attempt ?? row.attempt]];
-    keyed(places, found.filter(([, value]) => known(value) && value !== ""), ([name]) => name, ([name]) => h("div", {}, h("dt", {}, name), h("dd", {})), (line, [, value]) => text(line.lastChild, value));
+    keyed(places, found.filter(([, value]) => known(value) && value !== ""), ([name]) => name, ([name]) => h("div", h("dt", name), h("dd")), (line, [, value]) => text(line.lastChild, value));
     const why = ranks?.why || (worker !== null && ranks?.silent?.[worker]);
     silent.hidden = !why;
     text(silent, why || "");
     collecting.hidden = !live || gone || row.phase !== "Running";
-    keyed(figures, mine ? FIGURES : [], ([id]) => id, ([, name]) => h("tr", {}, h("th", { scope: "row" }, name), h("td.number", {}), h("td.number.muted", {})), (line, [id, , say]) => {
+    keyed(figures, mine ? FIGURES : [], ([id]) => id, ([, name]) => h("tr", h("th", { scope: "row" }, name), h("td.number"), h("td.number.muted")), (line, [id, , say]) => {
       const middle = median(all.map((one) => one[id]));
       const slow = id === "stepSeconds" && middle && mine[id] > middle * 1.2;
       text(line.children[1], slow ? `${(mine[id] / middle).toFixed(1)} × the median: ${say(mine[id])}` : say(mine[id]));
@@ -83,13 +83,13 @@ export function rankDrawer(context, closed) {
   async function collect() {
     const wanted = rank;
     collecting.disabled = true;
-    answer.replaceChildren(h("p.muted", {}, "Asking the ranks …"));
+    answer.replaceChildren(h("p.muted", "Asking the ranks …"));
     try {
       const found = await ask(url("stacks"), { method: "POST", body: {}, signal });
       if (wanted === rank) answer.replaceChildren(...answered(found, rank));
     } catch (error) {
       if (signal.aborted) return;
-      answer.replaceChildren(h("p.note", {}, error.message));
+      answer.replaceChildren(h("p.note", error.message));
     } finally {
       collecting.disabled = false;
     }
@@ -100,10 +100,10 @@ export function rankDrawer(context, closed) {
 
 function answered(found, rank) {
   const mine = found.ranks?.[rank];
-  if (found.withheld) return [h("p.note", {}, "The output of this job isn't kept (runPolicy.keepLogs), and so are its stacks.")];
-  if (!mine) return [h("p.note", {}, found.problem || `Rank ${rank} didn't answer.`)];
+  if (found.withheld) return [h("p.note", "The output of this job isn't kept (runPolicy.keepLogs), and so are its stacks.")];
+  if (!mine) return [h("p.note", found.problem || `Rank ${rank} didn't answer.`)];
   return [
-    h("p", {}, `${standing(mine)} `, h("span.muted", {}, clock(seconds(found.collectedAt)))),
+    h("p", `${standing(mine)} `, h("span.muted", clock(seconds(found.collectedAt)))),
     h("pre", { tabindex: 0, "aria-label": `Stacks of rank ${rank}` }, mine.text || "It has no stacks."),
     copyButton(() => mine.text ?? ""),
   ];

@@ -10,8 +10,8 @@ export function signIn(main, refused, done) {
   forgetToken();
   document.title = "Sign in · Trainmaster";
   if (refused.mode === "laptop") {
-    main.replaceChildren(h("section.card.form", {}, h("h1", {}, "This tab has no access"), h("p", {}, refused.message),
-      h("p", {}, "Open it anew from the terminal: "), command("kubectl dtj open")));
+    main.replaceChildren(h("section.card.form", h("h1", "This tab has no access"), h("p", refused.message),
+      h("p", "Open it anew from the terminal: "), command("kubectl dtj open")));
     return;
   }
   const field = h("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "token-help token-why" });
@@ -22,21 +22,21 @@ export function signIn(main, refused, done) {
       done();
     },
   },
-    h("label", { for: "token" }, "Token"), field, h("button.primary", {}, "Show my jobs"));
+    h("label", { for: "token" }, "Token"), field, h("button.primary", "Show my jobs"));
   main.replaceChildren(
     h("section.card.form", {},
-      h("h1", {}, "Whose jobs?"),
+      h("h1", "Whose jobs?"),
       h("p", { id: "token-why", role: "alert" }, refused.message),
       form,
       h("div", { id: "token-help" },
-        h("p", {}, "A Kubernetes token says who you are; this page shows what that account may see, and nothing else. ",
+        h("p", "A Kubernetes token says who you are; this page shows what that account may see, and nothing else. ",
           "Your administrator may have given you one. Who may make tokens for a service account gets one so:"),
         command(COMMAND),
-        h("p.muted", {}, "It stays in this tab and is forgotten when you close it."))));
+        h("p.muted", "It stays in this tab and is forgotten when you close it."))));
   field.focus();
 }
 
 /** Returns a command with a button that copies it. */
 export function command(line) {
-  return h("div.command", {}, h("code", { tabindex: 0 }, line), copyButton(() => line));
+  return h("div.command", h("code", { tabindex: 0 }, line), copyButton(() => line));
 }

@@ -5,12 +5,12 @@ import { CATEGORIES, duration, known, percent } from "./format.js";
 
 export function timeSpent() {
   const bar = h("div.spent-bar", { "aria-hidden": "true" });
-  const legend = h("ul.spent-legend", {});
-  const meanings = h("dl.meanings", {});
-  const sentence = h("span.muted", {});
+  const legend = h("ul.spent-legend");
+  const meanings = h("dl.meanings");
+  const sentence = h("span.muted");
   const element = h("section.card.spent", { "aria-labelledby": "spent-title" },
-    h("div.card-head", {}, h("h2", { id: "spent-title" }, "Where every second went"), sentence), bar, legend,
-    h("details", {}, h("summary.muted", {}, "What the words mean"), meanings));
+    h("div.card-head", h("h2", { id: "spent-title" }, "Where every second went"), sentence), bar, legend,
+    h("details", h("summary.muted", "What the words mean"), meanings));
 
   function update({ status, row }) {
     const spent = Object.keys(CATEGORIES).map((name) => ({ name, seconds: status.timeSpent?.[name] ?? 0 })).filter((one) => one.seconds > 0);
@@ -19,19 +19,19 @@ export function timeSpent() {
     if (element.hidden) return;
     const share = (one) => one.seconds / all;
     text(sentence, known(row.goodput) ? `${duration(all)} in all, goodput ${percent(row.goodput, 1)}` : `${duration(all)} in all`);
-    keyed(bar, spent, (one) => one.name, (one) => h("span.part", { "data-category": one.name }, h("span", {})), (part, one) => {
+    keyed(bar, spent, (one) => one.name, (one) => h("span.part", { "data-category": one.name }, h("span")), (part, one) => {
       part.style.flexGrow = String(one.seconds);
       attribute(part, "title", `${one.name}: ${duration(one.seconds)}, ${percent(share(one), 1)}`);
       text(part.firstChild, share(one) > 0.12 ? `${one.name} ${percent(share(one))}` : "");
     });
     keyed(legend, spent, (one) => one.name,
-      (one) => h("li", {}, h("span.swatch", { "data-category": one.name }), h("span.category", {}, one.name),
-        h("span.amount", {}), h("span.amount.muted", {})),
+      (one) => h("li", h("span.swatch", { "data-category": one.name }), h("span.category", one.name),
+        h("span.amount"), h("span.amount.muted")),
       (item, one) => {
         text(item.children[2], duration(one.seconds));
         text(item.children[3], percent(share(one), 1));
       });
-    keyed(meanings, spent, (one) => one.name, (one) => h("div", {}, h("dt", {}, one.name), h("dd", {}, CATEGORIES[one.name])), () => {});
+    keyed(meanings, spent, (one) => one.name, (one) => h("div", h("dt", one.name), h("dd", CATEGORIES[one.name])), () => {});
   }
 
   return { element, update };

@@ -11,13 +11,13 @@ const CALM = { Succeeded: "succeeded", Running: "running", Failed: "failed", Dis
 
 export function timeline() {
   const line = h("ol.line-of-time", { "aria-label": "Attempts" });
-  const marks = h("div.marks", {});
+  const marks = h("div.marks");
   const ticks = h("div.ticks", { "aria-hidden": "true" });
-  const failures = h("ol.failures", {});
-  const summary = h("span.muted", {});
+  const failures = h("ol.failures");
+  const summary = h("span.muted");
   const element = h("section.card.timeline", { "aria-labelledby": "timeline-title" },
-    h("div.card-head", {}, h("h2", { id: "timeline-title" }, "Attempts"), summary),
-    h("div.time-box", {}, marks, line, ticks), failures);
+    h("div.card-head", h("h2", { id: "timeline-title" }, "Attempts"), summary),
+    h("div.time-box", marks, line, ticks), failures);
 
   function update({ row, attempts, live, gone, goneAt }) {
     element.hidden = attempts.length === 0;
@@ -29,7 +29,7 @@ export function timeline() {
     const part = (at) => Math.max(0, Math.min(1, (at - from) / (to - from)));
 
     const starts = attempts.map((one, at) => seconds(one.startedAt) ?? seconds(attempts[at - 1]?.endedAt) ?? from);
-    keyed(line, attempts, (one) => one.attempt, () => h("li", {}, h("span.starting", {}), h("span.label", {})), (item, one) => {
+    keyed(line, attempts, (one) => one.attempt, () => h("li", h("span.starting"), h("span.label")), (item, one) => {
       const start = starts[attempts.indexOf(one)];
       const end = seconds(one.endedAt) ?? to;
       // Of an attempt that is over nobody may know when its ranks were up.
@@ -61,7 +61,7 @@ export function timeline() {
       const item = document.getElementById(`failure-${one.attempt}`);
       item.scrollIntoView({ block: "nearest" });
       item.focus();
-    } }, icon("Failed"), h("span", {})), (mark, one) => {
+    } }, icon("Failed"), h("span")), (mark, one) => {
       const [at, height] = places.get(one);
       mark.style.left = `${at * 100}%`;
       mark.classList.toggle("counted", one.failure.counted !== false);
@@ -75,7 +75,7 @@ export function timeline() {
 
     const many = innerWidth < 600 ? 3 : TICKS;
     const short = to - from < 86_400;
-    keyed(ticks, [...Array(many + 1).keys()], (at) => at, () => h("span", {}), (tick, at) => {
+    keyed(ticks, [...Array(many + 1).keys()], (at) => at, () => h("span"), (tick, at) => {
       tick.style.left = `${(at / many) * 100}%`;
       text(tick, short ? clockOnly(from + ((to - from) * at) / many).slice(0, to - from > 1800 ? 5 : 8) : clock(from + ((to - from) * at) / many));
     });
@@ -87,9 +87,9 @@ export function timeline() {
 
 function makeFailure(one) {
   return h("li", { id: `failure-${one.attempt}`, tabindex: -1 },
-    h("span.number", {}, icon("Failed"), h("span", {}, one.attempt)),
-    h("div", {}, h("p.who", {}, h("strong", {}), h("span.muted", {})), h("p.message", {}),
-      h("details", {}, h("summary", {}, "Last lines"), h("pre", { tabindex: 0 }))));
+    h("span.number", icon("Failed"), h("span", one.attempt)),
+    h("div", h("p.who", h("strong"), h("span.muted")), h("p.message"),
+      h("details", h("summary", "Last lines"), h("pre", { tabindex: 0 }))));
 }
 
 function fillFailure(item, { failure }) {

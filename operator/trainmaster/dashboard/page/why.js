@@ -40,13 +40,13 @@ export function why({ url, signal }) {
     shown = now;
     element.hidden = false;
     element.replaceChildren(...[
-      h("h2", {}, found.certainty === "likely" ? "Why, as far as can be seen" : "Why"),
-      h("p.lead", {}, found.sentence),
-      found.evidence.length > 0 && h("ul.evidence-list", {}, found.evidence.map((line) => h("li", {}, line))),
-      found.next.length > 0 && h("h3", {}, "What to do next"),
-      found.next.length > 0 && h("ol.steps", {}, found.next.map((step) => h("li", {}, h("span", {}, step.text), step.command && command(step.command)))),
-      found.others.length > 0 && h("details", {}, h("summary", {}, `Also found (${found.others.length})`), h("ul", {}, found.others.map((line) => h("li", {}, line)))),
-      found.unread.length > 0 && h("p.muted", {}, `Not read: ${found.unread.join("; ")}`),
+      h("h2", found.certainty === "likely" ? "Why, as far as can be seen" : "Why"),
+      h("p.lead", found.sentence),
+      found.evidence.length > 0 && h("ul.evidence-list", found.evidence.map((line) => h("li", line))),
+      found.next.length > 0 && h("h3", "What to do next"),
+      found.next.length > 0 && h("ol.steps", found.next.map((step) => h("li", h("span", step.text), step.command && command(step.command)))),
+      found.others.length > 0 && h("details", h("summary", `Also found (${found.others.length})`), h("ul", found.others.map((line) => h("li", line)))),
+      found.unread.length > 0 && h("p.muted", `Not read: ${found.unread.join("; ")}`),
     ].filter(Boolean));
   }
 
