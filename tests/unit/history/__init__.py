@@ -8,6 +8,7 @@
 | `attempts` | `test_attempts` |
 | `curves` | `test_thinning`, `test_aging` |
 | `drawing` | `test_answers` |
+| `files` | `test_files` |
 | `heat` | `test_thinning`, `test_aging` |
 | `metrics` | `processes/history/test_serving` |
 | `packing` | `test_packing` |
