@@ -14,6 +14,7 @@
 | `training_schema` | `operator/trainmaster/api/training_schema.json`: what the loop accepts | by `generate` |
 | `lock` | `images/*.lock` and `images/*/*.lock`: every package of the images with its hashes | `make lock` |
 | `vendor` | the dashboard's copy of uPlot, from npm, and what tests need of npm | by hand |
+| `screenshots` | `docs/pictures`: the dashboard's page of a real job that survived three faults | by hand |
 | `name_digest` | the digest of a released image, in the chart's values | `.github/workflows/release.yaml` |
 
 The CRD itself is made by `trainmaster.api.crd`, because `trainmaster crd` prints it too. Golden files of the tests are

@@ -126,7 +126,7 @@ class Store:
                     )
                 case SampleRecord():
                     # A clock that was far ahead must not make all later samples old ones.
-                    at = min(record.at, self.now() + _CLOCK_SECONDS)
+                    at = round(min(record.at, self.now() + _CLOCK_SECONDS), 3)
                     if at > known.sampled_at:
                         known.sampled_at = at
                         rows.append((slice_of(known.id), self._new_id(), known.id, at, to_text(record, known.figures)))

@@ -39,12 +39,20 @@ class Reviews:
     asked: list[tuple[str, str]] = field(default_factory=list)
     # Answers with this status instead, where it isn't 0.
     broken: int = 0
+    # Nobody is answered before it is set; `came` counts who asked.
+    go: threading.Event = field(default_factory=threading.Event)
+    came: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def __post_init__(self) -> None:
+        self.go.set()
 
     def answer(self, path: str, token: str, review: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         wanted = review["spec"]["resourceAttributes"]
         resource = "/".join(filter(None, (wanted["resource"], wanted.get("subresource"))))
         access = " ".join((wanted["verb"], resource, wanted.get("namespace", "*")))
         self.asked.append((token, access))
+        self.came.release()
+        self.go.wait(10)
         if self.broken:
             return self.broken, {"kind": "Status", "code": self.broken, "message": "etcd: no leader"}
         if path != REVIEWS or token not in RIGHTS:

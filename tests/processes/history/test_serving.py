@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,25 @@ def test_nobody_sees_anything_while_the_api_server_cant_be_asked(served: History
         server.broken = 0
     assert status == 503 and "The API server can't say what you may see" in found["message"]
     assert served.get("/v1/namespaces/team/jobs/new-question", "admin")[0] == 404
+
+
+def test_one_viewer_doesnt_keep_the_others_waiting(served: History, server: Reviews) -> None:
+    while server.came.acquire(blocking=False):
+        pass
+    server.go.clear()
+    path, most = "/v1/namespaces/team/jobs/waits", 16
+    try:
+        with ThreadPoolExecutor(most) as threads:
+            waiting = [threads.submit(served.get, path, "admin") for _ in range(most)]
+            assert all(server.came.acquire(timeout=10) for _ in range(most))
+            status, found = served.get(path, "admin")
+            assert (status, found["reason"]) == (429, "TooManyRequests")
+            other = threads.submit(served.get, path, "nobody")
+            server.go.set()
+            assert {each.result()[0] for each in waiting} == {404} and other.result()[0] == 403
+    finally:
+        server.go.set()
+    assert served.get(path, "admin")[0] == 404
 
 
 def test_probes_and_metrics_need_no_token(served: History) -> None:

@@ -48,9 +48,9 @@ def open_file(file: Path) -> HistoryReader:
 
     if not file.is_file():
         raise ClientError(f"There is no file {file}: name a history by its file or its address (https://HOST).")
-    from trainmaster.history.files import FileHistory
+    from trainmaster.history.files import HistoryFile
 
-    return FileHistory(file)
+    return HistoryFile(file)
 
 
 def _namespace(connection: Connection) -> str:
