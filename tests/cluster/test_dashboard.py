@@ -121,7 +121,7 @@ def test_a_job_is_seen_as_it_trains_fails_and_is_gone(cluster: Cluster, tmp_path
     ):
         cluster.apply(training_job("bert", SCRIPT))
         page.goto(url)
-        page.get_by_role("link", name="bert").click()
+        page.get_by_role("link", name="bert").click(timeout=SECONDS * 1_000)
         expect(page.get_by_role("heading", name="bert")).to_be_visible()
         expect(page.locator(".job-head")).to_contain_text("Running", timeout=SECONDS * 1_000)
 

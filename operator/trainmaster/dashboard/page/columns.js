@@ -115,6 +115,7 @@ export function recordedRow(job) {
     running: null,
     desired: null,
     completedAt: job.endedAt ?? job.deletedAt,
+    deletedAt: job.deletedAt ?? job.endedAt ?? job.createdAt,
     failure: job.lastFailure ? firstLine(job.lastFailure.message) || culprit(job.lastFailure) : null,
     failedAt: job.lastFailure?.failedAt ?? null,
   };

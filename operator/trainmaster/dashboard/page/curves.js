@@ -96,7 +96,7 @@ function makeChart(grid, { title, lines, say, tick: ticks = tick, zero, range },
     width: Math.max(120, host.clientWidth || 300),
     height: HEIGHT,
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 20, 0, 0],
     cursor: { sync: { key: byStep ? "steps" : "time" }, y: false, points: { size: 6 }, focus: { prox: -1 } },
     scales: { x: { time: !byStep }, y: { range: range ?? ((_, low, high) => bounds(low, high, zero)) } },
     axes: [

@@ -71,7 +71,8 @@ export function show(main, { viewer, signal, go }) {
   }
 
   function all() {
-    const gone = filters.deleted ? [...deleted.values()].filter((row) => !jobs.has(row.uid)) : [];
+    // A job may have gone while nobody could record that.
+    const gone = filters.deleted && loaded ? [...deleted.values()].filter((row) => !jobs.has(row.uid)) : [];
     return [...jobs.values(), ...gone];
   }
 
@@ -191,7 +192,7 @@ export function show(main, { viewer, signal, go }) {
     const only = viewer.allNamespaces ? "" : `?namespace=${encodeURIComponent(filters.namespace)}`;
     try {
       const { items } = await ask(`/api/history/jobs${only}`, { signal });
-      deleted = new Map(items.filter((job) => job.deletedAt).map((job) => [job.uid, recordedRow(job)]));
+      deleted = new Map(items.map((job) => [job.uid, recordedRow(job)]));
       render();
     } catch (error) {
       if (signal.aborted) return;
