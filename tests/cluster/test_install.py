@@ -6,6 +6,7 @@ The operator runs as the chart's Deployment with the chart's roles, so a permiss
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,11 @@ def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
     return {"namespaces": [cluster.namespace], "replicas": 1, **policy, **others}
 
 
+def free_port() -> int:
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def leave_crd_to_helm(cluster: Cluster) -> None:
     """An earlier `kubectl apply --server-side` gives up the CRD's fields, as docs/operating.md says it.
 
@@ -82,7 +88,11 @@ def until_phase(cluster: Cluster, name: str, wanted: str, seconds: float = 120) 
 
 
 def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Config, cluster: Cluster) -> None:
-    release = helm.install(CHART, "trainmaster", values(cluster), timeout=180, wait="watcher")
+    # On the embedded cluster what listens on all of a pod's addresses has all of the machine's.
+    recorded, seen = free_port(), free_port()
+    history = {"enabled": True, "port": recorded, "persistence": {"size": "100Mi"}, "maxBytes": "50Mi"}
+    everything = values(cluster, history=history, dashboard={"enabled": True, "port": seen})
+    release = helm.install(CHART, "trainmaster", everything, timeout=180, wait="watcher")
     assert release["status"] == "deployed"
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
     cluster.apply(training_job("short", SHORT))
@@ -92,7 +102,16 @@ def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Confi
     kept = cluster.eventually(lambda: cluster.get("configmap", "short-logs")["data"], what="the logs are kept")
     assert kept["worker-0.log"].endswith("trained\n")
     applied = cluster.get("networkpolicy", "trainmaster")["spec"]
-    assert [[port["port"] for port in rule["ports"]] for rule in applied["egress"]] == [[443, 6443], [53, 53], [8472]]
+    ports = [[port["port"] for port in rule["ports"]] for rule in applied["egress"]]
+    assert ports == [[443, 6443], [53, 53], [8472], [recorded]]
+    # History and dashboard have no rights, and ask the API server who a viewer is.
+    [page] = cluster.items("pods", labels="app.kubernetes.io/component=dashboard")
+    for pod, path in (
+        (f"trainmaster-history-0:{recorded}", "/v1/jobs"),
+        (f"{page['metadata']['name']}:{seen}", "/api/viewer"),
+    ):
+        status, answer = cluster.request("GET", f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/proxy{path}")
+        assert status == 401, f"who asks has to show a token: {answer}"
     # What the policy lets through of Secrets: the two that the operator makes.
     secrets = {item["metadata"]["name"]: item["type"] for item in cluster.items("secrets")}
     assert secrets["trainmaster-signing-keys"] == "Opaque"

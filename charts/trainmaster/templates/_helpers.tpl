@@ -68,7 +68,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{- /* The API server's authority, which every namespace has, stands where a service account's files would. */ -}}
+{{- /* The API server's authority, which every namespace has. */ -}}
 {{- define "trainmaster.viewerVolumes" -}}
 - name: api-server
   configMap: {name: kube-root-ca.crt}

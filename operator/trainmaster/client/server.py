@@ -21,6 +21,8 @@ from trainmaster.kubeconfig import Kubeconfig, KubeconfigError, read_kubeconfig
 _OPTION = re.compile(r"--(kubeconfig|context)\b")
 # What the kubelet mounts into a pod with a service account.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+# Names the file with the API server's authority, for a pod that has no service account.
+AUTHORITY_VARIABLE = "TRAINMASTER_API_SERVER_CA"
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def _of_pod() -> Server:
 def _pod_address() -> tuple[str, Path]:
     """Returns the API server's address as a pod has it, and the file with its authority. Raises NoCluster."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
-    authority = SERVICE_ACCOUNT / "ca.crt"
+    authority = Path(os.environ.get(AUTHORITY_VARIABLE) or SERVICE_ACCOUNT / "ca.crt")
     if not (host and port and authority.is_file()):
         raise _no_cluster()
     return (f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"), authority

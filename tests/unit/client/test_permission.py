@@ -53,6 +53,9 @@ def test_a_pod_without_a_token_knows_the_address(tmp_path: Path, monkeypatch: py
     (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
     server = address_of()
     assert (server.address, server.authorization()) == ("https://10.0.0.1:443", None)
+    (tmp_path / "ca.crt").rename(tmp_path / "authority.pem")
+    monkeypatch.setenv("TRAINMASTER_API_SERVER_CA", str(tmp_path / "authority.pem"))
+    assert address_of().address == server.address
 
 
 class _ApiServer:

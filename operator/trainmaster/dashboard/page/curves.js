@@ -176,6 +176,8 @@ function shade(u, { spans, borders }) {
     ctx.moveTo(at, top);
     ctx.lineTo(at, top + height);
     ctx.stroke();
+    // The axes leave theirs behind.
+    ctx.textAlign = "left";
     ctx.fillText(String(attempt), at + 3 * devicePixelRatio, top + 10 * devicePixelRatio);
   }
   ctx.restore();
