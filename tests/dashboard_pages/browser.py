@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-CHROMIUM = Path("/usr/bin/chromium")
+# Debian's, or the Chrome of a machine that has another.
+CHROMIUM = Path(shutil.which("chromium") or shutil.which("google-chrome") or "/usr/bin/chromium")
 MISSING = f"{CHROMIUM} is missing, which drives the dashboard's page: apt-get install chromium"
+# For what a page shows at once, on a machine that does much else (milliseconds).
+PATIENCE = 30_000.0
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -34,7 +38,8 @@ def chromium() -> Iterator[Browser]:
 def new_page(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
     """Yields a page in a profile of its own, and what it says on the console: errors, violations of its CSP."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE)
+    expect.set_options(timeout=PATIENCE)
     page = context.new_page()
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
