@@ -86,6 +86,20 @@ async def test_a_job_that_isnt_there_is_a_sentence() -> None:
         assert (await client.get("/api/history/jobs", "alice"))[0] == 404
 
 
+async def test_a_page_of_an_earlier_job_does_nothing_to_the_one_that_has_its_name() -> None:
+    api = training(alice=EDIT)
+    async with dashboard(api) as client:
+        async with client.live("/api/jobs/team/bert", "alice") as page:
+            await page.next("ranks", why=None)
+        for action in ("suspend", "resume", "restart", "stacks"):
+            status, answer = await client.post(f"/api/jobs/team/bert/{action}?uid=uid-before", "alice")
+            assert status == 404 and "another one has its name now" in answer["sentence"], action
+        for question in ("why", "series", "heat", "export"):
+            assert (await client.get(f"/api/jobs/team/bert/{question}?uid=uid-before", "alice"))[0] == 404, question
+        assert api.asked["alice", "patch", JOBS] == 0
+        assert (await client.post("/api/jobs/team/bert/suspend?uid=uid-bert", "alice"))[0] == 200
+
+
 async def test_logs_of_all_ranks_come_as_they_are_printed() -> None:
     api = training(alice=VIEW)
     api.pods = [running_pod(0), running_pod(1)]
