@@ -11,7 +11,7 @@ from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, r
 from tests.processes.dashboard.test_list import dashboard
 from trainmaster.client import JobNotFound, NoCluster
 from trainmaster.client.server import Server
-from trainmaster.dashboard import job_page, logs
+from trainmaster.dashboard import job_page, logs, viewers
 from trainmaster.dashboard.history import HistoryAccess
 
 FAILURE = {
@@ -125,6 +125,15 @@ async def test_logs_of_all_ranks_come_as_they_are_printed() -> None:
                 "steps",
             ]
             assert events[-1] == ("end", {})
+
+
+async def test_a_line_without_an_end_costs_little() -> None:
+    api = training(alice=VIEW)
+    api.say("bert-0", "[rank 0]: " + "x" * 3_000_000)
+    async with dashboard(api) as client, client.live("/api/jobs/team/bert/logs", "alice") as page:
+        (first, *_) = lines = [line for name, found in await page.end() if name == "lines" for line in found]
+        assert first["rank"] == 0 and all(len(line["text"]) <= viewers.MOST_LOG_BYTES for line in lines)
+        assert sum(len(line["text"]) for line in lines) < 50_000
 
 
 async def test_a_log_without_a_beginning_is_of_the_attempt_that_the_failures_say() -> None:
