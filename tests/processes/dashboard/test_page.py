@@ -311,6 +311,7 @@ def test_who_signs_in_next_sees_nothing_of_who_was_there(page: Page, own: Served
     page.locator(".rows .job-row").first.wait_for()
     own.dashboard.token = "another-token"
     own.call(own.dashboard.cut)
+    page.get_by_label("Token").wait_for()
     page.route("**/api/jobs*", lambda route: route.fulfill(status=403, json={"sentence": "You may not list them."}))
     page.get_by_label("Token").fill("another-token")
     page.keyboard.press("Enter")
