@@ -57,7 +57,7 @@ MIGRATIONS: Sequence[str] = (
     CREATE TRIGGER {table}_removed AFTER DELETE ON {table} BEGIN
         UPDATE jobs SET bytes = bytes - length(OLD.data) WHERE id = OLD.job; END;
     """
-        for table in ("blocks", "evidence", "logs")
+        for table in ("blocks", "evidence", "logs", "objects")
     ),
 )
 # "TMhi": who looks at the file (`file`, SQLite's tools) learns whose it is, and we that it isn't another program's.
