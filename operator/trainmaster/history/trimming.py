@@ -90,7 +90,8 @@ class Trimming:
         if job is not None:
             return partial(self._delete_job, job)
         large = self._first(
-            f"SELECT id FROM jobs WHERE {where} AND ({_HAS_FIGURES} OR {_HAS_TEXTS}) ORDER BY bytes DESC LIMIT 1", *values
+            f"SELECT id FROM jobs WHERE {where} AND ({_HAS_FIGURES} OR {_HAS_TEXTS}) ORDER BY bytes DESC LIMIT 1",
+            *values,
         )
         return None if large is None else partial(self._delete_oldest, large)
 
