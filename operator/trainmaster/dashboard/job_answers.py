@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import yaml
@@ -36,7 +37,7 @@ class JobAnswers:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        self._diagnosing = asyncio.Semaphore(DIAGNOSES)
+        self._threads = ThreadPoolExecutor(DIAGNOSES, thread_name_prefix="diagnosis")
 
     def routes(self) -> list[web.RouteDef]:
         """Returns the routes."""
@@ -58,8 +59,8 @@ class JobAnswers:
         """Answers why the job is as it is."""
         viewer, job = viewer_of(request), await _living(request)
         transport = FromThread(viewer.transport, asyncio.get_running_loop())
-        async with self._diagnosing:
-            diagnosis = await asyncio.to_thread(lambda: diagnose(gather(transport, job)))
+        # Who goes before it is done leaves their thread at work, so that there are threads of its own for it.
+        diagnosis = await transport.loop.run_in_executor(self._threads, lambda: diagnose(gather(transport, job)))
         return answer(diagnosis.to_json())
 
     async def series(self, request: web.Request) -> web.Response:

@@ -30,6 +30,7 @@ MIGRATIONS: Sequence[str] = (
     );
     CREATE INDEX jobs_by_name ON jobs (namespace, name, created);
     CREATE INDEX jobs_by_created ON jobs (created);
+    CREATE INDEX jobs_alive ON jobs (namespace, name) WHERE deleted IS NULL;
     CREATE TABLE objects (job INTEGER PRIMARY KEY, data BLOB NOT NULL);
     CREATE TABLE attempts (
         job INTEGER NOT NULL, attempt INTEGER NOT NULL, data TEXT NOT NULL DEFAULT '{}', workers BLOB,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -98,6 +100,21 @@ async def test_a_page_of_an_earlier_job_does_nothing_to_the_one_that_has_its_nam
             assert (await client.get(f"/api/jobs/team/bert/{question}?uid=uid-before", "alice"))[0] == 404, question
         assert api.asked["alice", "patch", JOBS] == 0
         assert (await client.post("/api/jobs/team/bert/suspend?uid=uid-bert", "alice"))[0] == 200
+
+
+async def test_diagnoses_that_nobody_waits_for_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    monkeypatch.setattr("trainmaster.dashboard.job_answers.gather", lambda *_: go.wait(20))
+    async with dashboard(training(alice=VIEW)) as client:
+        for _ in range(40):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await client.get("/api/jobs/team/bert/why", "alice")
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.to_thread(lambda: None)
+        finally:
+            go.set()
 
 
 async def test_logs_of_all_ranks_come_as_they_are_printed() -> None:
