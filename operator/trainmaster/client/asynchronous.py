@@ -22,6 +22,7 @@ from trainmaster.client.transport import (
     MOST_CONNECTIONS,
     READ_SECONDS,
     encoded,
+    longest_line,
     request_headers,
     url,
 )
@@ -79,6 +80,9 @@ class AiohttpTransport:
                 *whole, rest = (rest + chunk).split(b"\n")
                 for line in whole:
                     yield line
+                if len(rest) > longest_line(path):
+                    yield rest
+                    rest = b""
             if rest:
                 yield rest
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -184,14 +188,16 @@ def connector_to(server: Server) -> aiohttp.TCPConnector:
 class TaskReaders(Generic[T]):
     """TaskReaders read each stream in a task of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: int = MAX_AHEAD) -> None:
+        """`ahead` items of each stream are read before they are taken."""
+        self._ahead = ahead
         self._arrivals: asyncio.Queue[Arrival[T]] = asyncio.Queue()
         self._room: dict[Hashable, asyncio.Semaphore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, source: Hashable, stream: AsyncGenerator[T, None]) -> None:
         """Starts to read a stream."""
-        self._room[source] = room = asyncio.Semaphore(MAX_AHEAD)
+        self._room[source] = room = asyncio.Semaphore(self._ahead)
         task = asyncio.create_task(self._read(source, stream, room))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

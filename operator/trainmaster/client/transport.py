@@ -5,6 +5,7 @@ The official client would do it too, but takes longer to import than a command t
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
 import time
@@ -30,6 +31,8 @@ JSON = "application/json"
 # Services behind the API server's proxy read the viewer's token here: the proxy takes Authorization for itself.
 PASSED_ON = "X-Trainmaster-Authorization"
 CHUNK_BYTES = 65536
+# A longer line of a log comes in pieces: whoever prints it decides where it ends, and if.
+MOST_LOG_LINE = 1024 * 1024
 # Kept open: a job's agents are asked at once.
 MOST_CONNECTIONS = 16
 # The logs of so many workers are read at once; urllib3 warns of each connection that it doesn't keep.
@@ -55,6 +58,11 @@ class Transport(Protocol):
 
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+
+
+def longest_line(path: str) -> float:
+    """Returns the bytes that are waited for until a line ends; those of a watch are objects, and whole."""
+    return MOST_LOG_LINE if path.endswith("/log") else math.inf
 
 
 class HttpTransport:
@@ -92,6 +100,9 @@ class HttpTransport:
             for chunk in response.stream(CHUNK_BYTES, decode_content=True):
                 *whole, rest = (rest + chunk).split(b"\n")
                 yield from whole
+                if len(rest) > longest_line(path):
+                    yield rest
+                    rest = b""
             if rest:
                 yield rest
         except HTTPError:

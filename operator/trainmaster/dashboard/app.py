@@ -16,6 +16,7 @@ from trainmaster.client.errors import ClientError, JobNotFound, NotKnown
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Server
+from trainmaster.client.serving import MOST_HEADER, server_log
 from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
 from trainmaster.dashboard.encoding import answer
 from trainmaster.dashboard.errors import Refused
@@ -223,7 +224,8 @@ async def serving(
         handler_cancellation=True,
         # Live answers end with the process.
         shutdown_timeout=1.0,
-        max_field_size=16_384,
+        max_field_size=MOST_HEADER,
+        logger=server_log(),
         keepalive_timeout=75.0,
     )
     await runner.setup()

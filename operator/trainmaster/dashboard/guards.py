@@ -85,12 +85,19 @@ def _require_place(request: web.Request, *, laptop: bool) -> None:
     if laptop and _host_of(host) not in LOCAL_HOSTS:
         raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and _place_of(origin) != host.lower():
         raise Refused(403, "A page of another origin asks; this one answers its own only.")
     if request.path.startswith("/api/") and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
         raise Refused(403, "A page of another site asks; this one answers its own only.")
     if request.method == "POST" and request.content_type != "application/json":
         raise Refused(415, "The Content-Type has to be application/json.")
+
+
+def _place_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _host_of(host: str) -> str | None:

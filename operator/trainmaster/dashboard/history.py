@@ -74,7 +74,7 @@ async def look_up(
         job = await read_job(transport, namespace, name)
         if uid in (None, job.uid):
             return job
-        missing = JobNotFound(f"That job {name} was deleted, and another one has its name now.")
+        missing = replaced(name)
     except JobNotFound as error:
         missing = error
     if history is None:
@@ -83,3 +83,8 @@ async def look_up(
         return await history.job(namespace, name, uid=uid)
     except (JobNotFound, NoCluster):
         raise missing from None
+
+
+def replaced(name: str) -> JobNotFound:
+    """Returns what says that a page is about an earlier job than the one that is there."""
+    return JobNotFound(f"That job {name} was deleted, and another one has its name now.")

@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import yaml
@@ -21,6 +22,7 @@ from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
 from trainmaster.dashboard.encoding import answer
 from trainmaster.dashboard.from_thread import FromThread
+from trainmaster.dashboard.history import replaced
 from trainmaster.dashboard.parameters import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.seen import RANK_FIGURES, SERIES, Seen
 from trainmaster.wire.values import loads, mapping
@@ -35,7 +37,7 @@ class JobAnswers:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        self._diagnosing = asyncio.Semaphore(DIAGNOSES)
+        self._threads = ThreadPoolExecutor(DIAGNOSES, thread_name_prefix="diagnosis")
 
     def routes(self) -> list[web.RouteDef]:
         """Returns the routes."""
@@ -55,12 +57,10 @@ class JobAnswers:
 
     async def why(self, request: web.Request) -> web.Response:
         """Answers why the job is as it is."""
-        namespace, name = job_of(request)
-        viewer = viewer_of(request)
-        job = await AsyncJobClient(namespace, transport=viewer.transport).get(name)
+        viewer, job = viewer_of(request), await _living(request)
         transport = FromThread(viewer.transport, asyncio.get_running_loop())
-        async with self._diagnosing:
-            diagnosis = await asyncio.to_thread(lambda: diagnose(gather(transport, job)))
+        # Who goes before it is done leaves their thread at work, so that there are threads of its own for it.
+        diagnosis = await transport.loop.run_in_executor(self._threads, lambda: diagnose(gather(transport, job)))
         return answer(diagnosis.to_json())
 
     async def series(self, request: web.Request) -> web.Response:
@@ -118,8 +118,8 @@ class JobAnswers:
     async def stacks(self, request: web.Request) -> web.Response:
         """Asks all ranks for their stacks."""
         await body_of(request)
-        namespace, name = job_of(request)
-        found = await AsyncJobClient(namespace, transport=viewer_of(request).transport).stacks(name)
+        job = await _living(request)
+        found = await AsyncJobClient(job.namespace, transport=viewer_of(request).transport).stacks(job.name)
         return answer(
             {
                 "attempt": found.attempt,
@@ -148,9 +148,9 @@ class JobAnswers:
         self, request: web.Request, act: Callable[[AsyncJobClient, str], Awaitable[TrainingJob]], said: str
     ) -> web.Response:
         await body_of(request)
-        namespace, name = job_of(request)
-        await act(AsyncJobClient(namespace, transport=viewer_of(request).transport), name)
-        return answer({"sentence": f"Job {name} {said}."})
+        job = await _living(request)
+        await act(AsyncJobClient(job.namespace, transport=viewer_of(request).transport), job.name)
+        return answer({"sentence": f"Job {job.name} {said}."})
 
     async def _series(self, request: web.Request) -> Mapping[str, Any]:
         points = whole_of(request, "points", 1_000, most=MOST_POINTS) or 1
@@ -177,11 +177,18 @@ class JobAnswers:
 
     async def _seen_uid(self, request: web.Request) -> str:
         """Returns the uid of a job whose ranks the viewer may see: what was seen came through `pods/proxy`."""
-        namespace, name = job_of(request)
-        viewer = viewer_of(request)
-        job = await AsyncJobClient(namespace, transport=viewer.transport).get(name)
-        await viewer.access.require(Access("get", "pods", "", namespace=namespace, subresource="proxy"))
+        job = await _living(request)
+        await viewer_of(request).access.require(Access("get", "pods", "", namespace=job.namespace, subresource="proxy"))
         return job.uid
+
+
+async def _living(request: web.Request) -> TrainingJob:
+    """Returns a job that is there. Raises JobNotFound where another one has its name than the page shows."""
+    (namespace, name), uid = job_of(request), uid_of(request)
+    job = await AsyncJobClient(namespace, transport=viewer_of(request).transport).get(name)
+    if uid not in (None, job.uid):
+        raise replaced(name)
+    return job
 
 
 def _csv(series: Mapping[str, Any]) -> str:

@@ -11,11 +11,13 @@ import hashlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from trainmaster.client.asynchronous import AiohttpTransport, connector_to
+from trainmaster.client.arrivals import Readers
+from trainmaster.client.asynchronous import AiohttpTransport, TaskReaders, connector_to
 from trainmaster.client.history import HistoryReader
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.server import Server, for_viewer
@@ -34,6 +36,8 @@ MOST_STREAMS = 32
 BURST, PER_SECOND = 100.0, 20.0
 # The same of tokens that weren't known here: each is asked about at the API server.
 NEW_BURST, NEW_PER_SECOND = 500.0, 50.0
+# Bytes of a line of a log, with its time and rank, that are shown, and lines of each pod that are read ahead.
+MOST_LOG_BYTES, LINES_AHEAD = 10_000, 64
 
 
 @dataclass
@@ -57,6 +61,23 @@ class Rate:
             return False
         self.room -= 1.0
         return True
+
+
+class ViewerTransport(AiohttpTransport):
+    """ViewerTransport keeps little of logs in memory: here many read them, as slowly as they like."""
+
+    async def lines(
+        self, path: str, *, query: Mapping[str, str], read_seconds: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yields the lines of a streaming answer, those of a log cut."""
+        most = MOST_LOG_BYTES if path.endswith("/log") else None
+        async with aclosing(super().lines(path, query=query, read_seconds=read_seconds)) as lines:
+            async for line in lines:
+                yield line[:most]
+
+    def readers(self) -> Readers[Any]:
+        """Returns what reads several streams at once."""
+        return TaskReaders(LINES_AHEAD)
 
 
 @dataclass(eq=False)
@@ -163,7 +184,7 @@ class Viewers:
             if not self._new.take():
                 raise Refused(503, "Too many new viewers come at once; try again.", {"Retry-After": "5"})
             self._make_room()
-            transport = AiohttpTransport(server, self._connector)
+            transport = ViewerTransport(server, self._connector)
             viewer = Viewer(transport, AccessCache(transport), self._history_of(server))
             self._by_hash[key] = viewer
         self._by_hash.move_to_end(key)

@@ -23,7 +23,7 @@ from trainmaster.client.server import Server
 ALLOWED_SECONDS, REFUSED_SECONDS = 30.0, 5.0
 # Seconds in which the API server has to answer.
 REVIEW_SECONDS = 5.0
-MAX_REMEMBERED, MAX_TOKEN = 10_000, 16_384
+MAX_REMEMBERED = 10_000
 _token: ContextVar[str] = ContextVar("viewer_token")
 
 

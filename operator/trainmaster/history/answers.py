@@ -23,6 +23,8 @@ from trainmaster.history.store import workers_of
 from trainmaster.reconciling.times import to_text
 from trainmaster.wire.values import mapping
 
+# Of one name, the newest: somebody may make a job anew every second.
+MAX_LIVES = 200
 _FIELDS = "id, uid, namespace, name, created, deleted, summary"
 
 
@@ -72,8 +74,9 @@ class Answers:
             row = self._job(namespace, name, uid)
             data = self._one("SELECT data FROM objects WHERE job = ?", row[0])
             lives = self._all(
-                "SELECT uid, created, deleted FROM jobs WHERE namespace = ? AND name = ? ORDER BY created, id",
-                *(namespace, name),
+                "SELECT uid, created, deleted FROM jobs WHERE namespace = ? AND name = ? "
+                "ORDER BY created DESC, id DESC LIMIT ?",
+                *(namespace, name, MAX_LIVES),
             )
             recorded = _recorded(row)
             return {
@@ -83,7 +86,7 @@ class Answers:
                 "attempts": list(self._attempts(row[0], recorded)),
                 "lives": [
                     {"uid": each, "createdAt": to_text(created), "deletedAt": _moment(deleted)}
-                    for each, created, deleted in lives
+                    for each, created, deleted in reversed(lives)
                 ],
             }
 

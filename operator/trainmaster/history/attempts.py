@@ -16,7 +16,7 @@ from trainmaster.api.v1alpha1 import TERMINAL_PHASES
 from trainmaster.history.summary import time
 from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.wire.limits import MAX_ATTEMPT
-from trainmaster.wire.values import mapping, mappings, whole
+from trainmaster.wire.values import mapping, mappings, text, whole
 
 # Failures in a status (reconciling/policies/attempts.py): of a list with fewer nothing was left out.
 FAILURES_IN_STATUS = 10
@@ -104,7 +104,7 @@ def shown(
 
 def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
     """Returns the current attempt with what its status says of it."""
-    phase = status.get("phase")
+    phase = text(status.get("phase"), 64)
     found = replace(old, started_at=_earlier(old.started_at, status.get("attemptStartTime")))
     if phase == "Running" and found.running_at is None:
         since = to_seconds(_transition(status, "Running"))

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -85,11 +86,26 @@ class Recorder:
         started = time.monotonic()
         try:
             self._or_anew(lambda: self._store.record(records))
-        except ValueError as error:
-            raise ProtocolError(f"job: {error}") from error
+        except CannotRecord:
+            raise
+        except Exception:
+            records = self._one_by_one(records)
         self._metrics.commit_seconds.observe(time.monotonic() - started)
         self._metrics.count_records(records)
         return len(records)
+
+    def _one_by_one(self, records: Sequence[Record]) -> list[Record]:
+        """Writes each record by itself, and leaves out what can't be: others' records don't wait for it for ever."""
+        written = []
+        for record in records:
+            try:
+                self._or_anew(partial(self._store.record, [record]))
+                written.append(record)
+            except CannotRecord:
+                raise
+            except Exception as error:
+                log.warning("A record of %s is left out (%s): %s", record.key, type(error).__name__, error)
+        return written
 
     def _step(self) -> bool:
         return self._or_anew(lambda: any(step() for step in self._steps))

@@ -30,6 +30,7 @@ MIGRATIONS: Sequence[str] = (
     );
     CREATE INDEX jobs_by_name ON jobs (namespace, name, created);
     CREATE INDEX jobs_by_created ON jobs (created);
+    CREATE INDEX jobs_alive ON jobs (namespace, name) WHERE deleted IS NULL;
     CREATE TABLE objects (job INTEGER PRIMARY KEY, data BLOB NOT NULL);
     CREATE TABLE attempts (
         job INTEGER NOT NULL, attempt INTEGER NOT NULL, data TEXT NOT NULL DEFAULT '{}', workers BLOB,
@@ -57,7 +58,7 @@ MIGRATIONS: Sequence[str] = (
     CREATE TRIGGER {table}_removed AFTER DELETE ON {table} BEGIN
         UPDATE jobs SET bytes = bytes - length(OLD.data) WHERE id = OLD.job; END;
     """
-        for table in ("blocks", "evidence", "logs")
+        for table in ("blocks", "evidence", "logs", "objects")
     ),
 )
 # "TMhi": who looks at the file (`file`, SQLite's tools) learns whose it is, and we that it isn't another program's.
@@ -65,6 +66,8 @@ APPLICATION_ID = 0x544D6869
 _DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # Milliseconds that a connection waits for another's lock. Readers and the writer never lock each other out in WAL.
 _BUSY_MILLISECONDS = 5_000
+# Of the folder and the files, where they are made here: in them are all namespaces' jobs and logs.
+_OWNERS_FOLDER, _OWNERS_FILE = 0o700, 0o600
 # A file without an end that was clean is read whole once when it is opened.
 _WRITE_AHEAD = "-wal"
 
@@ -82,7 +85,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 def locked(file: Path) -> Iterator[None]:
     """Holds the file for this process alone. Raises UnusableFile."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(_OWNERS_FOLDER, parents=True, exist_ok=True)
         with file.with_name(f"{file.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
@@ -143,6 +146,9 @@ def open_to_read(file: Path) -> sqlite3.Connection:
 
 def _open(file: Path) -> sqlite3.Connection:
     was_clean = not file.with_name(file.name + _WRITE_AHEAD).exists()
+    # SQLite gives what it puts beside a file the file's own permissions.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL, _OWNERS_FILE))
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")

@@ -176,8 +176,8 @@ class Store:
         created = to_seconds(str(metadata.get("creationTimestamp"))) or record.at
         # Its deletion may not have been seen; a name is one job's at a time.
         self._execute(
-            "UPDATE jobs SET deleted = max(?1, seen) WHERE namespace = ?2 AND name = ?3 AND deleted IS NULL "
-            "AND created <= ?1",
+            "UPDATE jobs INDEXED BY jobs_alive SET deleted = max(?1, seen) "
+            "WHERE namespace = ?2 AND name = ?3 AND deleted IS NULL AND created <= ?1",
             created,
             key.namespace,
             key.name,

@@ -1,7 +1,8 @@
 """The file stays below its bytes, and jobs go when they are old: what goes first is what is missed least.
 
-Over the bytes: the oldest ended job's figures by rank and curves go, then the oldest one's logs and evidence, then the
-oldest one whole; jobs that run lose their oldest figures last. No job has more than a share of the file, whatever
+Over the bytes, the namespace that has most gives way, so that one that makes jobs without end takes nothing from the
+others: the oldest ended job's figures by rank and curves go, then the oldest one's logs and evidence, then the oldest
+one whole; jobs that run lose their oldest figures last. No job has more than a share of the file, whatever
 comes of it, so that one of thousands of ranks or attempts takes nothing from the others. Each step is small, and gives
 its pages back to the disk.
 """
@@ -25,6 +26,10 @@ _REST_SECONDS = 5.0
 # Tables with rows of jobs beside `jobs` and `tail`, in the order in which a whole job goes.
 _TABLES = ("blocks", "evidence", "logs", "attempts", "objects")
 _ENDED = "coalesce(deleted, ended)"
+_HAS_FIGURES = "EXISTS (SELECT 1 FROM blocks WHERE job = jobs.id)"
+_HAS_TEXTS = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE job = jobs.id)" for table in ("logs", "evidence"))
+# What a job costs beside what is counted in its `bytes`: its row, and those of its attempts.
+_ROW_BYTES = 2_048
 
 
 class Trimming:
@@ -63,22 +68,31 @@ class Trimming:
         )
         if old is not None:
             return partial(self._delete_job, old)
-        large = self._first("SELECT id FROM jobs WHERE bytes > ? LIMIT 1", self._share)
+        large = self._first(f"SELECT id FROM jobs WHERE bytes > ? AND ({_HAS_FIGURES} OR {_HAS_TEXTS})", self._share)
         if large is not None:
             return partial(self._delete_oldest, large)
         if self.used() <= self._full:
             return None
-        for tables in (("blocks",), ("logs", "evidence")):
-            having = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE job = jobs.id)" for table in tables)
-            ended = self._first(
-                f"SELECT id FROM jobs WHERE {_ENDED} IS NOT NULL AND ({having}) ORDER BY {_ENDED} LIMIT 1"
-            )
-            if ended is not None:
-                return partial(self._delete_of, ended, tables)
-        ended = self._first(f"SELECT id FROM jobs WHERE {_ENDED} IS NOT NULL ORDER BY {_ENDED} LIMIT 1")
-        if ended is not None:
-            return partial(self._delete_job, ended)
-        large = self._first("SELECT id FROM jobs WHERE bytes > 0 ORDER BY bytes DESC LIMIT 1")
+        most = self._connection.execute(
+            f"SELECT namespace FROM jobs GROUP BY namespace ORDER BY sum(bytes + {_ROW_BYTES}) DESC LIMIT 1"
+        ).fetchone()
+        # Where all of it is of jobs that run, and too little to go on with, the others have to give way too.
+        return (self._least_missed("namespace = ?", *most) if most else None) or self._least_missed("1")
+
+    def _least_missed(self, where: str, *values: str) -> Callable[[], object] | None:
+        """Returns what has to be deleted next of some jobs."""
+        ended = f"SELECT id FROM jobs WHERE {where} AND {_ENDED} IS NOT NULL"
+        for tables, has in ((("blocks",), _HAS_FIGURES), (("logs", "evidence"), _HAS_TEXTS)):
+            job = self._first(f"{ended} AND ({has}) ORDER BY {_ENDED} LIMIT 1", *values)
+            if job is not None:
+                return partial(self._delete_of, job, tables)
+        job = self._first(f"{ended} ORDER BY {_ENDED} LIMIT 1", *values)
+        if job is not None:
+            return partial(self._delete_job, job)
+        large = self._first(
+            f"SELECT id FROM jobs WHERE {where} AND ({_HAS_FIGURES} OR {_HAS_TEXTS}) ORDER BY bytes DESC LIMIT 1",
+            *values,
+        )
         return None if large is None else partial(self._delete_oldest, large)
 
     def _delete_oldest(self, job: int) -> None:
@@ -124,7 +138,7 @@ class Trimming:
         self._connection.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
         return True
 
-    def _first(self, statement: str, *values: float) -> int | None:
+    def _first(self, statement: str, *values: float | str) -> int | None:
         found = self._connection.execute(statement, values).fetchone()
         return None if found is None else int(found[0])
 

@@ -28,7 +28,7 @@ from trainmaster.client import (
 from trainmaster.client.asynchronous import AiohttpTransport
 from trainmaster.client.authorization import Fixed
 from trainmaster.client.server import Server
-from trainmaster.client.transport import HttpTransport, connect
+from trainmaster.client.transport import MOST_LOG_LINE, HttpTransport, connect
 
 
 def test_a_kubeconfig_that_isnt_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +257,26 @@ async def beginning(url: str) -> bytes:
     transport = AiohttpTransport(Server(url, None, None, None, Fixed(None), "default"))
     try:
         return await transport.beginning("/metrics", limit=70_000, seconds=5)
+    finally:
+        await transport.close()
+
+
+def test_a_line_of_a_log_that_never_ends_comes_in_pieces(tmp_path: Path) -> None:
+    endless = b"x" * (3 * MOST_LOG_LINE)
+    with serving(Answer(200, "text/plain", endless + b"\nthe next")) as url:
+        transport, _ = connect(kubeconfig(tmp_path, url))
+        found = list(transport.lines("/api/v1/namespaces/team/pods/bert-0/log", query={}, read_seconds=5))
+        for lines in (found, asyncio.run(all_lines(url, "/log"))):
+            assert b"".join(lines) == endless + b"the next" and lines[-1] == b"the next"
+            assert len(lines) >= 3 and max(map(len, lines)) < MOST_LOG_LINE * 1.5
+        # Of a watch, a line is an object.
+        assert asyncio.run(all_lines(url, "/jobs")) == [endless, b"the next"]
+
+
+async def all_lines(url: str, path: str) -> list[bytes]:
+    transport = AiohttpTransport(Server(url, None, None, None, Fixed(None), "default"))
+    try:
+        return [line async for line in transport.lines(path, query={}, read_seconds=5)]
     finally:
         await transport.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -62,13 +63,14 @@ async def test_a_laptop_answers_no_other_name(host: str, tmp_path: Path) -> None
             assert (await client.ask("GET", "/", headers={"Host": good}))[0] == 200
 
 
-async def test_pages_of_others_are_refused(tmp_path: Path) -> None:
+async def test_pages_of_others_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with served("cluster", tmp_path) as (client, _):
         own = {"Host": "jobs.example", "Origin": "https://jobs.example"}
         assert (await client.ask("GET", "/api/viewer", "alice", headers=own))[0] == 200
-        for origin in ("https://evil.example", "null", "https://jobs.example.evil.example", ""):
+        for origin in ("https://evil.example", "null", "https://jobs.example.evil.example", "", "http://[x"):
             status, _, _ = await client.ask("GET", "/api/viewer", "alice", headers={**own, "Origin": origin})
             assert status == 403, origin
+        assert not caplog.records, "nobody fills the log"
         status, _, _ = await client.ask("GET", "/api/viewer", "alice", headers={"Sec-Fetch-Site": "cross-site"})
         assert status == 403
         form = {"Content-Type": "text/plain"}
@@ -104,8 +106,6 @@ async def test_every_answer_has_the_headers_and_errors_are_sentences(tmp_path: P
 @pytest.mark.parametrize("path", TRICKS)
 async def test_only_the_pages_files_are_served(path: str, tmp_path: Path) -> None:
     async with served("cluster", tmp_path) as (client, _):
-        import asyncio
-
         # A client library would tidy the path up.
         host, port = client.base.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -134,6 +134,18 @@ async def test_tokens_are_in_no_log_and_no_sentence(tmp_path: Path, caplog: pyte
         viewer = dashboard._viewers.of_token("alice")
         assert "alice" not in f"{viewer!r} {viewer.transport.server!r}"
     assert "a-secret" not in caplog.text and "alice" not in caplog.text
+
+
+@pytest.mark.parametrize("end", [b"\x01", b"\n!", b"x" * 20_000])
+async def test_a_header_that_is_none_is_in_no_log(end: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with served("cluster", tmp_path) as (client, _):
+        host, port = client.base.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /api/viewer HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a-secret" + end + b"\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+    assert "a-secret" not in caplog.text
 
 
 async def test_more_requests_than_a_page_makes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, r
 from tests.processes.dashboard.test_list import dashboard
 from trainmaster.client import JobNotFound, NoCluster
 from trainmaster.client.server import Server
-from trainmaster.dashboard import job_page, logs
+from trainmaster.dashboard import job_page, logs, viewers
 from trainmaster.dashboard.history import HistoryAccess
 
 FAILURE = {
@@ -86,6 +88,35 @@ async def test_a_job_that_isnt_there_is_a_sentence() -> None:
         assert (await client.get("/api/history/jobs", "alice"))[0] == 404
 
 
+async def test_a_page_of_an_earlier_job_does_nothing_to_the_one_that_has_its_name() -> None:
+    api = training(alice=EDIT)
+    async with dashboard(api) as client:
+        async with client.live("/api/jobs/team/bert", "alice") as page:
+            await page.next("ranks", why=None)
+        for action in ("suspend", "resume", "restart", "stacks"):
+            status, answer = await client.post(f"/api/jobs/team/bert/{action}?uid=uid-before", "alice")
+            assert status == 404 and "another one has its name now" in answer["sentence"], action
+        for question in ("why", "series", "heat", "export"):
+            assert (await client.get(f"/api/jobs/team/bert/{question}?uid=uid-before", "alice"))[0] == 404, question
+        assert api.asked["alice", "patch", JOBS] == 0
+        assert (await client.post("/api/jobs/team/bert/suspend?uid=uid-bert", "alice"))[0] == 200
+
+
+async def test_diagnoses_that_nobody_waits_for_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    monkeypatch.setattr("trainmaster.dashboard.job_answers.gather", lambda *_: go.wait(20))
+    async with dashboard(training(alice=VIEW)) as client:
+        for _ in range(40):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await client.get("/api/jobs/team/bert/why", "alice")
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.to_thread(lambda: None)
+        finally:
+            go.set()
+
+
 async def test_logs_of_all_ranks_come_as_they_are_printed() -> None:
     api = training(alice=VIEW)
     api.pods = [running_pod(0), running_pod(1)]
@@ -111,6 +142,15 @@ async def test_logs_of_all_ranks_come_as_they_are_printed() -> None:
                 "steps",
             ]
             assert events[-1] == ("end", {})
+
+
+async def test_a_line_without_an_end_costs_little() -> None:
+    api = training(alice=VIEW)
+    api.say("bert-0", "[rank 0]: " + "x" * 3_000_000)
+    async with dashboard(api) as client, client.live("/api/jobs/team/bert/logs", "alice") as page:
+        (first, *_) = lines = [line for name, found in await page.end() if name == "lines" for line in found]
+        assert first["rank"] == 0 and all(len(line["text"]) <= viewers.MOST_LOG_BYTES for line in lines)
+        assert sum(len(line["text"]) for line in lines) < 50_000
 
 
 async def test_a_log_without_a_beginning_is_of_the_attempt_that_the_failures_say() -> None:

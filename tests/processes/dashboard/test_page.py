@@ -306,6 +306,30 @@ def test_a_token_is_asked_for_and_stays_in_the_tab(page: Page, own: Served, comp
     complaints[:] = [line for line in complaints if "401" not in line]
 
 
+def test_who_signs_in_next_sees_nothing_of_who_was_there(page: Page, own: Served, complaints: list[str]) -> None:
+    page.goto(own.url)
+    page.locator(".rows .job-row").first.wait_for()
+    own.dashboard.token = "another-token"
+    own.call(own.dashboard.cut)
+    page.get_by_label("Token").wait_for()
+    page.route("**/api/jobs*", lambda route: route.fulfill(status=403, json={"sentence": "You may not list them."}))
+    page.get_by_label("Token").fill("another-token")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("You may not list them.")).to_be_visible()
+    expect(page.locator(".rows .job-row")).to_have_count(0)
+    complaints[:] = [line for line in complaints if "401" not in line and "403" not in line]
+
+
+@pytest.mark.parametrize("tab", ["constructor", "__proto__", "toString"])
+def test_a_tab_that_is_none_is_the_first(page: Page, own: Served, tab: str) -> None:
+    page.goto(f"{own.url}/")
+    page.locator(".rows a.name").first.click()
+    expect(page.get_by_role("tab", name="Overview")).to_have_attribute("aria-selected", "true")
+    page.evaluate("tab => { location.hash = `tab=${tab}`; }", tab)
+    page.reload()
+    expect(page.get_by_role("tab", name="Overview")).to_have_attribute("aria-selected", "true")
+
+
 def test_a_launch_code_becomes_a_key_once(page: Page, own: Served, complaints: list[str]) -> None:
     own.dashboard.token = "key-of-the-laptop"
     page.goto(f"{own.url}/#launch=once")

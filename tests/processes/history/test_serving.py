@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -156,6 +157,11 @@ def test_it_stops_at_once_with_everything_in_one_file_and_no_token_anywhere(tmp_
         found.post([job(AT, key())])
         for token in ("admin", "secret-of-a-viewer"):
             found.get("/v1/jobs", token)
+        # A long token is one too, and a header that is none is nothing to log.
+        assert found.get("/v1/jobs", "secret-of-a-viewer" + "x" * 12_000)[0] == 401
+        with socket.create_connection(("127.0.0.1", found.port)) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret-of-a-viewer\x01\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.0 400"
         started = time.monotonic()
         assert found.stop() == 0
         assert time.monotonic() - started < 2.0

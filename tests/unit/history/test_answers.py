@@ -270,3 +270,12 @@ def test_samples_and_evidence_of_a_job_whose_record_is_to_come_are_kept(recorded
     recorded.store.record([job(START + 1, phase="Running")])
     with Answers(recorded.file) as answers:
         assert answers.job("team", "mine")["phase"] == "Running"
+
+
+def test_of_a_thousand_lives_the_newest_are_listed(recorded: Recorded) -> None:
+    lives = [job(START + n, key("again", f"life-{n}"), created=START + n) for n in range(1_000)]
+    recorded.store.record(lives)
+    with Answers(recorded.file) as answers:
+        found = answers.job("team", "again")["lives"]
+        assert [life["uid"] for life in found] == [f"life-{n}" for n in range(800, 1_000)]
+        assert answers.job("team", "again", "life-5")["uid"] == "life-5"

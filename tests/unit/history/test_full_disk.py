@@ -110,3 +110,28 @@ async def test_maintenance_goes_on_after_a_failure(recorder: Recorder, monkeypat
 
 def test_empty_lines_are_no_records() -> None:
     assert parse_lines(b"\n\n" + _body(job(START)) + b"\n \n") == [job(START)]
+
+
+async def test_a_record_that_cant_be_written_costs_nobody_elses(
+    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = _body(job(START, key("hostile", "2"), loss=0.125)).replace(b"0.125", b"1e999")
+    body = b"\n".join((_body(job(START, key("first", "1"))), hostile, _body(job(START, key("last", "3")))))
+    assert await recorder.record(body) == 2
+    assert "A record of JobIdentity(namespace='team', name='hostile', uid='2') is left out (ValueError)" in caplog.text
+    # So is one that a fault of ours trips over.
+    broken = recorder._store._add_job
+    monkeypatch.setattr(recorder._store, "_add_job", lambda *given: broken(*given) if given[0].id != 2 else 1 / 0)
+    assert (
+        await recorder.record(_body(*(job(START + 1, key(name, uid)) for name, uid in (("a", "1"), ("b", "3"))))) == 1
+    )
+    with Answers(tmp_path / "h.sqlite") as answers:
+        assert {item["name"] for item in answers.jobs()["items"]} == {"first", "last"}
+
+
+async def test_a_status_of_any_shape_is_recorded(recorder: Recorder) -> None:
+    odd = ([], {}, 1, None, True, "x" * 1_000)
+    assert (
+        await recorder.record(_body(*(job(START, key(str(n), str(n)), phase=phase) for n, phase in enumerate(odd))))
+        == 6
+    )

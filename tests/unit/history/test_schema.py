@@ -25,6 +25,20 @@ def test_a_new_file_gives_pages_back_and_is_safe_from_power_cuts(tmp_path: Path)
     connection.close()
 
 
+def test_nobody_else_on_the_machine_reads_it(tmp_path: Path) -> None:
+    file, before = tmp_path / "made" / "h.sqlite", os.umask(0o022)
+    try:
+        with locked(file):
+            connection = open_file(file)
+            connection.execute("CREATE TABLE more (a)")
+            modes = {path.name: path.stat().st_mode & 0o077 for path in (file.parent, *file.parent.glob("h.sqlite*"))}
+            connection.close()
+    finally:
+        os.umask(before)
+    assert modes.pop("h.sqlite.lock") == 0o044  # It is empty.
+    assert modes == dict.fromkeys(("made", "h.sqlite", "h.sqlite-wal", "h.sqlite-shm"), 0)
+
+
 @pytest.mark.parametrize("damage", ["text", "zeros", "a page", "half"])
 def test_a_damaged_file_is_kept_aside_and_a_new_one_begun(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture

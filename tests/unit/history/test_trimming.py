@@ -148,6 +148,24 @@ def test_a_job_takes_no_more_than_its_share(recorded: Recorded) -> None:
     assert {name: found for name, found in _left(recorded).items() if name == "small"} == before
 
 
+@pytest.mark.parametrize("ended", [START + 900, None])
+def test_a_namespace_that_makes_jobs_without_end_takes_nothing_from_the_others(
+    recorded: Recorded, ended: float | None
+) -> None:
+    recorded.clock.now = START + 1_000
+    _add(recorded, key("old", "1"), ended=START + 1)
+    for number in range(120):
+        # One name, or many; with nothing but specs.
+        status = {} if ended is None else {"phase": "Failed", "completionTime": to_text(ended)}
+        flood = key(f"again-{number % 2}", f"flood-{number}", "flood")
+        recorded.store.record([job(START, flood, **status, selector=_noise(64 * KIB))])
+    recorded.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    _trim(recorded, recorded.file.stat().st_size // 2)
+    with Answers(recorded.file) as answers:
+        assert answers.series("team", "old", "", Window(), 1000)["at"] and answers.logs("team", "old")["items"]
+        assert answers.jobs("flood")["items"], "nor does it lose all"
+
+
 def test_the_bytes_of_a_job_are_those_of_its_rows(recorded: Recorded) -> None:
     recorded.clock.now = START + 1_000
     for _ in range(2):
@@ -157,7 +175,7 @@ def test_the_bytes_of_a_job_are_those_of_its_rows(recorded: Recorded) -> None:
         execute(statement)
         sums = [
             execute(f"SELECT total(length(data)) FROM {table}").fetchone()[0]
-            for table in ("blocks", "evidence", "logs")
+            for table in ("blocks", "evidence", "logs", "objects")
         ]
         assert execute("SELECT bytes FROM jobs").fetchone()[0] == sum(sums) > 0
 

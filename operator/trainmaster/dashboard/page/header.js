@@ -11,7 +11,7 @@ const ACTIONS = {
   restart: ["Restart", "Its ranks save a checkpoint and start again in the same pods. That takes none of its restarts."],
 };
 
-export function header({ namespace, name, url, signal }) {
+export function header({ namespace, name, url, signal, state }) {
   const phase = badge("Pending");
   const reason = h("span.muted.reason");
   const said = h("p.note", { role: "status", hidden: true });
@@ -47,7 +47,8 @@ export function header({ namespace, name, url, signal }) {
   async function act(id) {
     buttons[id].disabled = true;
     try {
-      say((await ask(url(id), { method: "POST", body: {}, signal })).sentence);
+      // Another job may have the name by now.
+      say((await ask(url(id, { uid: state.row.uid }), { method: "POST", body: {}, signal })).sentence);
     } catch (error) {
       if (!signal.aborted) say(error.message);
     }

@@ -74,7 +74,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
 
   function placed() {
     const found = fragment();
-    const tab = found.get("tab") in TABS ? found.get("tab") : "overview";
+    const tab = Object.hasOwn(TABS, found.get("tab")) ? found.get("tab") : "overview";
     for (const [id, button] of Object.entries(buttons)) {
       button.setAttribute("aria-selected", id === tab);
       button.tabIndex = id === tab ? 0 : -1;

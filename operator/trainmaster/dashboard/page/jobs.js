@@ -13,12 +13,15 @@ const ROW = 45;
 const PHONE_ROW = 84;
 const PHONE = matchMedia("(max-width: 760px)");
 
-// What was seen last is shown at once by who comes back, with the row that was chosen.
+// What was seen last is shown at once by who comes back, with the row that was chosen: whoever signs in anew may be
+// somebody else.
 let jobs = new Map();
 let chosen = null;
+let seenBy = null;
 
 export function show(main, { viewer, signal, go }) {
   document.title = "Jobs · Trainmaster";
+  if (seenBy !== viewer) [jobs, chosen, seenBy] = [new Map(), null, viewer];
   const filters = new Filters(location.search);
   if (!viewer.allNamespaces && !filters.namespace) filters.namespace = viewer.namespace;
   let deleted = new Map();

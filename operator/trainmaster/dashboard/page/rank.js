@@ -85,7 +85,7 @@ export function rankDrawer(context, closed) {
     collecting.disabled = true;
     answer.replaceChildren(h("p.muted", "Asking the ranks …"));
     try {
-      const found = await ask(url("stacks"), { method: "POST", body: {}, signal });
+      const found = await ask(url("stacks", { uid: state.row.uid }), { method: "POST", body: {}, signal });
       if (wanted === rank) answer.replaceChildren(...answered(found, rank));
     } catch (error) {
       if (signal.aborted) return;
