@@ -216,7 +216,9 @@ class FakeDashboard:
                     "job",
                     {
                         "row": shown,
-                        "status": {} if waits else survivor.status(self.born, now),
+                        "status": {"timeSpent": {"schedule": 0.3, "until": row["createdAt"]}}
+                        if waits
+                        else survivor.status(self.born, now),
                         "spec": spec,
                         "live": not deleted,
                     },

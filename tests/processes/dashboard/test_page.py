@@ -7,6 +7,7 @@ content security policy on the console fails.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -232,6 +233,44 @@ def test_attempts_failures_and_time_are_on_the_timeline(page: Page, shared: Serv
     page.locator(".mark").first.click()
     expect(page.locator("#failure-1")).to_be_focused()
     expect(page.locator(".spent-legend")).to_contain_text("recompute9 min 35 s")
+
+
+def test_the_time_that_a_job_waits_is_counted_before_it_is_booked(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}/jobs/vision/vit-huge-waits")
+    expect(page.locator(".spent .card-head")).to_contain_text(re.compile(r"300 ms in all, and [67] min .*since"))
+    bar, part = page.locator(".spent-bar").bounding_box(), page.locator(".spent-bar .part").bounding_box()
+    assert bar is not None and part is not None
+    assert part["width"] > 0.9 * bar["width"]
+
+
+def test_a_short_jobs_timeline_has_no_label_twice(page: Page, own: Served) -> None:
+    own.dashboard.born = time.time() - 3
+    page.goto(own.url + SURVIVOR)
+    page.locator(".ticks span").first.wait_for()
+    labels = page.locator(".ticks span").all_inner_texts()
+    assert len(labels) > 1 and len(set(labels)) == len(labels)
+
+
+def test_ranks_with_stacks_alike_are_shown_with_the_steps_of_all(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}{SURVIVOR}#tab=evidence")
+    expect(page.locator("[role=tabpanel] summary").nth(1)).to_have_text("Ranks 0–2, 4–7 steps 9,880 to 9,881, 7 ranks alike")
+
+
+def test_a_reason_that_says_what_the_phase_says_is_left_out(page: Page, own: Served) -> None:
+    row = own.dashboard.fleet.rows["uid-waits"]
+    row |= {"phase": "Suspended", "reason": "Suspended"}
+    page.goto(f"{own.url}/jobs/vision/vit-huge-waits")
+    expect(page.locator(".job-head .badge")).to_have_text("Suspended")
+    expect(page.locator(".reason")).to_have_text("")
+
+
+def test_a_node_names_a_job_once(page: Page, shared: Served) -> None:
+    pods = [{"namespace": "vision", "job": "vit", "worker": worker} for worker in range(2)]
+    node = {"name": "n", "failures": 0, "avoidedBy": [], "blamedBy": [], "ready": True, "gpus": 8}
+    found = {"nodes": [{**node, "pods": [*pods, {"namespace": "speech", "job": "asr", "worker": 0}]}], "why": None}
+    page.route("**/api/nodes", lambda route: route.fulfill(json=found))
+    page.goto(f"{shared.url}/nodes")
+    expect(page.locator("tbody td").last).to_have_text("vit vision (2 workers)asr speech")
 
 
 def test_curves_grow_and_go_by_steps_too(page: Page, own: Served) -> None:
