@@ -25,7 +25,7 @@ def test_a_new_file_gives_pages_back_and_is_safe_from_power_cuts(tmp_path: Path)
     connection.close()
 
 
-@pytest.mark.parametrize("damage", ["text", "zeros", "a page", "half"])
+@pytest.mark.parametrize("damage", ["zeros", "a page", "half"])
 def test_a_damaged_file_is_kept_aside_and_a_new_one_begun(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -34,7 +34,6 @@ def test_a_damaged_file_is_kept_aside_and_a_new_one_begun(
     recorded.store.close()
     raw = recorded.file.read_bytes()
     broken = {
-        "text": b"this is no database, " * 500,
         "zeros": bytes(100) + raw[100:],
         "a page": raw[:4096] + b"\xff" * 8192 + raw[12288:],
         "half": raw[: len(raw) // 2],
@@ -71,6 +70,15 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     for use in (open_file, open_to_read):
         with pytest.raises(UnusableFile, match="is no history of Trainmaster but another program's database"):
             use(file)
+
+
+def test_another_kind_of_file_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("somebody's notes, " * 500)
+    with pytest.raises(UnusableFile, match=r"notes\.txt is no history but another kind of file, and stays as it is"):
+        open_file(file)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert file.read_text() == "somebody's notes, " * 500
 
 
 def test_tables_of_an_older_release_are_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
