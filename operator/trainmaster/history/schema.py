@@ -148,7 +148,8 @@ def open_to_read(file: Path) -> sqlite3.Connection:
         )
         connection.execute("PRAGMA query_only = ON")
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        _require_ours(connection, file)
+        if not _require_ours(connection, file):
+            raise UnusableFile(f"{file} is empty; name the file of a history, or a copy of it.")
     except sqlite3.Error as error:
         raise UnusableFile(f"{file} can't be read: {error}.") from error
     return connection

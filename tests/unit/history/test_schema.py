@@ -126,6 +126,9 @@ def test_a_backup_is_read_where_nothing_can_be_written(tmp_path: Path, monkeypat
 def test_a_file_that_isnt_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnusableFile, match="isn't there; name the file of a history"):
         open_to_read(tmp_path / "none")
+    (tmp_path / "empty").touch()
+    with pytest.raises(UnusableFile, match="empty is empty; name the file of a history"):
+        open_to_read(tmp_path / "empty")
     (tmp_path / "text").write_text("no database, but long enough to be read as one" * 100)
     with pytest.raises(UnusableFile, match="can't be read: file is not a database"):
         open_to_read(tmp_path / "text")
