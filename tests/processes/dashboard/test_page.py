@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.dashboard_pages.browser import batch_milliseconds, new_page
 from tests.dashboard_pages.fleet import HOSTILE
@@ -364,6 +364,26 @@ def test_deleted_jobs_are_shown_when_asked_for(page: Page, own: Served) -> None:
     page.get_by_role("link", name="whisper-deleted").click()
     expect(page.locator(".reason")).to_contain_text("shown from the history")
     expect(page.get_by_role("button", name="Suspend")).to_be_hidden()
+
+
+def test_a_job_that_is_deleted_is_shown_when_the_history_knows_of_it(page: Page, own: Served) -> None:
+    asked: list[float] = []
+    job = {"uid": "uid-waits", "namespace": "vision", "name": "vit-huge-waits", "phase": "Failed", "restarts": 0}
+    job |= {"disruptions": 0, "attempt": 1, "createdAt": "2026-01-01T00:00:00Z", "deletedAt": "2026-01-02T00:00:00Z"}
+
+    def answer(route: Route) -> None:
+        asked.append(time.monotonic())
+        # The operator's record comes a second later.
+        knows = len(asked) > 1 and not own.dashboard.leaving and asked[-1] - left > 1
+        route.fulfill(json={"items": [job] if knows else []})
+
+    left = time.monotonic()
+    page.route("**/api/history/jobs*", answer)
+    page.goto(f"{own.url}/?deleted=1&q=vit-huge-waits")
+    expect(page.locator(".rows .job-row")).to_have_count(1)
+    left = time.monotonic()
+    own.dashboard.leaving.append("uid-waits")
+    expect(page.locator(".rows .deleted")).to_have_count(1)
 
 
 def test_the_theme_is_the_systems_until_it_is_chosen(page: Page, own: Served) -> None:
