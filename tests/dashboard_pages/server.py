@@ -70,6 +70,8 @@ class FakeDashboard:
         self.born = time.time() - survivor.AGE
         self.fleet = Fleet(jobs, time.time())
         self.posted: list[tuple[str, str]] = []
+        # Of jobs that the list loses with its next change.
+        self.leaving: list[str] = []
         self.down = self.deleted = False
         self.all_namespaces = self.history = True
         self.cutting = asyncio.Event()
@@ -158,7 +160,11 @@ class FakeDashboard:
                 await asyncio.sleep(self.seconds)
                 row = survivor.row(self.born, time.time())
                 self.fleet.rows[survivor.UID].update(row)
-                yield "changed", {"at": stamp(time.time()), "rows": [*self.fleet.step(self.batch), row], "gone": []}
+                leaving, self.leaving = self.leaving, []
+                yield (
+                    "changed",
+                    {"at": stamp(time.time()), "rows": [*self.fleet.step(self.batch), row], "gone": leaving},
+                )
 
         return await self.stream(request, events())
 
@@ -216,7 +222,9 @@ class FakeDashboard:
                     "job",
                     {
                         "row": shown,
-                        "status": {} if waits else survivor.status(self.born, now),
+                        "status": {"timeSpent": {"schedule": 0.3, "until": row["createdAt"]}}
+                        if waits
+                        else survivor.status(self.born, now),
                         "spec": spec,
                         "live": not deleted,
                     },

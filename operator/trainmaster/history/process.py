@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from pathlib import Path
 
 from trainmaster.client.server import address_of
@@ -46,8 +47,14 @@ class History:
                     port = await server.start(settings.address, settings.port)
                 except OSError as error:
                     where = f"{settings.address} port {settings.port}"
-                    raise CannotListen(f"{where} can't be listened on: {error.strerror}.") from error
+                    # asyncio's own text of it is about its calls; that of a name which isn't known is of no errno.
+                    why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+                    raise CannotListen(f"{where} can't be listened on: {why}; give --address and --port.") from error
                 log.info("The history in %s is served on port %d.", file, port)
+                if token_file is None:
+                    log.warning("Nothing is recorded, only read: there is no --writer-token-file.")
+                elif not token_file.is_file():
+                    log.warning("Nothing is recorded until the writer's token is in %s, which isn't there.", token_file)
                 stopping = asyncio.create_task(stop.wait())
                 await asyncio.wait((stopping, maintaining), return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()

@@ -64,6 +64,8 @@ MIGRATIONS: Sequence[str] = (
 # "TMhi": who looks at the file (`file`, SQLite's tools) learns whose it is, and we that it isn't another program's.
 APPLICATION_ID = 0x544D6869
 _DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# Of every file of SQLite's.
+_BEGINNING = b"SQLite format 3\0"
 # Milliseconds that a connection waits for another's lock. Readers and the writer never lock each other out in WAL.
 _BUSY_MILLISECONDS = 5_000
 # Of the folder and the files, where they are made here: in them are all namespaces' jobs and logs.
@@ -102,6 +104,10 @@ def open_file(file: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise UnusableFile(f"{file} can't be used: {error}.") from error
+        if not _began_as_database(file):
+            raise UnusableFile(
+                f"{file} is no history but another kind of file, and stays as it is; name another, or move it away."
+            ) from error
         aside = move_aside(file)
         log.error(
             "%s is damaged (%s): it is kept as %s, and a new history is begun. `sqlite3 %s .recover` may read what is "
@@ -112,6 +118,13 @@ def open_file(file: Path) -> sqlite3.Connection:
             aside,
         )
         return _open(file)
+
+
+def _began_as_database(file: Path) -> bool:
+    """Returns whether a damaged file may be a history: it begins as one, or with what a lost page leaves."""
+    with file.open("rb") as opened:
+        beginning = opened.read(len(_BEGINNING))
+    return beginning == _BEGINNING or not beginning.strip(b"\0")
 
 
 def move_aside(file: Path) -> Path:
@@ -138,7 +151,8 @@ def open_to_read(file: Path) -> sqlite3.Connection:
         )
         connection.execute("PRAGMA query_only = ON")
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        _require_ours(connection, file)
+        if not _require_ours(connection, file):
+            raise UnusableFile(f"{file} is empty; name the file of a history, or a copy of it.")
     except sqlite3.Error as error:
         raise UnusableFile(f"{file} can't be read: {error}.") from error
     return connection

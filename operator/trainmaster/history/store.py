@@ -60,6 +60,10 @@ class Slice:
     bytes: int = 0
 
 
+def _created(record: JobRecord) -> float | None:
+    return to_seconds(str(mapping(record.job.get("metadata")).get("creationTimestamp")))
+
+
 def slice_of(job: int) -> int:
     """Returns in which part of the tail a job's samples stand."""
     return job % SLICES
@@ -172,8 +176,8 @@ class Store:
         return _Known(job, newest, figures)
 
     def _new_job(self, key: JobIdentity, record: Record) -> _Known:
-        metadata = mapping(record.job.get("metadata")) if isinstance(record, JobRecord) else {}
-        created = to_seconds(str(metadata.get("creationTimestamp"))) or record.at
+        # Of a job whose record is to come the first sample's time stands for it until then.
+        created = (_created(record) if isinstance(record, JobRecord) else None) or record.at
         # Its deletion may not have been seen; a name is one job's at a time.
         self._execute(
             "UPDATE jobs INDEXED BY jobs_alive SET deleted = max(?1, seen) "
@@ -193,8 +197,9 @@ class Store:
         known.figures = status_figures(record.job)
         found = summary(record.job)
         self._execute(
-            "UPDATE jobs SET seen = max(seen, ?2), ended = ?3, summary = ?4 WHERE id = ?1",
-            *(known.id, record.at, to_seconds(found["endedAt"]), json.dumps(found)),
+            "UPDATE jobs SET created = coalesce(?5, created), seen = max(seen, ?2), ended = ?3, summary = ?4 "
+            "WHERE id = ?1",
+            *(known.id, record.at, to_seconds(found["endedAt"]), json.dumps(found), _created(record)),
         )
         data = compress(json.dumps(dict(record.job), separators=(",", ":"), allow_nan=False).encode())
         statement = "INSERT INTO objects VALUES (?, ?) ON CONFLICT DO UPDATE SET data = excluded.data"

@@ -7,10 +7,11 @@ content security policy on the console fails.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.dashboard_pages.browser import batch_milliseconds, new_page
 from tests.dashboard_pages.fleet import HOSTILE
@@ -234,6 +235,44 @@ def test_attempts_failures_and_time_are_on_the_timeline(page: Page, shared: Serv
     expect(page.locator(".spent-legend")).to_contain_text("recompute9 min 35 s")
 
 
+def test_the_time_that_a_job_waits_is_counted_before_it_is_booked(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}/jobs/vision/vit-huge-waits")
+    expect(page.locator(".spent .card-head")).to_contain_text(re.compile(r"300 ms in all, and [67] min .*since"))
+    bar, part = page.locator(".spent-bar").bounding_box(), page.locator(".spent-bar .part").bounding_box()
+    assert bar is not None and part is not None
+    assert part["width"] > 0.9 * bar["width"]
+
+
+def test_a_short_jobs_timeline_has_no_label_twice(page: Page, own: Served) -> None:
+    own.dashboard.born = time.time() - 3
+    page.goto(own.url + SURVIVOR)
+    page.locator(".ticks span").first.wait_for()
+    labels = page.locator(".ticks span").all_inner_texts()
+    assert len(labels) > 1 and len(set(labels)) == len(labels)
+
+
+def test_ranks_with_stacks_alike_are_shown_with_the_steps_of_all(page: Page, shared: Served) -> None:
+    page.goto(f"{shared.url}{SURVIVOR}#tab=evidence")
+    expect(page.locator("[role=tabpanel] summary").nth(1)).to_contain_text("steps 9,880 to 9,881, 7 ranks alike")
+
+
+def test_a_reason_that_says_what_the_phase_says_is_left_out(page: Page, own: Served) -> None:
+    row = own.dashboard.fleet.rows["uid-waits"]
+    row |= {"phase": "Suspended", "reason": "Suspended"}
+    page.goto(f"{own.url}/jobs/vision/vit-huge-waits")
+    expect(page.locator(".job-head .badge")).to_have_text("Suspended")
+    expect(page.locator(".reason")).to_have_text("")
+
+
+def test_a_node_names_a_job_once(page: Page, shared: Served) -> None:
+    pods = [{"namespace": "vision", "job": "vit", "worker": worker} for worker in range(2)]
+    node = {"name": "n", "failures": 0, "avoidedBy": [], "blamedBy": [], "ready": True, "gpus": 8}
+    found = {"nodes": [{**node, "pods": [*pods, {"namespace": "speech", "job": "asr", "worker": 0}]}], "why": None}
+    page.route("**/api/nodes", lambda route: route.fulfill(json=found))
+    page.goto(f"{shared.url}/nodes")
+    expect(page.locator("tbody td").last).to_have_text("vit vision (2 workers)asr speech")
+
+
 def test_curves_grow_and_go_by_steps_too(page: Page, own: Served) -> None:
     page.goto(own.url + SURVIVOR)
     expect(page.locator(".plot canvas")).to_have_count(6)
@@ -349,6 +388,26 @@ def test_deleted_jobs_are_shown_when_asked_for(page: Page, own: Served) -> None:
     page.get_by_role("link", name="whisper-deleted").click()
     expect(page.locator(".reason")).to_contain_text("shown from the history")
     expect(page.get_by_role("button", name="Suspend")).to_be_hidden()
+
+
+def test_a_job_that_is_deleted_is_shown_when_the_history_knows_of_it(page: Page, own: Served) -> None:
+    asked: list[float] = []
+    job = {"uid": "uid-waits", "namespace": "vision", "name": "vit-huge-waits", "phase": "Failed", "restarts": 0}
+    job |= {"disruptions": 0, "attempt": 1, "createdAt": "2026-01-01T00:00:00Z", "deletedAt": "2026-01-02T00:00:00Z"}
+
+    def answer(route: Route) -> None:
+        asked.append(time.monotonic())
+        # The operator's record comes a second later.
+        knows = len(asked) > 1 and not own.dashboard.leaving and asked[-1] - left > 1
+        route.fulfill(json={"items": [job] if knows else []})
+
+    left = time.monotonic()
+    page.route("**/api/history/jobs*", answer)
+    page.goto(f"{own.url}/?deleted=1&q=vit-huge-waits")
+    expect(page.locator(".rows .job-row")).to_have_count(1)
+    left = time.monotonic()
+    own.dashboard.leaving.append("uid-waits")
+    expect(page.locator(".rows .deleted")).to_have_count(1)
 
 
 def test_the_theme_is_the_systems_until_it_is_chosen(page: Page, own: Served) -> None:

@@ -12,7 +12,7 @@
 | `heat` | `test_thinning`, `test_aging` |
 | `metrics` | `processes/history/test_serving` |
 | `packing` | `test_packing` |
-| `process` | `processes/history/test_serving`, `processes/history/test_killed` |
+| `process` | `processes/history/test_said`, `processes/history/test_serving`, `processes/history/test_killed` |
 | `queries` | `processes/history/test_serving` |
 | `reading` | `processes/history/test_serving`, `processes/history/test_killed` |
 | `recorder` | `test_full_disk`, `processes/history/test_killed` |

@@ -267,9 +267,11 @@ def test_samples_and_evidence_of_a_job_whose_record_is_to_come_are_kept(recorded
     recorded.store.record([sample(START, loss=[1.0, 1.0])])
     with Answers(recorded.file) as answers:
         assert answers.job("team", "mine")["job"] == {}
-    recorded.store.record([job(START + 1, phase="Running")])
+    recorded.store.record([job(START + 1, created=START - 500, phase="Running")])
     with Answers(recorded.file) as answers:
-        assert answers.job("team", "mine")["phase"] == "Running"
+        found = answers.job("team", "mine")
+    # It wasn't created when the first sample came, as of a file that is begun anew.
+    assert (found["phase"], found["createdAt"]) == ("Running", to_text(START - 500))
 
 
 def test_of_a_thousand_lives_the_newest_are_listed(recorded: Recorded) -> None:

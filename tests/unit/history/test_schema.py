@@ -39,7 +39,7 @@ def test_nobody_else_on_the_machine_reads_it(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(("made", "h.sqlite", "h.sqlite-wal", "h.sqlite-shm"), 0)
 
 
-@pytest.mark.parametrize("damage", ["text", "zeros", "a page", "half"])
+@pytest.mark.parametrize("damage", ["zeros", "a page", "half"])
 def test_a_damaged_file_is_kept_aside_and_a_new_one_begun(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -48,7 +48,6 @@ def test_a_damaged_file_is_kept_aside_and_a_new_one_begun(
     recorded.store.close()
     raw = recorded.file.read_bytes()
     broken = {
-        "text": b"this is no database, " * 500,
         "zeros": bytes(100) + raw[100:],
         "a page": raw[:4096] + b"\xff" * 8192 + raw[12288:],
         "half": raw[: len(raw) // 2],
@@ -85,6 +84,15 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     for use in (open_file, open_to_read):
         with pytest.raises(UnusableFile, match="is no history of Trainmaster but another program's database"):
             use(file)
+
+
+def test_another_kind_of_file_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("somebody's notes, " * 500)
+    with pytest.raises(UnusableFile, match=r"notes\.txt is no history but another kind of file, and stays as it is"):
+        open_file(file)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert file.read_text() == "somebody's notes, " * 500
 
 
 def test_tables_of_an_older_release_are_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +140,9 @@ def test_a_backup_is_read_where_nothing_can_be_written(tmp_path: Path, monkeypat
 def test_a_file_that_isnt_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnusableFile, match="isn't there; name the file of a history"):
         open_to_read(tmp_path / "none")
+    (tmp_path / "empty").touch()
+    with pytest.raises(UnusableFile, match="empty is empty; name the file of a history"):
+        open_to_read(tmp_path / "empty")
     (tmp_path / "text").write_text("no database, but long enough to be read as one" * 100)
     with pytest.raises(UnusableFile, match="can't be read: file is not a database"):
         open_to_read(tmp_path / "text")

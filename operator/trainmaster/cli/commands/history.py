@@ -155,8 +155,8 @@ def show_history(
             if given:
                 raise typer.BadParameter("goes with --export FILE", param_hint=option)
     elif output is not None or attempt is not None:
-        option = "--output" if output is not None else "--attempt"
-        raise typer.BadParameter("doesn't go with --export, which has --format", param_hint=option)
+        option, why = ("--output", "has --format") if output is not None else ("--attempt", "writes all attempts")
+        raise typer.BadParameter(f"doesn't go with --export, which {why}", param_hint=option)
     else:
         format = _export_format(export, format, force=force)
     if attempt is not None and output not in (None, "json", "yaml"):

@@ -11,6 +11,7 @@ from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, 
 from trainmaster.wire.values import mapping
 
 NAMESPACE, SERVICE = "trainmaster-system", "trainmaster-history"
+NO_SUCH_PATH = "the server could not find the requested resource"
 ELSEWHERE = "--history or TRAINMASTER_HISTORY names one elsewhere"
 
 
@@ -34,7 +35,9 @@ class HistoryAnswers(Reader):
                 f"{self._who} doesn't know you (401 Unauthorized): the token may have expired; log in anew, or give "
                 "another one."
             )
-        if self.proxied and status == 404 and mapping(found.get("details")).get("kind") == "services":
+        # An API server that has no proxy of Services, such as that of `trainmaster local`, knows no such path.
+        missing = mapping(found.get("details")).get("kind") == "services" or message == NO_SUCH_PATH
+        if self.proxied and status == 404 and missing:
             return NoCluster(
                 f"The cluster at {self.address} has no history (there is no service {SERVICE} in namespace "
                 f"{NAMESPACE}): switch it on in the chart; {ELSEWHERE}."

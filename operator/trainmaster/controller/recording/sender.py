@@ -61,7 +61,7 @@ class Sender:
         self._slow_retry = slow_retry
         # What was taken from the outbox, until the history has it.
         self._batch: Sequence[Entry] = ()
-        self._complaints = Complaints(logger, "The history")
+        self._complaints = Complaints(logger, f"The history at {url}")
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -92,6 +92,8 @@ class Sender:
             answer = await self._post(session, body)
             if not answer.problem:
                 self._count("sent", len(self._batch))
+                if tries:
+                    logger.info("The history takes records again.")
                 break
             if answer.status in _REFUSED:
                 self._count("refused", len(self._batch))
@@ -113,10 +115,10 @@ class Sender:
             return Answer(0, str(error))
         answer = await post(session, self._url, body, headers, most_read=MOST_READ)
         said = _object(answer.body)
-        if answer.status == 401:
-            return Answer(401, "the answer is HTTP 401: --history-token-file hasn't the token that the history takes")
         if answer.problem and said.get("message"):
             return Answer(answer.status, f"{answer.problem}: {clean(said['message'], 300)}", answer.wait)
+        if answer.status == 401:
+            return Answer(401, "the answer is HTTP 401: --history-token-file hasn't the token that the history takes")
         if not answer.problem and said.get("kind") != "Recorded":
             return Answer(answer.status, "what answers is no history; --history-url has to be the address of one")
         return answer

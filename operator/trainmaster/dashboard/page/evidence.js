@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { copyButton, h, table } from "./dom.js";
-import { clock, count, culprit, firstLine, ranges, seconds } from "./format.js";
+import { clock, count, culprit, firstLine, known, ranges, seconds, whole } from "./format.js";
 import { standing } from "./rank.js";
 
 export function evidence({ url, signal }) {
@@ -41,7 +41,7 @@ function card(one) {
     h("p", firstLine(failure.message)),
     groups.length > 0 && h("h3", groups.length > 1 ? "Stacks, those that differ first" : "Stacks"),
     groups.map((group, at) => h("details", { open: at === 0 },
-      h("summary", h("strong", `${group.ranks.length > 1 ? "Ranks" : "Rank"} ${ranges(group.ranks)}`), ` ${standing(group.states[0])}`,
+      h("summary", h("strong", `${group.ranks.length > 1 ? "Ranks" : "Rank"} ${ranges(group.ranks)}`), ` ${stood(group.states)}`,
         group.ranks.length > 1 && h("span.muted", `, ${count(group.ranks.length, "rank")} alike`)),
       h("pre", { tabindex: 0 }, group.states[0].text || "No stacks were kept."), copyButton(() => group.states[0].text ?? ""))),
     workers.length > 0 && h("h3", "Workers' reports"),
@@ -49,6 +49,12 @@ function card(one) {
       h("tbody", workers.map(([worker, report]) => h("tr", h("th", { scope: "row" }, worker),
         [report.state, report.reason, report.rank, report.exitCode, firstLine(report.error)].map((cell) => h("td", String(cell ?? ""))))))),
     logs.map(([worker, text]) => h("details", h("summary", `The log of worker ${worker} ends`), h("pre", { tabindex: 0 }, text))));
+}
+
+/** Says how a group of ranks stood: of ranks at several steps, at which. */
+function stood(states) {
+  const steps = states.map((one) => one.step).filter(known).sort((a, b) => a - b);
+  return steps[0] === steps.at(-1) ? standing(states[0]) : `steps ${whole(steps[0])} to ${whole(steps.at(-1))}`;
 }
 
 /** Returns ranks whose stacks are alike, as groups: that of the rank that failed first, then the smallest first. */

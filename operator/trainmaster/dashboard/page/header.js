@@ -66,7 +66,7 @@ export function header({ namespace, name, url, signal, state }) {
     const from = gone ? "" : ", shown from the history";
     const ended = row.phase === "Succeeded" || row.phase === "Failed";
     setBadge(phase, row.phase);
-    text(reason, deleted ? `deleted${row.deletedAt ? ` ${clock(seconds(row.deletedAt))}` : ""}${from}` : row.reason && row.phase !== "Running" ? row.reason : "");
+    text(reason, deleted ? `deleted${row.deletedAt ? ` ${clock(seconds(row.deletedAt))}` : ""}${from}` : row.reason === row.phase ? "" : row.reason);
     buttons.suspend.hidden = deleted || ended || row.suspended;
     buttons.resume.hidden = deleted || ended || !row.suspended;
     buttons.restart.hidden = deleted || ended || row.phase !== "Running";

@@ -220,7 +220,8 @@ export function show(main, { viewer, signal, go }) {
       changed: (batch) => {
         for (const row of batch.rows) jobs.set(row.uid, { ...jobs.get(row.uid), ...row });
         for (const uid of batch.gone ?? []) jobs.delete(uid);
-        if (batch.gone?.length) readDeleted();
+        // The history hears of it a moment later.
+        if (batch.gone?.length) setTimeout(readDeleted, 3_000);
         problem = "";
         render();
       },

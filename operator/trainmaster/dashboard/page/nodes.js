@@ -38,7 +38,7 @@ export function show(main, { viewer, signal }) {
       links(line.children[3], one.blamedBy, (job) => ` (${whole(job.failures)})`);
       links(line.children[4], one.avoidedBy);
       text(line.children[5], known(one.gpus) ? whole(one.gpus) : UNKNOWN);
-      links(line.children[6], (one.pods ?? []).map((pod) => ({ namespace: pod.namespace, name: pod.job })));
+      links(line.children[6], running(one.pods ?? []), (job) => (job.workers > 1 ? ` (${count(job.workers, "worker")})` : ""));
       attribute(line, "class", one.avoidedBy.length ? "avoided" : null);
     });
   }
@@ -57,4 +57,11 @@ export function show(main, { viewer, signal }) {
     }
   }
   loop();
+}
+
+/** Returns the jobs of pods, and how many workers of each. */
+function running(pods) {
+  const jobs = {};
+  for (const { namespace, job } of pods) (jobs[`${namespace}/${job}`] ??= { namespace, name: job, workers: 0 }).workers++;
+  return Object.values(jobs);
 }

@@ -1,7 +1,10 @@
 // Where every second of a job went: one bar of goodput's categories, and what each of them is.
 
 import { attribute, h, keyed, text } from "./dom.js";
-import { CATEGORIES, duration, known, percent } from "./format.js";
+import { CATEGORIES, duration, known, percent, seconds } from "./format.js";
+
+// Seconds. The status is written less often than each second.
+const UNBOOKED = 20;
 
 export function timeSpent() {
   const bar = h("div.spent-bar", { "aria-hidden": "true" });
@@ -12,15 +15,18 @@ export function timeSpent() {
     h("div.card-head", h("h2", { id: "spent-title" }, "Where every second went"), sentence), bar, legend,
     h("details", h("summary.muted", "What the words mean"), meanings));
 
-  function update({ status, row }) {
+  function update({ status, row, live }) {
     const spent = Object.keys(CATEGORIES).map((name) => ({ name, seconds: status.timeSpent?.[name] ?? 0 })).filter((one) => one.seconds > 0);
     const all = spent.reduce((sum, one) => sum + one.seconds, 0);
     element.hidden = all === 0;
     if (element.hidden) return;
     const share = (one) => one.seconds / all;
-    text(sentence, known(row.goodput) ? `${duration(all)} in all, goodput ${percent(row.goodput, 1)}` : `${duration(all)} in all`);
+    // A job that waits, and one whose script reports no progress: nobody has booked the time since.
+    const since = live && !row.completedAt ? Date.now() / 1000 - seconds(status.timeSpent.until) : 0;
+    text(sentence, `${duration(all)} in all${since > UNBOOKED ? `, and ${duration(since)} since` : ""}${known(row.goodput) ? `, goodput ${percent(row.goodput, 1)}` : ""}`);
     keyed(bar, spent, (one) => one.name, (one) => h("span.part", { "data-category": one.name }, h("span")), (part, one) => {
-      part.style.flexGrow = String(one.seconds);
+      // Growths that are less than 1 together leave room.
+      part.style.flexGrow = String(100 * share(one));
       attribute(part, "title", `${one.name}: ${duration(one.seconds)}, ${percent(share(one), 1)}`);
       text(part.firstChild, share(one) > 0.12 ? `${one.name} ${percent(share(one))}` : "");
     });

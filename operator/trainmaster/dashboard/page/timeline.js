@@ -43,7 +43,7 @@ export function timeline() {
       const words = `Attempt ${one.attempt}: ${one.outcome}, ${duration(end - start)} from ${clock(start)}${steps}`;
       attribute(item, "title", words);
       attribute(item, "aria-label", words);
-      text(item.lastChild, part(end) - part(start) > 0.06 ? `Attempt ${one.attempt}` : one.attempt);
+      text(item.lastChild, part(end) - part(start) > 0.12 ? `Attempt ${one.attempt}` : one.attempt);
     });
 
     const failed = attempts.filter((one) => one.failure);
@@ -73,7 +73,8 @@ export function timeline() {
     });
     keyed(failures, [...failed].reverse(), (one) => one.attempt, makeFailure, fillFailure);
 
-    const many = innerWidth < 600 ? 3 : TICKS;
+    // Seconds apart at least, so that no label comes twice.
+    const many = Math.max(1, Math.min(innerWidth < 600 ? 3 : TICKS, Math.floor(to - from)));
     const short = to - from < 86_400;
     keyed(ticks, [...Array(many + 1).keys()], (at) => at, () => h("span"), (tick, at) => {
       tick.style.left = `${(at / many) * 100}%`;

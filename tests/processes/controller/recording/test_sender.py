@@ -173,6 +173,19 @@ async def test_what_a_person_has_to_mend_is_tried_again_slowly_and_said(
     assert ("--history-token-file" if status == 401 else "--history-url" if status == 204 else str(status)) in line
 
 
+async def test_what_the_history_says_is_said_with_its_address_and_when_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    said = web.json_response({"kind": "Status", "message": "This history has no writer."}, status=401)
+    async with history(said, RECORDED) as made, Sending(made.url) as sending:
+        sending.put()
+        await until(lambda: sending.counted["sent"] == 1)
+    lines = [record.message for record in caplog.records if record.name == module.__name__]
+    assert len(lines) == 2 and lines[1] == "The history takes records again."
+    assert lines[0].startswith(f"The history at {made.url}: ") and "This history has no writer.; trying" in lines[0]
+
+
 async def test_a_page_of_somebody_else_is_no_history(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     page = web.Response(text="<html>" + "log in " * 100_000)

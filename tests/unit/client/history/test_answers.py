@@ -10,7 +10,7 @@ import pytest
 
 from trainmaster.client import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
 from trainmaster.client.answers import Answer
-from trainmaster.client.history.answers import HistoryAnswers, NoWay
+from trainmaster.client.history.answers import NO_SUCH_PATH, HistoryAnswers, NoWay
 
 DIRECT = HistoryAnswers("https://history")
 PROXIED = HistoryAnswers("https://cluster", proxied=True)
@@ -41,6 +41,7 @@ FORBIDDEN = status(403, 'services "http:trainmaster-history:" is forbidden: User
             "What answers at https://history is no history (HTTP 404, text/html '<html>nothing here')",
         ),
         (PROXIED, NO_SERVICE, NoCluster, "The cluster at https://cluster has no history (there is no service"),
+        (PROXIED, status(404, NO_SUCH_PATH), NoCluster, "The cluster at https://cluster has no history (there is no"),
         (PROXIED, status(404, "No job x was recorded"), JobNotFound, "No job x was recorded"),
         (PROXIED, FORBIDDEN, NoWay, "; --history or TRAINMASTER_HISTORY names one elsewhere"),
     ],
