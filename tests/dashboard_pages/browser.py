@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 # Debian's, or the Chrome of a machine that has another.
 CHROMIUM = Path(shutil.which("chromium") or shutil.which("google-chrome") or "/usr/bin/chromium")
@@ -42,7 +42,12 @@ def new_page(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
     expect.set_options(timeout=PATIENCE)
     page = context.new_page()
     said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            said.append(f"{message.text} ({message.location['url']})")
+
+    page.on("console", note)
     page.on("pageerror", lambda error: said.append(str(error)))
     yield page, said
     context.close()
