@@ -156,6 +156,7 @@ def test_a_job_is_seen_as_it_trains_fails_and_is_gone(cluster: Cluster, tmp_path
         page.get_by_role("dialog").get_by_role("button", name="Suspend").click()
         expect(page.locator(".job-head")).to_contain_text("Suspended")
 
+        assert said == []
         cluster.kubectl("delete", "dtj", "bert")
         page.get_by_role("tab", name="Overview").click()
         expect(page.locator(".job-head")).to_contain_text("deleted")
@@ -163,4 +164,5 @@ def test_a_job_is_seen_as_it_trains_fails_and_is_gone(cluster: Cluster, tmp_path
         page.get_by_role("link", name="bert").click()
         expect(page.locator(".failures li")).to_contain_text("Signal: rank 1")
         expect(page.locator(".plot canvas").first).to_be_visible()
-        assert said == []
+        # The page may be asking why the job is suspended when it goes.
+        assert [line for line in said if "404 (Not Found)" not in line or "/bert/why" not in line] == []
