@@ -147,7 +147,7 @@ class Dashboard:
     async def _nodes(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)
         async with self._scopes.joined(viewer, namespace) as scope:
-            await scope.loaded()
+            await scope.loaded(viewer)
             blame = list(scope.board.blame.values())
         return answer(await nodes_of(viewer.transport, namespace, blame))
 

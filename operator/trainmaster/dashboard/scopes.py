@@ -66,10 +66,12 @@ class Scope:
         """Watches with one viewer's token after the other's, for ever."""
         await first_to_end(self._watch(), self._tick())
 
-    async def loaded(self) -> None:
+    async def loaded(self, viewer: Viewer) -> None:
         """Waits until the jobs were listed. Raises what kept them from being."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self.is_loaded or self.problem is not None)
+            await self._changed.wait_for(lambda: self.is_loaded or self.problem is not None or viewer in self._refused)
+        if viewer in self._refused:
+            raise NotAllowed("The API server doesn't let you see these jobs.")
         if not self.is_loaded and self.problem is not None:
             raise self.problem
 

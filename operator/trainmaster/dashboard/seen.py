@@ -93,7 +93,8 @@ class Seen:
         """Returns a RankHeat."""
         samples, resolution = self._between(uid, since, until, columns)
         workers = {rank: worker for sample in samples for rank, worker in sample.workers.items()}
-        ranks = sorted(workers)
+        # A pod may claim other ranks at each look.
+        ranks = sorted(workers)[:MOST_RANKS]
         return {
             "kind": "RankHeat",
             "figure": figure,
@@ -103,7 +104,7 @@ class Seen:
             "ranks": ranks,
             "workers": [workers[rank] for rank in ranks],
             "values": [_values(sample, figure, ranks) for sample in samples],
-            "leftOut": max((sample.job["leftOut"] for sample in samples), default=0),
+            "leftOut": max((sample.job["leftOut"] for sample in samples), default=0) + len(workers) - len(ranks),
         }
 
     def _between(self, uid: str, since: float | None, until: float | None, most: int) -> tuple[list[Sample], float]:

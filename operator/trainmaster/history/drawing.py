@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import Any, TypeVar
 
@@ -23,6 +23,8 @@ from trainmaster.history.thinning import LEVEL_SECONDS
 MAX_COLUMNS, MAX_RANKS = 240, 1_024
 # Of more ranks than that: so many of the slowest, and of the fastest.
 _ENDS = 256
+# Figures of ranks that are too many to be held as they are.
+_MUCH = 1_000_000
 # Widths of a point that are tried until there are few enough.
 _NICE_SECONDS = (2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400)
 
@@ -68,9 +70,13 @@ def series_answer(
 def heat_answer(connection: sqlite3.Connection, job: int, window: Window, columns: int, figure: str) -> dict[str, Any]:
     """Returns a RankHeat."""
     rows = _blocks(connection, job, HEAT, window)
-    parts = list(readable(lambda row: Heat.of_block(row[0], figure), rows))
-    parts += [part.only(figure) for part in samples.of_rows(_tail(connection, job))[1]]
-    found = heat.joined([part.between(window.since, window.until) for part in parts])
+    blocks = readable(lambda row: Heat.of_block(row[0], figure), rows)
+    of_tail = [part.only(figure) for part in samples.of_rows(_tail(connection, job))[1]]
+    # What is too much to be held at once is made less block by block.
+    seconds = _seconds_of_much(connection, job, window, columns)
+    parts = [part.between(window.since, window.until).thinned(seconds) for part in chain(blocks, of_tail)]
+    known = len({rank for part in parts for rank in part.ranks})
+    found = heat.joined(parts)
     stored = LEVEL_SECONDS[max((level for *_, level in rows), default=0)]
     thin, seconds = _fitted(found, columns)
     values = thin.rows(figure)
@@ -84,8 +90,20 @@ def heat_answer(connection: sqlite3.Connection, job: int, window: Window, column
         "ranks": [thin.ranks[place] for place in places],
         "workers": [thin.workers[place] for place in places],
         "values": [_rounded([row[place] for place in places], 4) for row in values],
-        "leftOut": len(thin.ranks) - len(places),
+        "leftOut": known - len(places),
     }
+
+
+def _seconds_of_much(connection: sqlite3.Connection, job: int, window: Window, columns: int) -> float:
+    """Returns the seconds of half a column where there are many figures of ranks; 0 where there aren't."""
+    first, last, figures = connection.execute(
+        "SELECT min(first), max(last), total(points * shape) FROM blocks "
+        "WHERE job = ? AND kind = ? AND last >= ? AND first <= ?",
+        (job, HEAT, window.since, min(window.until, 1e15)),
+    ).fetchone()
+    if figures <= _MUCH:
+        return 0.0
+    return float(min(last, window.until) - max(first, window.since)) / (2 * columns)
 
 
 def _blocks(connection: sqlite3.Connection, job: int, kind: str, window: Window) -> list[tuple[bytes, int, int]]:

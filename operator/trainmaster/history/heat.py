@@ -29,6 +29,8 @@ FIGURES: Mapping[str, Combine] = {PEAK: max, MEAN: mean, "gradNorm": max, "loss"
 MAX_RANKS = 16_384
 # Figures of ranks that a level keeps, and a block has; a heat map has 240 columns at most.
 _KEPT_CELLS, _LEAST_POINTS, _BLOCK_CELLS = 100_000, 480, 100_000
+# Figures that are put together at once. A job's pods say what its ranks are, other ones at each time if they like.
+MOST_CELLS = 4_000_000
 _HEAD = struct.Struct("<II")
 
 
@@ -134,10 +136,13 @@ class Heat:
 
 
 def joined(parts: Iterable[Heat]) -> Heat:
-    """Returns parts that follow each other as one, with the ranks that any of them has; a rank's last worker counts."""
+    """Returns parts that follow each other as one, with the ranks that any of them has; a rank's last worker counts.
+
+    Of more figures than MOST_CELLS the first ranks' are left.
+    """
     parts = list(parts)
     worker_of = {rank: worker for part in parts for rank, worker in zip(part.ranks, part.workers, strict=True)}
-    ranks = sorted(worker_of)
+    ranks = sorted(worker_of)[: max(1, MOST_CELLS // max(1, sum(map(len, parts))))]
     found = Heat(ranks, [worker_of[rank] for rank in ranks])
     names = [name for name in FIGURES if any(name in part.figures for part in parts)]
     found.figures = {name: [] for name in names}

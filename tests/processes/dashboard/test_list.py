@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
 from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, serving_api, within
 from tests.processes.dashboard.page_client import PageClient, page_client
@@ -76,6 +77,21 @@ async def test_who_may_not_list_is_told_so_and_sees_their_own_namespace() -> Non
         assert (await client.get("/api/jobs?namespace=other", "carol"))[0] == 403
         status, viewer = await client.get("/api/viewer", "carol")
         assert (viewer["user"], viewer["allNamespaces"], viewer["mode"]) == ("u-carol", False, "cluster")
+
+
+class Contrary(FakeApi):
+    """An API server that refuses what its reviews allow, as one does whose rights have just changed."""
+
+    async def _object(self, request: web.Request, token: str) -> web.StreamResponse:
+        del request, token
+        return web.json_response({"kind": "Status", "reason": "Forbidden", "message": "no more"}, status=403)
+
+
+async def test_whoever_is_refused_after_all_gets_an_answer() -> None:
+    async with dashboard(Contrary({"alice": VIEW})) as client, asyncio.timeout(10):
+        assert (await client.get("/api/nodes", "alice"))[0] == 403
+        async with client.live("/api/jobs", "alice") as alice:
+            assert (await alice.end())[-1][0] == "problem"
 
 
 async def test_the_watch_goes_on_with_another_viewers_token_when_its_own_leaves() -> None:

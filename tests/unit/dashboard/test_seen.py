@@ -115,3 +115,12 @@ def test_what_the_status_says_of_an_attempts_end_counts_before_the_history() -> 
     assert (one["startedAt"], one["runningAt"], one["endedAt"], one["outcome"]) == ("T0", "T0.5", "T1", "Failed")
     (ended,) = attempts_of(TrainingJob.of(job("bert", phase="Succeeded", completionTime="T2")), recorded)
     assert (ended["outcome"], ended["endedAt"]) == ("Succeeded", "T2")
+
+
+def test_ranks_that_are_others_at_each_look_are_no_more(clock: list[float]) -> None:
+    made = Seen()
+    for first in range(0, 20 * MOST_RANKS, MOST_RANKS):
+        look(made, clock, 2.0, [RankMetrics(0, rank, step_seconds=0.5) for rank in range(first, first + MOST_RANKS)])
+    found = made.heat("uid-bert", None, None, 240, "stepSeconds")
+    assert found["ranks"] == list(range(MOST_RANKS)) and found["leftOut"] == 19 * MOST_RANKS
+    assert {len(values) for values in found["values"]} == {MOST_RANKS}

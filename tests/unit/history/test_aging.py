@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.unit.history.recorded import START, Recorded, key, sample
+from trainmaster.api.records import SampleRecord
 from trainmaster.history import aging, heat
 from trainmaster.history.aging import CURVES, HEAT
 from trainmaster.history.answers import Answers
@@ -114,3 +116,26 @@ def test_young_samples_wait_for_more(recorded: Recorded) -> None:
     recorded.store.record([sample(START, key(), step=[1.0, 1.0])])
     assert not recorded.aging.step()
     assert recorded.aging.step(at_once=True)
+
+
+def test_ranks_that_are_others_at_each_time_cost_no_more_than_those_that_stay(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heat, "MOST_CELLS", 10_000)
+    widest, fitting = list[int](), heat._fitting
+
+    def seen(own: Sequence[int], ranks: Sequence[int]) -> Callable[[list[float]], list[float]]:
+        widest.append(len(ranks))
+        return fitting(own, ranks)
+
+    monkeypatch.setattr(heat, "_fitting", seen)
+    recorded.clock.now = START + 2_000
+    for n in range(900):
+        numbers = tuple(range(n * 64, n * 64 + 64))
+        recorded.store.record([SampleRecord(START + n, key(), 1, numbers, (0,) * 64, {"step_seconds": [1.0] * 64})])
+    recorded.age()
+    assert widest and max(widest) <= 1_000
+    widest.clear()
+    with Answers(recorded.file) as answers:
+        found = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+    assert len(found["at"]) <= 240 and found["leftOut"] > 0 and max(widest) < 1_000
