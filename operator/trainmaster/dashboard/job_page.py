@@ -66,7 +66,8 @@ class JobPage:
             )
         else:
             job = mapping(found.get("job"))
-            answer = {"row": row_of(job), "status": job.get("status") or {}, "spec": job.get("spec") or {}}
+            row = {**row_of(job), "deletedAt": found.get("deletedAt")}
+            answer = {"row": row, "status": job.get("status") or {}, "spec": job.get("spec") or {}}
             self._latest.put("job", {**answer, "live": False})
             self._latest.put("attempts", list(mappings(found.get("attempts"))))
             await self._latest.send_to(stream)

@@ -217,7 +217,8 @@ class History:
     async def job(self, namespace: str, name: str, *, uid: str | None = None) -> dict[str, Any]:
         if name not in ("gone", "bert"):
             raise JobNotFound("The history has no such job.")
-        return {"job": job("gone", phase="Failed"), "attempts": [ATTEMPT]}
+        of_a_job = {"job": job("gone", phase="Failed"), "attempts": [ATTEMPT]}
+        return {**of_a_job, "deletedAt": "2026-11-26T02:00:00Z"}
 
     async def series(self, *_: object, **__: object) -> dict[str, Any]:
         return {"kind": "Series", "at": [1.0], "attempt": [1], "loss": [0.5], "timeSpent": {"productive": [2.0]}}
@@ -247,6 +248,7 @@ async def test_what_the_history_has_is_shown_also_of_a_job_that_is_gone() -> Non
         async with client.live("/api/jobs/team/gone", "alice") as page:
             found = await page.next("job")
             assert (found["live"], found["row"]["phase"]) == (False, "Failed")
+            assert found["row"]["deletedAt"] == "2026-11-26T02:00:00Z"
             assert await page.next("attempts") == [ATTEMPT]
         async with client.live("/api/jobs/team/gone/logs?follow=1", "alice") as page:
             assert await page.next("lines") == [{"at": 1.0, "worker": 1, "rank": 1, "text": "last words"}]
