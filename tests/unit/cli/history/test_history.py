@@ -143,6 +143,7 @@ def test_evidence_that_cant_be_read_back_is_none(history: RecordedHistory) -> No
         (("bert-mrpc", "--ranks"), "goes with --export FILE"),
         (("bert-mrpc", "--force"), "goes with --export FILE"),
         (("bert-mrpc", "--format", "csv"), "goes with --export FILE"),
+        (("bert-mrpc", "--export", "x.csv", "--attempt", "1"), "doesn't go with --export, which writes all attempts"),
         (("bert-mrpc", "--export", "x.csv", "-o", "json"), "doesn't go with --export, which has --format"),
         (("bert-mrpc", "--export", "x.csv", "--attempt", "1"), "doesn't go with --export, which has --format"),
         (("bert-mrpc", "--export", "x.xlsx"), "Give --format csv, json or parquet"),
