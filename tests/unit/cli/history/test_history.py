@@ -145,7 +145,6 @@ def test_evidence_that_cant_be_read_back_is_none(history: RecordedHistory) -> No
         (("bert-mrpc", "--format", "csv"), "goes with --export FILE"),
         (("bert-mrpc", "--export", "x.csv", "--attempt", "1"), "doesn't go with --export, which writes all attempts"),
         (("bert-mrpc", "--export", "x.csv", "-o", "json"), "doesn't go with --export, which has --format"),
-        (("bert-mrpc", "--export", "x.csv", "--attempt", "1"), "doesn't go with --export, which has --format"),
         (("bert-mrpc", "--export", "x.xlsx"), "Give --format csv, json or parquet"),
         (("bert-mrpc", "--export", "-"), "what format is stdout to have?"),
         (("bert-mrpc", "--export", "-", "--format", "parquet"), "Parquet goes to a file"),
