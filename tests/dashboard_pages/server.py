@@ -351,6 +351,7 @@ def recorded(name: str, created: float, now: float) -> dict[str, Any]:
         "startedAt": stamp(created + 20), "endedAt": stamp(created + 9_000), "deletedAt": stamp(now - 3_000),
         "attempt": 4, "restarts": 2, "disruptions": 1, "step": 25_000, "totalSteps": 25_000, "loss": 1.92,
         "goodput": 0.91, "lastFailure": survivor.FAILURES[1], "result": None,
+        "failure": survivor.FAILURES[1]["message"],
     }  # fmt: skip
 
 

@@ -29,12 +29,13 @@ from trainmaster.dashboard.launch import Launch
 from trainmaster.dashboard.logs import Chosen, send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parameters import body_of, job_of, namespace_of, uid_of, viewer_of, whole_of
+from trainmaster.dashboard.rows import failure_in_words
 from trainmaster.dashboard.scopes import Scopes
 from trainmaster.dashboard.seen import Seen
 from trainmaster.dashboard.static_files import INDEX, PAGE, read_files
 from trainmaster.dashboard.streams import EventStream, first_to_end, streamed
 from trainmaster.dashboard.viewers import Viewer, Viewers
-from trainmaster.wire.values import mapping, text
+from trainmaster.wire.values import mapping, mappings, text
 
 Mode = Literal["cluster", "laptop"]
 
@@ -142,7 +143,10 @@ class Dashboard:
         if viewer.history is None:
             raise JobNotFound("There is no history of jobs here (docs/history.md).")
         found = await viewer.history.jobs(namespace)
-        return answer({"items": found.get("items") or []})
+        items = mappings(found.get("items"))
+        return answer(
+            {"items": [{**job, "failure": failure_in_words(mapping(job.get("lastFailure")))} for job in items]}
+        )
 
     async def _nodes(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)

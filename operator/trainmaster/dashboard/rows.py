@@ -6,6 +6,7 @@ written by somebody else: a value that isn't plausible is null, and texts are cu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ from trainmaster.wire.values import mapping, mappings, number, text, whole
 Row = dict[str, Any]
 
 MAX_SENTENCE = 300
+_MAX_MESSAGE = 4_000
+# How a failure's message begins (reconciling/policies/attribution.py); the lines of the rank stand behind it.
+_WHO = re.compile(r"worker (?P<worker>\d{1,10}) \((?:rank (?P<rank>\d{1,10}), )?pod [^()]{1,600}\) ")
 # Reasons for which a job of any phase waits without pods.
 _HELD = ("Queued", "SchedulingBackoff")
 
@@ -65,11 +69,22 @@ def first_line(message: object) -> str:
     return text(message, MAX_SENTENCE).strip().partition("\n")[0]
 
 
+def failure_in_words(failure: Mapping[str, Any]) -> str | None:
+    """Returns who failed and how, in the few words that there is room for: without its place, with its last line."""
+    said = text(failure.get("message"), _MAX_MESSAGE).strip().partition("\n")[0]
+    match = _WHO.match(said)
+    if match is not None:
+        who = f"rank {match['rank']}" if match["rank"] else f"worker {match['worker']}"
+        how, colon, lines = said[match.end() :].partition(": ")
+        said = f"{who} {how}{colon}{lines.rpartition(' | ')[2]}"
+    return said[:MAX_SENTENCE] or text(failure.get("reason"), 100) or None
+
+
 def _failure(newest: Mapping[str, Any], phase: str, condition: Mapping[str, Any]) -> str | None:
-    """Returns the last failure in words: who failed first and how, or what ended a job in which no rank failed."""
+    """Returns the last failure in words, or what ended a job in which no rank failed."""
     if phase == "Failed" and not newest:
         return first_line(condition.get("message")) or text(condition.get("reason"), 100) or None
-    return first_line(newest.get("message")) or text(newest.get("reason"), 100) or None
+    return failure_in_words(newest)
 
 
 def _waits(phase: str, condition: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.processes.dashboard.fake_api import job
 from trainmaster.dashboard.board import KEPT_BATCHES, Board
-from trainmaster.dashboard.rows import row_of
+from trainmaster.dashboard.rows import failure_in_words, row_of
 from trainmaster.dashboard.streams import encoded
 
 HOSTILE: Any = [None, [], {}, "x" * 10_000, "\ud800", -1, 10**400, float("nan"), True, [None], {"a": {"b": []}}]
@@ -55,6 +55,25 @@ def test_what_a_job_waits_for_is_its_conditions_sentence() -> None:
 def test_a_job_that_no_rank_failed_in_says_what_ended_it() -> None:
     condition = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "it took too long"}
     assert row_of(job("bert", phase="Failed", conditions=[condition]))["failure"] == "it took too long"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "worker 0 (rank 1, pod bert-0, node gpu-7) ended with exit code 1: Traceback | File x | ValueError: lost",
+            "rank 1 ended with exit code 1: ValueError: lost",
+        ),
+        ("worker 3 (pod bert-3, node gpu-7) ended with exit code 2", "worker 3 ended with exit code 2"),
+        ("worker 1 (rank 3, pod bert-1, node a) was killed by signal 9: killed by SIGKILL",
+         "rank 3 was killed by signal 9: killed by SIGKILL"),
+        ("pod bert-1 of worker 1 on node local-1 was deleted", "pod bert-1 of worker 1 on node local-1 was deleted"),
+        ("worker 0 (rank 1, pod bert-0, node a) said: " + "x" * 5_000, "rank 1 said: " + "x" * 287),
+        ("", "Error"),
+    ],
+)  # fmt: skip
+def test_a_failure_is_said_in_few_words_with_its_last_line(message: str, words: str) -> None:
+    assert failure_in_words({"message": message, "reason": "Error"}) == words
 
 
 @pytest.mark.parametrize("value", HOSTILE)

@@ -1,7 +1,7 @@
 // The cells of the list of jobs: what each shows, and by what it sorts. A cell is changed only where its text is.
 
 import { attribute, h, icon, text } from "./dom.js";
-import { PHASES, UNKNOWN, ago, clock, culprit, duration, figure, firstLine, jobPath, known, percent, seconds, whole } from "./format.js";
+import { PHASES, UNKNOWN, ago, clock, duration, figure, jobPath, known, percent, seconds, whole } from "./format.js";
 
 /** Returns a badge for a phase: a shape and a word, coloured. */
 export function badge(phase) {
@@ -116,7 +116,6 @@ export function recordedRow(job) {
     desired: null,
     completedAt: job.endedAt ?? job.deletedAt,
     deletedAt: job.deletedAt ?? job.endedAt ?? job.createdAt,
-    failure: job.lastFailure ? firstLine(job.lastFailure.message) || culprit(job.lastFailure) : null,
     failedAt: job.lastFailure?.failedAt ?? null,
   };
 }
