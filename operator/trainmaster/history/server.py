@@ -215,8 +215,10 @@ class HistoryServer:
         if not token:
             raise Refusal(401, "Say who you are: send your Kubernetes token as 'Authorization: Bearer …'.")
         viewer = hashlib.sha256(token.encode()).digest()
-        if self._reads[viewer] >= MAX_OF_VIEWER or self._reads.total() >= MAX_READS:
-            raise Refusal(429, f"{self._reads[viewer]} of your requests are being answered; wait for one of them.")
+        if self._reads[viewer] >= MAX_OF_VIEWER:
+            raise Refusal(429, f"{MAX_OF_VIEWER} of your requests are being answered; wait for one of them.")
+        if self._reads.total() >= MAX_READS:
+            raise Refusal(429, f"{MAX_READS} requests of all viewers are being answered; try again in a moment.")
         self._reads[viewer] += 1
         try:
             for access in asked:
