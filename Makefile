@@ -37,7 +37,9 @@ $(VENV)/.dev: pyproject.toml local/pyproject.toml images/trainer/pyproject.toml 
 $(VENV)/.system: | $(VENV)/.python
 	@if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && ! (command -v chromium && command -v promtool) >/dev/null; then \
 	  echo "Installing Debian's chromium and prometheus (once) ..."; \
-	  apt-get update -qq -o Acquire::Retries=3 && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Acquire::Retries=3 --no-install-recommends chromium prometheus >/dev/null; \
+	  apt-get update -qq -o Acquire::Retries=3; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Acquire::Retries=3 --no-install-recommends \
+	    chromium fonts-liberation prometheus >/dev/null; \
 	fi
 	touch $@
 
