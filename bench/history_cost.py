@@ -65,7 +65,7 @@ async def measure(made: World, jobs: int, *arguments: str) -> dict[str, float]:
         await asyncio.sleep(MEASURED_SECONDS)
         after, used = running.metrics(), sum(process.cpu_times()[:2]) - cpu
     writes = 'trainmaster_api_writes_total{kind="DistributedTrainingJob/status",verb="patch"}'
-    records = 'trainmaster_history_records_total{outcome="sent"}'
+    records = 'trainmaster_records_total{outcome="sent"}'
     return {
         "CPU, per cent of a core": 100 * used / MEASURED_SECONDS,
         "resident memory, MB": after["process_resident_memory_bytes"] / 1e6,

@@ -97,6 +97,22 @@ def test_the_operators_labels_are_honoured_and_its_own_pods_selected() -> None:
     assert spec["podMetricsEndpoints"][0]["port"] in [one["name"] for one in pod["spec"]["containers"][0]["ports"]]
 
 
+def test_the_history_is_scraped_where_there_is_one() -> None:
+    switch = {"podMonitors": {"history": True}}
+    with Chart.load(str(CHART)) as chart:
+        without = chart.render({"monitoring": switch}, name="trainmaster", namespace="trainmaster-system")
+        values = {"monitoring": switch, "history": {"enabled": True}}
+        files = chart.render(values, name="trainmaster", namespace="trainmaster-system")
+    assert not any(yaml.safe_load_all(without["trainmaster/templates/monitoring.yaml"]))
+    [found] = [one for one in yaml.safe_load_all(files["trainmaster/templates/monitoring.yaml"]) if one]
+    pod = [
+        one for one in yaml.safe_load_all(files["trainmaster/templates/history.yaml"]) if one["kind"] == "StatefulSet"
+    ]
+    template = pod[0]["spec"]["template"]
+    assert found["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert found["spec"]["podMetricsEndpoints"][0]["port"] == template["spec"]["containers"][0]["ports"][0]["name"]
+
+
 def test_a_prometheus_that_network_policies_keep_out_is_told_of() -> None:
     watched = {"monitoring": {"podMonitors": {"agents": True}}, "jobNetworkPolicies": {"enabled": True}}
 

@@ -86,7 +86,7 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.history_records = Counter(
-            "trainmaster_history_records",
+            "trainmaster_records",
             "Records for the history, by outcome: sent, dropped as too much waited, refused by the history.",
             ["outcome"],
             registry=self.registry,
