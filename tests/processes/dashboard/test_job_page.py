@@ -212,7 +212,8 @@ class History:
     ) -> dict[str, Any]:
         if self.authorization != "Bearer alice":
             raise NoCluster("There is none.")
-        return {"kind": "RecordedJobList", "items": [{"name": "gone"}]}
+        failure = {"message": "worker 0 (rank 1, pod gone-0, node a) ended with exit code 1: Traceback | KeyError: 7"}
+        return {"kind": "RecordedJobList", "items": [{"name": "gone", "lastFailure": failure}, {"name": "well"}]}
 
     async def job(self, namespace: str, name: str, *, uid: str | None = None) -> dict[str, Any]:
         if name not in ("gone", "bert"):
@@ -244,7 +245,9 @@ async def test_what_the_history_has_is_shown_also_of_a_job_that_is_gone() -> Non
     async with dashboard(api, history_of=history_of) as client:
         assert (await client.get("/api/viewer", "alice"))[1]["history"] is True
         assert (await client.get("/api/viewer", "carol"))[1]["history"] is False
-        assert await client.get("/api/history/jobs", "alice") == (200, {"items": [{"name": "gone"}]})
+        status, recorded = await client.get("/api/history/jobs", "alice")
+        found = [(each["name"], each["failure"]) for each in recorded["items"]]
+        assert (status, found) == (200, [("gone", "rank 1 ended with exit code 1: KeyError: 7"), ("well", None)])
         async with client.live("/api/jobs/team/gone", "alice") as page:
             found = await page.next("job")
             assert (found["live"], found["row"]["phase"]) == (False, "Failed")
