@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -23,6 +22,7 @@ from playwright.sync_api import expect
 from tests.cluster.forkserver import context, trainmaster
 from tests.cluster.operator_under_test import running_operator, status, training_job
 from tests.dashboard_pages.browser import CHROMIUM, MISSING, chromium, new_page
+from tests.processes.agent.agents import free_port
 from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.timeout(300)]
@@ -70,8 +70,7 @@ def process(arguments: list[str], log: Path) -> Iterator[None]:
 @contextmanager
 def history(cluster: Cluster, folder: Path, token: Path) -> Iterator[str]:
     """Yields the address of a history."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port("127.0.0.1")
     options = ["--file", str(folder / "history.sqlite"), "--address", "127.0.0.1", "--port", str(port)]
     options += ["--writer-token-file", str(token), "--kubeconfig", str(cluster.kubeconfig)]
     with process(["history", "serve", *options], folder / "history.log"):

@@ -6,7 +6,6 @@ The operator runs as the chart's Deployment with the chart's roles, so a permiss
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import yaml
 from helm_python import Config
 
 from tests.cluster.operator_under_test import training_job
+from tests.processes.agent.agents import free_port
 from trainmaster_local.testing.clusters import Cluster
 
 # Operators start and stop in each, on a machine that may be busy.
@@ -58,11 +58,6 @@ def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
     return {"namespaces": [cluster.namespace], "replicas": 1, **policy, **others}
 
 
-def free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def leave_crd_to_helm(cluster: Cluster) -> None:
     """An earlier `kubectl apply --server-side` gives up the CRD's fields, as docs/operating.md says it.
 
@@ -89,7 +84,7 @@ def until_phase(cluster: Cluster, name: str, wanted: str, seconds: float = 120) 
 
 def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Config, cluster: Cluster) -> None:
     # On the embedded cluster what listens on all of a pod's addresses has all of the machine's.
-    recorded, seen = free_port(), free_port()
+    recorded, seen = free_port(""), free_port("")
     history = {"enabled": True, "port": recorded, "persistence": {"size": "100Mi"}, "maxBytes": "50Mi"}
     everything = values(cluster, history=history, dashboard={"enabled": True, "port": seen})
     release = helm.install(CHART, "trainmaster", everything, timeout=180, wait="watcher")

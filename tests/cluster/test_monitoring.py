@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -24,6 +23,7 @@ import pytest
 import yaml
 
 from tests.cluster.operator_under_test import running_operator, training_job
+from tests.processes.agent.agents import free_port
 from tests.prometheus import CHART, monitoring, program
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace
 
@@ -168,8 +168,7 @@ def prometheus(folder: Path, configuration: dict[str, Any], rules: dict[str, Any
     """Runs Prometheus; yields its address."""
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
     command = [program("prometheus"), f"--config.file={folder / 'prometheus.yaml'}", f"--web.listen-address={address}"]
     command += [f"--storage.tsdb.path={folder / 'data'}", "--log.level=warn"]
     with (folder / "prometheus.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:

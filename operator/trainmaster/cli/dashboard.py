@@ -83,7 +83,7 @@ def _history(settings: Settings, history: str | None) -> HistoryOf:
         reader = open_file(file)
 
         async def nothing() -> None:
-            """Closes nothing: the file is open until the process ends."""
+            """Closes nothing: the file is opened anew for each answer."""
 
         return lambda _: HistoryAccess(reader, nothing)
     if settings.mode == "laptop" and settings.server.acting_as is None:
