@@ -119,12 +119,21 @@ def up(state_dir: Path, *, nodes: int = 1, gpus: int = 0, detach: bool = True, c
     """
     state_dir = state_dir.absolute()
     with _in_one_sentence(state_dir):
+        _require_own(state_dir)
         if detach:
             return _start(state_dir, nodes, gpus, configure)
         with _lock(state_dir) as free:
             if not free:
                 raise _up_already(state_dir)
             return asyncio.run(_serve(state_dir, nodes, gpus, configure))
+
+
+def _require_own(state_dir: Path) -> None:
+    """Raises LocalClusterError for a folder with others' files: a cluster clears `logs`, `pods` and more."""
+    if state_dir.is_dir() and not (state_dir / LOCK).exists() and any(state_dir.iterdir()):
+        raise LocalClusterError(
+            f"{state_dir} has files that no cluster made; name an empty folder with --state-dir (TRAINMASTER_LOCAL_DIR)"
+        )
 
 
 def _up_already(state_dir: Path) -> LocalClusterError:
@@ -137,6 +146,7 @@ def _start(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInf
     if _runs(state_dir):
         raise _up_already(state_dir)
     state_dir.mkdir(parents=True, exist_ok=True)
+    (state_dir / LOCK).touch()
     (state_dir / INFO).unlink(missing_ok=True)
     command = [
         sys.executable, "-m", "trainmaster_local.cluster",

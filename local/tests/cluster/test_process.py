@@ -108,9 +108,19 @@ def test_a_folder_that_cant_be_used_is_one_sentence(tmp_path: Path, detach: bool
         )
 
 
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_folder_with_others_files_stays_as_it_is(tmp_path: Path, detach: bool) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "run.log").write_text("mine")
+    with pytest.raises(cluster.LocalClusterError, match="has files that no cluster made; name an empty folder"):
+        cluster.up(tmp_path, detach=detach)
+    assert [path.name for path in tmp_path.rglob("*")] == ["logs", "run.log"]
+
+
 def test_a_cluster_that_ends_as_it_starts_says_why_in_one_sentence(state_dir: Path) -> None:
     state_dir.mkdir()
-    (state_dir / "hosts").touch()
+    for name in (cluster.LOCK, "hosts"):
+        (state_dir / name).touch()
     with pytest.raises(cluster.LocalClusterError, match=r"^the cluster can't keep its files in [^\n]*$"):
         cluster.up(state_dir)
 

@@ -147,8 +147,9 @@ class ClaimController(Controller):
             "pv.kubernetes.io/provisioned-by"
         ) == PROVISIONER
         if provisioned and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete":
-            if claim is None:
-                path = Path(volume["spec"]["hostPath"]["path"])
+            path = Path(volume["spec"]["hostPath"]["path"])
+            # The volume's path can be changed: only what was provisioned here is removed.
+            if claim is None and path.parent == self._folder:
                 await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
             await self.api.delete(VOLUMES, name)
         elif (volume.get("status") or {}).get("phase") != "Released":

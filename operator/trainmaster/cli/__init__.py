@@ -17,7 +17,7 @@
 | `manifests`, `other_kinds`, `yaml_output` | `validate` and `render`: jobs in files, and what is none |
 | `submission` | the jobs that `submit` makes of flags and manifests |
 | `convert` | jobs of other operators' manifests, and a line for each field of these |
-| `init` | a job and a script to begin with, from `starters/` |
+| `init`, `new_files` | a job and a script to begin with, from `starters/`; how commands write files |
 | `documents` | YAML and JSON with the place of every field, read as kubectl does by the `yaml_…` modules |
 | `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |
 | `demo` | `trainmaster demo` |

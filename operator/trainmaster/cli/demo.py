@@ -20,12 +20,18 @@ import yaml
 from rich.live import Live
 from rich.text import Text
 
+from trainmaster.api.parsing import InvalidJob, parse_job
+from trainmaster.api.v1alpha1 import KIND
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.documents import UnreadableFile, read_documents
 from trainmaster.cli.show import duration, job_view
 from trainmaster.client import ClientError, JobClient, TrainingJob
 from trainmaster.local.running import RunningCluster, running_cluster
 
+# The demo's folder has this file, so that the next demo knows what it may remove, and what it made there.
+MARK = ".trainmaster-demo"
+JOB_FILE = "job.yaml"
+MADE = ("checkpoints", "cluster", "logs", "operator.log", JOB_FILE)
 # Without a terminal a line is printed at a change and otherwise at most this often.
 PLAIN_SECONDS = 5.0
 
@@ -53,9 +59,14 @@ class Demo:
             raise DemoError("what the demo needs isn't installed: pip install 'trainmaster[demo]'")
         if not self.example.is_file():
             raise DemoError(f"{self.example} doesn't exist: run the demo in the project's folder, or name a file.")
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.checkpoints.mkdir(parents=True)
-        name, job_file = self._prepare()
+        name, manifest = self._read_example()
+        try:
+            self._clear()
+            self.checkpoints.mkdir()
+            job_file = self.folder / JOB_FILE
+            job_file.write_text(manifest)
+        except OSError as error:
+            raise DemoError(f"{error.filename}: {error.strerror}; name another folder with --folder.") from error
         try:
             with running_cluster(self.folder) as cluster:
                 return self._train(cluster, name, job_file)
@@ -73,7 +84,7 @@ class Demo:
         self._keep(jobs, job)
         return job.phase == "Succeeded"
 
-    def _prepare(self) -> tuple[str, Path]:
+    def _read_example(self) -> tuple[str, str]:
         """Returns the job's name, and the example with its checkpoints on this disk, where they outlive its pods."""
         try:
             read = read_documents(str(self.example))
@@ -82,17 +93,38 @@ class Demo:
         for mistake in (each for document in read for each in document.mistakes):
             raise DemoError(f"{self.example}:{mistake.line}:{mistake.column}: {mistake.message}")
         documents = [document.value for document in read]
-        ours = (each for each in documents if isinstance(each, dict) and each.get("kind") == "DistributedTrainingJob")
+        ours = (each for each in documents if isinstance(each, dict) and each.get("kind") == KIND)
         job = next(ours, None)
         if job is None:
-            raise DemoError(f"{self.example} has no DistributedTrainingJob.")
-        checkpoint = job["spec"].setdefault("checkpoint", {})
-        checkpoint["volume"] = {"hostPath": str(self.checkpoints)}
-        path = self.folder / self.example.name
-        path.write_text(
-            f"# {self.example} with its checkpoints on this disk.\n" + yaml.safe_dump_all(documents, sort_keys=False)
-        )
-        return str(job["metadata"]["name"]), path
+            raise DemoError(f"{self.example} has no {KIND}.")
+        try:
+            name = parse_job(job).name
+        except InvalidJob as error:
+            raise DemoError(f"{self.example}: {error.problems[0]}") from error
+        job["spec"].setdefault("checkpoint", {})["volume"] = {"hostPath": str(self.checkpoints)}
+        text = yaml.safe_dump_all(documents, sort_keys=False)
+        return name, f"# {self.example} with its checkpoints on this disk.\n{text}"
+
+    def _clear(self) -> None:
+        """Removes what an earlier demo made, and nothing else. Raises DemoError for a folder that no demo made."""
+        from trainmaster_local import cluster
+
+        mark = self.folder / MARK
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not mark.is_file():
+            if any(self.folder.iterdir()):
+                raise DemoError(
+                    f"{_short(self.folder)} has files that no demo made; name an empty folder with --folder."
+                )
+            mark.write_text("`trainmaster demo` made this folder, and replaces what it made in it at its next run.\n")
+        if cluster.status(self.folder / "cluster") is not None:
+            raise DemoError(f"a demo runs in {_short(self.folder)}; wait for it, or name another folder with --folder.")
+        for name in MADE:
+            path = self.folder / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def _follow(self, jobs: JobClient, name: str, cluster: RunningCluster) -> TrainingJob:
         """Shows the job until it has ended."""

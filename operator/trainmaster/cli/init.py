@@ -10,7 +10,9 @@ from pathlib import Path
 import jinja2
 
 from trainmaster.api.parsing import InvalidJob, parse_job
+from trainmaster.cli.new_files import require_room, write_file
 from trainmaster.cli.terminal import say
+from trainmaster.client.errors import ClientError
 
 _FILES = ("job.yaml", "train.py")
 
@@ -45,16 +47,16 @@ def write_project(directory: Path, project: Project, *, force: bool) -> int:
         for problem in error.problems:
             say(f"error: {problem}", error=True)
         return 1
-    there = [str(directory / file) for file in _FILES if (directory / file).exists()]
-    if there and not force:
-        verb = "is" if len(there) == 1 else "are"
-        say(f"error: {' and '.join(there)} {verb} there already; name another folder, or give --force", error=True)
-        return 1
     try:
+        for file in _FILES:
+            require_room(directory / file, force=force)
         directory.mkdir(parents=True, exist_ok=True)
         for file in _FILES:
-            (directory / file).write_text(project.text(file), encoding="utf-8")
+            write_file(directory / file, project.text(file).encode())
             say(f"wrote {directory / file}")
+    except ClientError as error:
+        say(f"error: {error}", error=True)
+        return 1
     except OSError as error:
         say(f"error: {error.filename}: {error.strerror}; name a folder that can be written", error=True)
         return 1

@@ -12,9 +12,11 @@ from trainmaster.api.printable import json_text
 from trainmaster.api.v1alpha1 import KIND
 from trainmaster.api.values import show
 from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
+from trainmaster.cli.new_files import require_room, write_file
 from trainmaster.cli.other_kinds import is_job, items_of, mistake_of, other_job
 from trainmaster.cli.terminal import say, write
 from trainmaster.cli.yaml_output import yaml_text
+from trainmaster.client.errors import ClientError
 from trainmaster.rendering import AgentConfigMap, JobIdentity, Manifest, Settings, first_assignment, render
 from trainmaster.rendering.agent_source import config_map_name
 from trainmaster.wire.values import mapping
@@ -34,8 +36,13 @@ def validate_files(files: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def render_files(files: Sequence[str], output: str, directory: Path | None, namespace: str) -> int:
-    """Renders every job's children to stdout or into a folder, and returns the exit code."""
+def render_files(
+    files: Sequence[str], output: str, directory: Path | None, namespace: str, *, force: bool = False
+) -> int:
+    """Renders every job's children to stdout or into a folder, and returns the exit code.
+
+    Files with another content stay without `force`, and then nothing is written.
+    """
     settings = Settings(agent=AgentConfigMap(config_map_name(zipapp_bytes())))
     manifests: list[Manifest] = []
     wrong = False
@@ -50,18 +57,28 @@ def render_files(files: Sequence[str], output: str, directory: Path | None, name
         write(_text([manifest.body for manifest in manifests], output))
         return 1 if wrong else 0
     try:
-        _write(manifests, directory, output)
+        _write(manifests, directory, output, force=force)
+    except ClientError as error:
+        say(f"error: {error}", error=True)
+        return 1
     except OSError as error:
         say(f"{error.filename}: {error.strerror}; name a folder that can be written", error=True)
         return 1
     return 1 if wrong else 0
 
 
-def _write(manifests: Sequence[Manifest], directory: Path, output: str) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
+def _write(manifests: Sequence[Manifest], directory: Path, output: str, *, force: bool) -> None:
+    texts: dict[Path, bytes] = {}
     for manifest in manifests:
         path = directory / f"{manifest.name}.{manifest.kind.lower()}.{output}"
-        path.write_text(_text([manifest.body], output), encoding="utf-8")
+        if path in texts:
+            raise ClientError(f"two jobs have a child in {path}; render each into a folder of its own")
+        texts[path] = _text([manifest.body], output).encode()
+    for path, text in texts.items():
+        require_room(path, force=force or (path.is_file() and path.read_bytes() == text))
+    directory.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        write_file(path, text)
         say(f"wrote {path}", error=True)
 
 

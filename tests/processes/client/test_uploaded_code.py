@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -23,19 +22,25 @@ class Claim:
         self.pieces.mkdir()
 
     def bring(
-        self, *pieces: bytes, digest: str = "", named: str = "", limits: Callable[[], None] | None = None
+        self,
+        *pieces: bytes,
+        digest: str = "",
+        named: str = "",
+        job: str = "reviews",
+        limits: Callable[[], None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run the program as the pod does."""
         for number, piece in enumerate(pieces):
             (self.pieces / f"piece-{number}").write_bytes(piece)
         program = claims._PROGRAM.replace("/run/pieces", str(self.pieces))
         words = [str(self.folder), digest or sha256(b"".join(pieces)).hexdigest(), str(len(pieces))]
-        command = [sys.executable, "-I", "-c", program, *words, str(claims.KEPT_ARCHIVES), named]
+        command = [sys.executable, "-I", "-c", program, *words, str(claims.KEPT_ARCHIVES), named, job]
         return subprocess.run(command, capture_output=True, text=True, preexec_fn=limits, check=False)
 
     def has(self) -> list[bytes]:
-        """Return what the files of the folder hold, sorted."""
-        return sorted(path.read_bytes() for path in self.folder.iterdir())
+        """Return what the archives of the folder hold, sorted, where nothing half is beside them."""
+        assert not list(self.folder.glob("*.new")) and not list(self.folder.glob(".*.new"))
+        return sorted(path.read_bytes() for path in self.folder.glob("*.tar.gz"))
 
 
 @pytest.fixture
@@ -43,18 +48,10 @@ def claim(tmp_path: Path) -> Claim:
     return Claim(tmp_path)
 
 
-def age(claim: Claim) -> None:
-    """Make all archives older: a file system may have times of whole seconds."""
-    for path in claim.folder.iterdir():
-        changed = path.stat().st_mtime - 10
-        os.utime(path, (changed, changed))
-
-
 def test_the_last_two_archives_are_kept(claim: Claim) -> None:
     for archive in (b"one", b"two", b"three"):
         ended = claim.bring(archive[:2], archive[2:])
         assert (ended.returncode, ended.stderr) == (0, "")
-        age(claim)
     assert claim.has() == [b"three", b"two"]
 
 
@@ -62,13 +59,37 @@ def test_the_archive_that_the_job_names_is_kept_after_pushes_that_came_to_nothin
     named = sha256(b"one").hexdigest()
     for archive in (b"one", b"two", b"three"):
         assert claim.bring(archive, named=named).returncode == 0
-        age(claim)
     assert claim.has() == [b"one", b"three"]
+
+
+def test_what_others_keep_in_the_folder_stays(claim: Claim) -> None:
+    claim.folder.mkdir(parents=True)
+    by_hand = sha256(b"four").hexdigest()
+    others = {f"{by_hand}.tar.gz": b"four", "data.tar.gz": b"data", "half.tar.gz.new": b"half", "notes": b"mine"}
+    for name, content in others.items():
+        (claim.folder / name).write_bytes(content)
+    # Another job runs code that this one brought before.
+    claim.bring(b"one")
+    claim.bring(b"one", job="other")
+    for archive in (b"two", b"three", b"four", b"five", b"six"):
+        assert claim.bring(archive).returncode == 0
+    digests = [sha256(archive).hexdigest() for archive in (b"one", b"five", b"six")]
+    found = {path.name: path.read_bytes() for path in claim.folder.iterdir() if not path.name.startswith(".code-of-")}
+    assert found == others | dict(zip((f"{each}.tar.gz" for each in digests), (b"one", b"five", b"six"), strict=True))
+
+
+def test_a_damaged_list_is_said_in_a_sentence_and_removes_nothing(claim: Claim) -> None:
+    for archive in (b"one", b"two"):
+        claim.bring(archive)
+    (claim.folder / ".code-of-reviews.json").write_text("[")
+    ended = claim.bring(b"three")
+    assert ended.returncode == 1 and "a list of archives is damaged" in ended.stderr
+    assert {b"one", b"two"} <= set(claim.has())
 
 
 def test_what_an_upload_that_was_killed_has_left_is_removed(claim: Claim) -> None:
     claim.bring(b"one")
-    (claim.folder / f"{'0' * 64}.tar.gz.new").write_bytes(b"half")
+    (claim.folder / ".code-of-reviews.new").write_bytes(b"half")
     assert claim.bring(b"two").returncode == 0
     assert claim.has() == [b"one", b"two"]
 

@@ -39,7 +39,7 @@
 | `console` | `test_hostile_text` |
 | `convert` | `test_convert` |
 | `dashboard` | `test_open`, `cluster/test_dashboard_server` |
-| `demo` | `e2e/test_demo` |
+| `demo` | `test_demo`, `e2e/test_demo` |
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_program`, `test_completion` |
 | `durations` | `test_dtj_wait` |
@@ -68,6 +68,7 @@
 | `logs/selection` | `logs/test_selection` |
 | `logs/sources` | `test_following` |
 | `main` | `test_manifests`, `test_start` |
+| `new_files` | `test_init`, `test_manifests`, `history/test_exporting` |
 | `manifests` | `test_manifests` |
 | `other_kinds` | `test_manifests` |
 | `output` | `test_output` |

@@ -150,7 +150,7 @@ def test_what_was_brought_is_named_by_the_job_and_its_pod_and_pieces_are_gone(
     for piece in cluster.made[1:]:
         assert [owner["uid"] for owner in piece["metadata"]["ownerReferences"]] == [pod["metadata"]["uid"]]
     arguments = pod["spec"]["containers"][0]["command"][3:]
-    assert arguments == ["/run/claim/code/reviews", cluster.digest(), "2", "2", "0" * 64]
+    assert arguments == ["/run/claim/code/reviews", cluster.digest(), "2", "2", "0" * 64, "reviews"]
     assert cluster.left() == []
 
 

@@ -51,10 +51,26 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(runner: CliRunner, tmp_pa
     (tmp_path / "train.py").write_text("mine")
     result = runner.invoke(app, ["init", str(tmp_path)])
     assert (result.exit_code, (tmp_path / "train.py").read_text()) == (1, "mine")
-    assert result.stderr == f"error: {tmp_path}/train.py is there already; name another folder, or give --force\n"
+    assert result.stderr == f"error: {tmp_path}/train.py is there already; --force replaces it\n"
     assert not (tmp_path / "job.yaml").exists()
     assert runner.invoke(app, ["init", str(tmp_path), "--force"]).exit_code == 0
     assert (tmp_path / "train.py").read_text() != "mine"
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_nothing_is_written_through_a_link(runner: CliRunner, tmp_path: Path, options: list[str]) -> None:
+    valuable, folder = tmp_path / "valuable.py", tmp_path / "new"
+    folder.mkdir()
+    for target in (valuable, tmp_path / "missing"):
+        (folder / "train.py").unlink(missing_ok=True)
+        (folder / "train.py").symlink_to(target)
+        valuable.write_text("mine")
+        result = runner.invoke(app, ["init", str(folder), *options])
+        assert (result.exit_code, valuable.read_text()) == (1, "mine")
+        assert result.stderr == (
+            f"error: {folder}/train.py is a link to {target}; name another file, or remove the link\n"
+        )
+        assert not (folder / "job.yaml").exists() and not (tmp_path / "missing").exists()
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,31 @@ def write(folder: Path, text: str, name: str = "job.yaml") -> str:
     return str(path)
 
 
+def test_render_replaces_a_file_by_force_alone(runner: CliRunner, tmp_path: Path) -> None:
+    file, out = write(tmp_path, GOOD), tmp_path / "out"
+    arguments = ["render", file, "--directory", str(out)]
+    assert runner.invoke(app, arguments).exit_code == 0
+    rendered = {path: path.read_bytes() for path in out.iterdir()}
+    assert runner.invoke(app, arguments).exit_code == 0
+    mine = max(rendered)
+    mine.write_text("mine")
+    result = runner.invoke(app, arguments)
+    assert (result.exit_code, mine.read_text()) == (1, "mine")
+    assert result.stderr == f"error: {mine} is there already; --force replaces it\n"
+    assert runner.invoke(app, [*arguments, "--force"]).exit_code == 0
+    assert {path: path.read_bytes() for path in out.iterdir()} == rendered
+
+
+def test_render_never_writes_one_job_over_another(runner: CliRunner, tmp_path: Path) -> None:
+    files = [
+        write(tmp_path, GOOD),
+        write(tmp_path, GOOD.replace("{name: bert}", "{name: bert, namespace: b}"), "b.yaml"),
+    ]
+    result = runner.invoke(app, ["render", *files, "--directory", str(tmp_path / "out")])
+    assert result.exit_code == 1 and "two jobs have a child in" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_good_job_is_valid(runner: CliRunner, tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     result = runner.invoke(app, ["validate", path])

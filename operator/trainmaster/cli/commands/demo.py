@@ -23,7 +23,10 @@ def demo(
         typer.Option("--folder", help="Where logs, checkpoints and curves are kept.", autocompletion=complete_path),
     ] = Path(".trainmaster/demo"),
 ) -> None:
-    """Train a real model on a cluster on this machine, and watch it. Stops everything that it started."""
+    """Train a real model on a cluster on this machine, and watch it.
+
+    The demo stops everything that it started. The folder must be empty or an earlier demo's.
+    """
     from trainmaster.cli import demo as demonstration
 
     raise typer.Exit(demonstration.run(example, folder))

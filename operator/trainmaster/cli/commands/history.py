@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -183,9 +184,11 @@ def _require_possible(name: str | None, options: Mapping[str, Any], *, only_list
 def _export_format(file: str, format: str | None, *, force: bool) -> str:
     """Returns the format of an export, before anything is asked for it. Raises BadParameter, ClientError."""
     from trainmaster.cli.history import exporting
+    from trainmaster.cli.new_files import require_room
 
     found = exporting.format_of(file, format)
-    exporting.require_room(file, force=force)
+    if file != exporting.STDOUT:
+        require_room(Path(file), force=force)
     if found == "parquet":
         exporting.require_parquet()
     return found

@@ -22,7 +22,7 @@ def init(
     workers: Annotated[int, typer.Option("--workers", help="Number of pods.")] = 2,
     gpus: Annotated[int, typer.Option("--gpus", help="GPUs of each pod.")] = 0,
     image: Annotated[str, typer.Option("--image", help="Image with torch.")] = "ghcr.io/trainmaster/trainer:0.1.0",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
     """Write a commented job.yaml and train.py to begin with.
 

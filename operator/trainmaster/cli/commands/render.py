@@ -26,6 +26,7 @@ def render(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of jobs whose file names none.")
     ] = "default",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
     """Show what jobs become: Services, ConfigMaps, StatefulSets.
 
@@ -33,4 +34,4 @@ def render(
     """
     from trainmaster.cli.manifests import render_files
 
-    raise typer.Exit(render_files(files, output, directory, namespace))
+    raise typer.Exit(render_files(files, output, directory, namespace, force=force))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from trainmaster.cli.new_files import write_file
 from trainmaster.cli.terminal import write
 
 FORMATS = ("csv", "json", "parquet")
@@ -36,19 +35,6 @@ def format_of(file: str, given: str | None) -> str:
     return found
 
 
-def require_room(file: str, *, force: bool) -> None:
-    """Raises ClientError for a file that is there, where it isn't to be replaced, and for what is no file."""
-    from trainmaster.client import ClientError
-
-    target = Path(file)
-    if file == STDOUT or not target.exists():
-        return
-    if not target.is_file():
-        raise ClientError(f"{file} is there and is no file; name another")
-    if not force:
-        raise ClientError(f"{file} is there already; --force replaces it")
-
-
 def require_parquet() -> None:
     """Raises ClientError where Parquet can't be written."""
     from importlib.util import find_spec
@@ -67,16 +53,8 @@ def export(columns: Columns, file: str, format: str) -> None:
     if file == STDOUT:
         write(content.decode())
         return
-    # Of a link the file that it leads to is replaced.
-    target = Path(os.path.realpath(file))
-    beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            with beside.open("xb") as out:
-                out.write(content)
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_file(Path(file), content)
     except OSError as error:
         raise ClientError(f"{file} can't be written: {error.strerror or error}") from error
 

@@ -40,39 +40,59 @@ _WAITING = {
     "CreateContainerError": "its container can't be made",
 }
 
-# What stands behind `python3 -c`: the folder, the digest, the number of pieces, the archives to keep, and the digest
-# that the job names (or nothing). One upload runs at a time: what else is unfinished was left by one that was killed.
+# `python3 -c` runs this with the folder, the digest, the number of pieces, the archives to keep, the digest that the
+# job names (or nothing), and the job. Others' files may be in the folder: a list there names the archives that the job
+# has brought, the newest last, and whether it made each. It removes only these, and none that another job's list names.
 _PROGRAM = """
-import hashlib, os, sys
-folder, digest, pieces, kept, named = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+import hashlib, json, os, sys
+folder, digest, pieces, kept, named, job = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:]
 path = os.path.join(folder, digest + ".tar.gz")
+new = os.path.join(folder, ".code-of-" + job + ".new")
+listed = os.path.join(folder, ".code-of-" + job + ".json")
+def read(name):
+    try:
+        with open(name) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+def write(data, name):
+    with open(new, "wb") as file:
+        file.writelines(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, name)
 try:
     os.makedirs(folder, exist_ok=True)
     found = hashlib.sha256()
-    try:
-        with open(path + ".new", "wb") as file:
-            for piece in range(pieces):
-                with open("/run/pieces/piece-%d" % piece, "rb") as source:
-                    data = source.read()
-                found.update(data)
-                file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    def content():
+        for piece in range(pieces):
+            with open("/run/pieces/piece-%d" % piece, "rb") as source:
+                data = source.read()
+            found.update(data)
+            yield data
         if found.hexdigest() != digest:
             sys.exit("the pieces have the digest " + found.hexdigest())
-        os.replace(path + ".new", path)
-    finally:
+    brought = read(listed)
+    made = brought.pop(digest, not os.path.exists(path))
+    try:
+        write(content(), path)
+        brought[digest] = made
+        needed = set(sorted(brought, key=lambda each: (each == digest, each == named))[-kept:])
         for name in os.listdir(folder):
-            if name.endswith(".tar.gz.new"):
-                os.remove(os.path.join(folder, name))
-    os.utime(path)
-    archives = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".tar.gz")]
-    current = os.path.join(folder, named + ".tar.gz")
-    archives.sort(key=lambda each: (each == path, each == current, os.path.getmtime(each)))
-    for old in archives[:-kept]:
-        os.remove(old)
+            name = os.path.join(folder, name)
+            if os.path.basename(name).startswith(".code-of-") and name.endswith(".json") and name != listed:
+                needed.update(read(name))
+        for old in [each for each in brought if each not in needed]:
+            if brought.pop(old) and os.path.exists(os.path.join(folder, old + ".tar.gz")):
+                os.remove(os.path.join(folder, old + ".tar.gz"))
+        write([json.dumps(brought).encode()], listed)
+    finally:
+        if os.path.exists(new):
+            os.remove(new)
 except OSError as error:
     sys.exit("%s: %s" % (error.filename or folder, error.strerror))
+except (ValueError, AttributeError):
+    sys.exit("%s: a list of archives is damaged; remove the file .code-of-*.json that is no JSON" % folder)
 """
 
 
@@ -202,7 +222,7 @@ def _pod(
         for number in range(pieces)
     ]
     named = "" if beside is None else str(((beside.raw.get("spec") or {}).get("code") or {}).get("digest") or "")
-    arguments = [f"/run/claim/{claim['path']}", digest, str(pieces), str(KEPT_ARCHIVES), named]
+    arguments = [f"/run/claim/{claim['path']}", digest, str(pieces), str(KEPT_ARCHIVES), named, job]
     limits = {"cpu": "500m", "memory": "256Mi"}
     return {
         "apiVersion": "v1",
