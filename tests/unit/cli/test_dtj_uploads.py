@@ -329,7 +329,9 @@ def test_a_job_of_a_name_that_is_taken_brings_nothing_to_the_other_jobs_archives
     words = ("--name", "reviews", "--script", "train.py", "--code", str(folder), "--code-claim", "archives")
     result = run("submit", *words)
     assert (result.exit_code, cluster.made) == (1, [])
-    assert result.stderr == 'error: distributedtrainingjobs.trainmaster.dev "reviews" already exists\n'
+    code, _, error = result.stderr.partition("\n")
+    assert code == "code: 2 files, 800.5 KB"
+    assert error == 'error: distributedtrainingjobs.trainmaster.dev "reviews" already exists\n'
 
 
 def test_a_job_whose_code_was_not_brought_is_not_created(cluster: FakeCluster, folder: Path) -> None:
@@ -338,4 +340,4 @@ def test_a_job_whose_code_was_not_brought_is_not_created(cluster: FakeCluster, f
     words = ("--name", "reviews", "--script", "train.py", "--code", str(folder), "--code-claim", "archives")
     result = run("submit", *words)
     assert (result.exit_code, cluster.left(), f"{JOBS}/reviews" in cluster.objects) == (1, [], False)
-    assert re.match(f"error: pod {POD}, which brings .* has failed: The node was low", result.stderr)
+    assert re.search(f"\nerror: pod {POD}, which brings .* has failed: The node was low", result.stderr)

@@ -37,6 +37,7 @@
 | `code/archive` | `code/test_archive` |
 | `code/claims` | `unit/cli/test_dtj_uploads`, `processes/client/test_uploaded_code`, `cluster/test_code` |
 | `code/places` | `cluster/test_code` |
+| `code/secret_files` | `code/test_archive` |
 | `code/scripts` | `code/test_scripts` |
 | `code/submitting` | `cluster/test_code` |
 | `errors` | `test_jobs`, `test_transport` |

@@ -55,8 +55,8 @@ def push(
     jobs = connection.client()
     began = time.monotonic()
     archive = archive_folder(folder)
-    for each in archive.left_out:
-        say(f"left out: {each}", error=True)
+    if archive.left_out:
+        say(archive.left(), error=True)
     find_job(jobs, name)
     pushed = push_code(jobs, name, archive)
     files = "1 file" if len(archive.sizes) == 1 else f"{len(archive.sizes)} files"

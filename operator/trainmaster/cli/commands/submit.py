@@ -63,7 +63,8 @@ def submit(
 ) -> None:
     """Create a job from a manifest or from flags.
 
-    --code brings a folder's code without an image, apart from what .gitignore and .trainmasterignore leave out.
+    --code brings a folder's code without an image, apart from secrets and what .gitignore and .trainmasterignore
+    leave out; a line says what that is.
     """
     from trainmaster.cli.show import outcome
     from trainmaster.cli.submission import Flags, manifest_from_file, manifest_from_flags, require_valid, split_words
@@ -77,10 +78,10 @@ def submit(
     flags = Flags(name, image, workers, gpus, script, command)
     archive = None if code is None else archive_folder(code)
     manifest = manifest_from_file(file, flags) if file is not None else manifest_from_flags(flags, code, archive)
-    for each in archive.left_out if archive is not None else ():
-        say(f"left out: {each}", error=True)
     complete = manifest if archive is None else with_code(manifest, archive, code_claim)
     require_valid(complete)
+    if archive is not None:
+        say(f"code: {archive.summary()}", error=True)
     if dry_run:
         print_value(complete, output or "yaml")
         return

@@ -1,7 +1,7 @@
 """A folder becomes an archive that is the same bytes for the same files, whoever makes it and when.
 
-What `.gitignore` and `.trainmasterignore` leave out (each folder's own, as git reads them), caches and environments
-stay behind. A link out of the folder and what is no file stay behind too, and are named: a script may want them.
+Caches and environments stay behind. So do secrets, what `.gitignore` and `.trainmasterignore` leave out (each folder's
+own, as git reads them), links out of the folder and what is no file; these are named, because a script may want them.
 """
 
 from __future__ import annotations
@@ -12,25 +12,29 @@ import os
 import posixpath
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from trainmaster.client.code.secret_files import is_private_key, secret_files
 from trainmaster.client.errors import InvalidRequest
 from trainmaster.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_CODE_BYTES
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-IGNORE_FILES = (".gitignore", ".trainmasterignore")
+OWN_IGNORE_FILE = ".trainmasterignore"
+# Of one folder the later one counts.
+IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
 ALWAYS_LEFT_OUT = frozenset(
     {
         ".git",
         ".hg",
         ".svn",
         ".venv",
+        ".trainmaster",
         "__pycache__",
         "node_modules",
         ".ipynb_checkpoints",
@@ -40,29 +44,51 @@ ALWAYS_LEFT_OUT = frozenset(
         ".tox",
     }
 )
-# Files that a refusal names, the largest first.
+# Files that a sentence names: the largest ones, or those left out for one reason.
 NAMED_FILES = 5
+SECRET = "may hold secrets; to take one along, name it in .trainmasterignore, as !{path}"
 _KB = 1000
 _MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """LeftOut is a file, link or folder (its path ends with a slash) that isn't in an archive, and why."""
+
+    path: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Archive:
     """Archive is a tar file, compressed with gzip, and what is in it.
 
-    `sizes` has the bytes of each file by its path. `left_out` names what was found and isn't in it, apart from what
-    ignore files and caches leave out. `folder` is where the files are from; empty: no folder.
+    `sizes` has the bytes of each file by its path. `left_out` names what was found and isn't in it, apart from caches
+    and environments. `folder` is where the files are from; empty: no folder.
     """
 
     data: bytes
     digest: str
     sizes: Mapping[str, int]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     folder: str = field(default="", compare=False)
 
     def largest(self) -> str:
         """Returns the largest files with their sizes, for a sentence."""
         return _largest(self.sizes)
+
+    def summary(self) -> str:
+        """Returns one line: how many files and bytes, and what was left out for which reason."""
+        files = "1 file" if len(self.sizes) == 1 else f"{len(self.sizes)} files"
+        return "; ".join([f"{files}, {size_text(len(self.data))}", *([self.left()] if self.left_out else [])])
+
+    def left(self) -> str:
+        """Returns what was left out for which reason, for a line; empty: nothing."""
+        reasons: dict[str, list[str]] = {}
+        for each in self.left_out:
+            reasons.setdefault(each.reason, []).append(each.path)
+        some = [f"{_some(paths)} ({reason.format(path=paths[0])})" for reason, paths in reasons.items()]
+        return f"left out: {'; '.join(some)}" if some else ""
 
 
 def archive_folder(folder: str | Path) -> Archive:
@@ -73,9 +99,9 @@ def archive_folder(folder: str | Path) -> Archive:
         raise InvalidRequest(f"{folder} {what}: give the folder that the code is in, such as .")
     files: dict[str, bytes | str] = {}
     executables: set[str] = set()
-    left_out: list[str] = []
+    left_out: list[LeftOut] = []
     total = 0
-    for path, found in _walk(root, PurePosixPath(), (), left_out):
+    for path, found, is_named in _walk(root, PurePosixPath(), (), left_out):
         name = str(path)
         place = root / path
         if stat.S_ISLNK(found.st_mode):
@@ -89,9 +115,13 @@ def archive_folder(folder: str | Path) -> Archive:
                 f"and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
             )
         try:
-            files[name] = place.read_bytes()
+            content = place.read_bytes()
         except OSError as error:
             raise InvalidRequest(f"{place} can't be read: {error.strerror}; make it readable, or ignore it") from error
+        if is_private_key(content) and not is_named:
+            left_out.append(LeftOut(name, SECRET))
+            continue
+        files[name] = content
         if found.st_mode & stat.S_IXUSR:
             executables.add(name)
     if not any(isinstance(content, bytes) for content in files.values()):
@@ -112,10 +142,21 @@ def size_text(count: int) -> str:
     return f"{count / _KB:.1f} KB" if count < _MB - _KB / 20 else f"{count / _MB:.1f} MB"
 
 
+class _Ignore(NamedTuple):
+    """_Ignore is an ignore file: its folder, its name and its patterns."""
+
+    folder: PurePosixPath
+    name: str
+    patterns: GitIgnoreSpec
+
+
 def _walk(
-    root: Path, folder: PurePosixPath, ignores: tuple[tuple[PurePosixPath, GitIgnoreSpec], ...], left_out: list[str]
-) -> Iterator[tuple[PurePosixPath, os.stat_result]]:
-    """Yields files and links below a folder in the order of their names."""
+    root: Path, folder: PurePosixPath, ignores: tuple[_Ignore, ...], left_out: list[LeftOut]
+) -> Iterator[tuple[PurePosixPath, os.stat_result, bool]]:
+    """Yields files and links below a folder in the order of their names, and if `.trainmasterignore` names them."""
+    # Here, because no other command needs it.
+    from pathspec import GitIgnoreSpec
+
     try:
         entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
     except OSError as error:
@@ -125,39 +166,49 @@ def _walk(
     names = {entry.name for entry in entries}
     if "pyvenv.cfg" in names:
         return
-    lines = [line for name in IGNORE_FILES if name in names for line in _lines(root / folder / name)]
-    if lines:
-        # Here, because no other command needs it.
-        from pathspec import GitIgnoreSpec
-
-        ignores = (*ignores, (folder, GitIgnoreSpec.from_lines(lines)))
+    ignores += tuple(
+        _Ignore(folder, name, GitIgnoreSpec.from_lines(_lines(root / folder / name)))
+        for name in IGNORE_FILES
+        if name in names
+    )
     for entry in entries:
+        if entry.name in ALWAYS_LEFT_OUT:
+            continue
         path = folder / entry.name
         found = entry.stat(follow_symlinks=False)
         is_folder = stat.S_ISDIR(found.st_mode)
-        if entry.name in ALWAYS_LEFT_OUT or _is_ignored(path, ignores, is_folder=is_folder):
-            continue
+        shown = f"{path}/" if is_folder else str(path)
+        is_named, reason = _ignored(path, ignores, is_folder=is_folder)
         if not _is_portable(entry.name):
-            left_out.append(f"{path} (its name is no UTF-8)")
+            left_out.append(LeftOut(shown, "no name in UTF-8"))
+        elif reason is not None:
+            left_out.append(LeftOut(shown, reason))
         elif is_folder:
             yield from _walk(root, path, ignores, left_out)
         elif stat.S_ISLNK(found.st_mode) and not _stays_inside(path, str((root / path).readlink())):
-            left_out.append(f"{path} (a link out of the folder)")
+            left_out.append(LeftOut(shown, "a link out of the folder"))
         elif stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
-            yield path, found
+            yield path, found, is_named
         else:
-            left_out.append(f"{path} (not a file)")
+            left_out.append(LeftOut(shown, "not a file"))
 
 
-def _is_ignored(
-    path: PurePosixPath, ignores: tuple[tuple[PurePosixPath, GitIgnoreSpec], ...], *, is_folder: bool
-) -> bool:
-    """Returns whether ignore files leave a path out: the nearest one that says anything of it counts."""
-    for folder, spec in reversed(ignores):
-        decided = spec.check_file(f"{path.relative_to(folder)}{'/' if is_folder else ''}").include
-        if decided is not None:
-            return decided
-    return False
+def _ignored(path: PurePosixPath, ignores: tuple[_Ignore, ...], *, is_folder: bool) -> tuple[bool, str | None]:
+    """Returns whether `.trainmasterignore` names a path to be taken, and why it is left out; None: it isn't.
+
+    The nearest ignore file that has a pattern for the path decides.
+    """
+    slash = "/" if is_folder else ""
+    decisions = [
+        (ignore.name, ignore.patterns.check_file(f"{path.relative_to(ignore.folder)}{slash}").include)
+        for ignore in reversed(ignores)
+    ]
+    decided = [(name, include) for name, include in decisions if include is not None]
+    is_named = next((not include for name, include in decided if name == OWN_IGNORE_FILE), False)
+    if not is_named and secret_files().check_file(f"{path}{slash}").include:
+        return False, SECRET
+    name, include = next(iter(decided), ("", False))
+    return is_named, name if include else None
 
 
 def _lines(path: Path) -> list[str]:
@@ -182,7 +233,9 @@ def _stays_inside(path: PurePosixPath, target: str) -> bool:
     return end != ".." and not end.startswith("../")
 
 
-def _pack(files: Mapping[str, bytes | str], executables: set[str], left_out: tuple[str, ...], folder: str) -> Archive:
+def _pack(
+    files: Mapping[str, bytes | str], executables: set[str], left_out: tuple[LeftOut, ...], folder: str
+) -> Archive:
     """Returns the archive of files (bytes) and links (their targets)."""
     packed = io.BytesIO()
     # The name, time and owner of a file's making are no part of it.
@@ -208,6 +261,11 @@ def _pack(files: Mapping[str, bytes | str], executables: set[str], left_out: tup
 
 def _sizes(files: Mapping[str, bytes | str]) -> dict[str, int]:
     return {name: len(content) for name, content in files.items()}
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = len(paths) - NAMED_FILES
+    return ", ".join(paths[:NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _largest(sizes: Mapping[str, int]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.api.torchrun_words import FLAGS, VALUES, is_python, option_of
-from trainmaster.client.code.archive import Archive
+from trainmaster.client.code.archive import IGNORE_FILES, Archive, LeftOut
 from trainmaster.client.errors import InvalidRequest
 
 # https://docs.python.org/3/using/cmdline.html; behind -c and -m stands no script.
@@ -107,5 +107,5 @@ def _script_of_torchrun(words: Sequence[str]) -> str | None:
     return None
 
 
-def _is_named(script: str, left_out: Sequence[str]) -> bool:
-    return any(each.startswith(f"{script} (") for each in left_out)
+def _is_named(script: str, left_out: Sequence[LeftOut]) -> bool:
+    return any(each.path == script and each.reason not in IGNORE_FILES for each in left_out)

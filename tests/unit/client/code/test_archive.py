@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.client.code import archive as module
-from trainmaster.client.code.archive import Archive, archive_files, archive_folder, size_text
+from trainmaster.client.code.archive import SECRET, Archive, LeftOut, archive_files, archive_folder, size_text
 from trainmaster.client.errors import InvalidRequest
 
 
@@ -61,7 +61,56 @@ def test_ignore_files_count_as_git_reads_them(tmp_path: Path) -> None:
 
 def test_caches_and_environments_are_always_left_out(tmp_path: Path) -> None:
     write(tmp_path, "train.py", ".git/HEAD", "__pycache__/train.pyc", ".venv/x", "env/pyvenv.cfg", "env/lib/y.py")
-    assert set(members(archive_folder(tmp_path))) == {"train.py"}
+    write(tmp_path, ".trainmaster/local/kubeconfig")
+    archive = archive_folder(tmp_path)
+    assert (set(members(archive)), archive.left_out) == ({"train.py"}, ())
+
+
+SECRETS = (
+    ".env", ".env.production", "prod.env", ".envrc", "tls/server.key", "tls/server.pem", "store.p12", ".ssh/config",
+    ".ssh/known_hosts", "keys/id_rsa", "id_ed25519", ".aws/credentials", ".kube/config", "home/.kube/config",
+    "kubeconfig", ".netrc", ".git-credentials", ".npmrc", ".pypirc", ".docker/config.json", ".huggingface/token",
+    ".cache/huggingface/token", "kaggle.json", "credentials.json", "service-account-prod.json", "prod.tfvars",
+    ".bash_history", ".python_history", ".zsh_history", ".psql_history", ".config/gcloud/access_tokens.db",
+)  # fmt: skip
+
+
+def test_secrets_stay_behind_and_are_named(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", ".env.example", "id_rsa.pub", "monkey.py", "history.py", "tokens.json", *SECRETS)
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"
+    (tmp_path / "deploy").write_text(key)
+    (tmp_path / "about_keys.md").write_text(f"A key begins with\n{key}")
+    archive = archive_folder(tmp_path)
+    taken = {".env.example", "about_keys.md", "history.py", "id_rsa.pub", "monkey.py", "tokens.json", "train.py"}
+    assert set(members(archive)) == taken
+    assert {each.reason for each in archive.left_out} == {SECRET}
+    left = {each.path for each in archive.left_out}
+    assert "deploy" in left and all(any(name.startswith(each) for each in left) for name in SECRETS)
+    assert not any(b"PRIVATE" in name.encode() for name in left)
+    assert "may hold secrets; to take one along, name it in .trainmasterignore, as !.aws/)" in archive.summary()
+
+
+def test_a_secret_is_taken_where_a_trainmasterignore_names_it(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", ".env", "tls/public.pem", ".aws/config", "tls/server.key", "deploy")
+    (tmp_path / "deploy").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
+    # What git is told is no wish to show a secret to everybody who reads ConfigMaps.
+    (tmp_path / ".gitignore").write_text("!*\n!.env\n")
+    assert set(archive_folder(tmp_path).sizes) == {".gitignore", "train.py"}
+    (tmp_path / ".trainmasterignore").write_text("!tls/public.pem\n!.aws/\n!deploy\n")
+    taken = {".gitignore", ".trainmasterignore", "train.py", "tls/public.pem", ".aws/config", "deploy"}
+    assert set(archive_folder(tmp_path).sizes) == taken
+
+
+def test_one_line_says_what_is_taken_and_what_is_not(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", ".env", *(f"data/{name}.bin" for name in "abcdefg"), "data/prepare.py", "out/x")
+    (tmp_path / "data/.gitignore").write_text("*.bin\n")
+    (tmp_path / ".trainmasterignore").write_text("out/\n")
+    archive = archive_folder(tmp_path)
+    assert archive.summary() == (
+        f"4 files, {size_text(len(archive.data))}; left out: "
+        ".env (may hold secrets; to take one along, name it in .trainmasterignore, as !.env); "
+        "data/a.bin, data/b.bin, data/c.bin, data/d.bin, data/e.bin and 2 more (.gitignore); out/ (.trainmasterignore)"
+    )
 
 
 def test_links_stay_where_they_stay_inside(tmp_path: Path) -> None:
@@ -75,9 +124,9 @@ def test_links_stay_where_they_stay_inside(tmp_path: Path) -> None:
     assert set(members(archive)) == {"lib/model.py", "lib/up.py", "model.py"}
     assert members(archive)["model.py"].issym()
     assert archive.left_out == (
-        "absolute (a link out of the folder)",
-        "escape.py (a link out of the folder)",
-        "pipe (not a file)",
+        LeftOut("absolute", "a link out of the folder"),
+        LeftOut("escape.py", "a link out of the folder"),
+        LeftOut("pipe", "not a file"),
     )
 
 
