@@ -93,19 +93,13 @@ def operator() -> dict[str, Any]:
             panel(
                 "bargauge",
                 "What went wrong",
-                "Within the range shown: streams that were ended, watches that began anew, events for the webhook that "
-                "were dropped, objects that can't be read.",
+                "Within the range shown: streams that were ended, watches that began anew, objects that can't be read.",
                 [
                     instant(
                         f"sum by (fault) (increase(trainmaster_stream_faults_total{here}[$__range]))",
                         "stream: {{fault}}",
                     ),
                     instant(f"sum(increase(trainmaster_watch_restarts_total{here}[$__range]))", "watch"),
-                    instant(
-                        "sum by (outcome) (increase(trainmaster_webhook_events_total"
-                        '{namespace="$namespace", outcome!="delivered"}[$__range]))',
-                        "webhook: {{outcome}}",
-                    ),
                     instant(
                         f"sum by (kind) (increase(trainmaster_unreadable_objects_total{here}[$__range]))", "{{kind}}"
                     ),

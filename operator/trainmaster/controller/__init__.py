@@ -18,7 +18,5 @@ what was decided.
 | `keeping` | logs and evidence in ConfigMaps that outlive the pods |
 | `keys` | what assignments are signed with, and agents' Secrets |
 | `recording` | records of jobs and of their ranks' figures, sent to a history |
-| `webhook` | phases and failures, told to one address as CloudEvents |
-| `outgoing` | requests to addresses of the operator's own: the webhook, the history |
 | `observability` | metrics, probes, log formats |
 """

@@ -60,7 +60,6 @@ class Reconciler:
         kept_by_job: Sequence[KeptByJob],
         thread: LargeJobThread,
         want: Callable[[JobSpec | None], None] = lambda spec: None,
-        changed: Callable[[Job, JobStatus], None] = lambda job, status: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -74,8 +73,6 @@ class Reconciler:
         self._kept_by_job = tuple(kept_by_job)
         # Asked for each job: what its gang scheduler needs is watched from then on.
         self._want = want
-        # Given each job whose status was written: as it was, and the status.
-        self._changed = changed
         self._now = now
         self._thread = thread
         # Keys of large jobs that wait for `work_large`; the queue doesn't know yet that they are done.
@@ -179,7 +176,6 @@ class Reconciler:
         outcome = await self._executor.execute(key, snapshot, decision)
         if outcome.wrote_status:
             self._report_transition(job.uid, job.status, decision.status)
-            self._changed(job, decision.status)
         after = self._store.snapshot(key)
         self._streams.watch(key, stream_target(after, decision.status) if after is not None else None)
         lookup = await self._lookups.after_decision(key, after) if after is not None else None

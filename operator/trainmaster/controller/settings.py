@@ -49,22 +49,8 @@ def parse_image(reference: str | None) -> str | None:
     return reference or None
 
 
-def parse_webhook(url: str | None) -> str | None:
-    """Returns the address that events are sent to. Raises InvalidSetting."""
-    return _parse_address(url, "a webhook; use https://host/path", "--webhook-headers-file")
-
-
 def parse_history(url: str | None) -> str | None:
     """Returns the address that records are sent below. Raises InvalidSetting."""
-    what = "a history; use http://host:port"
-    if url and ("?" in url or "#" in url):
-        raise InvalidSetting(f"{url!r} is no address of {what}, without a query")
-    found = _parse_address(url, what, "--history-token-file")
-    return found and found.rstrip("/")
-
-
-def _parse_address(url: str | None, what: str, secrets: str) -> str | None:
-    """Returns an address; `secrets` is the option for those that it must not have. Raises InvalidSetting."""
     if not url:
         return None
     try:
@@ -72,11 +58,11 @@ def _parse_address(url: str | None, what: str, secrets: str) -> str | None:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidSetting(f"{url!r} is no address of {what}")
+    if not usable or not url.isascii() or not url.isprintable() or set(" ?#") & set(url):
+        raise InvalidSetting(f"{url!r} is no address of a history; use http://host:port, without a query")
     if parts.username is not None or parts.password is not None:
-        raise InvalidSetting(f"an address with a name or a password shows it to many; give {secrets}")
-    return url
+        raise InvalidSetting("an address with a name or a password shows it to many; give --history-token-file")
+    return url.rstrip("/")
 
 
 def parse_labels(given: list[str] | None) -> tuple[tuple[str, str], ...]:
@@ -189,20 +175,6 @@ class OperatorSettings:
         ),
     )
     # An operator's setting and no job's: the operator would send requests wherever a tenant says.
-    webhook_url: str | None = field(
-        default=None,
-        metadata=option(
-            "Address to which CloudEvents on phases and failures of jobs are sent, by POST; default: none is.",
-            parse=parse_webhook,
-        ),
-    )
-    webhook_headers_file: str | None = field(
-        default=None,
-        metadata=option(
-            "File with headers for the webhook, such as a token: one a line, 'Name: value'; read for each event."
-        ),
-    )
-    # The operator's too: `trainmaster history` has the records of all jobs.
     history_url: str | None = field(
         default=None,
         metadata=option(

@@ -6,14 +6,12 @@ it), `WatchedTypes` (`GangWatcher` adds to it, `Resync` reads it), `AgentsSecret
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainmaster.agent.build import zipapp_bytes
 from trainmaster.api.signing import SigningKeys
-from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS, NETWORK_POLICIES, STATEFUL_SETS, Cluster
 from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
@@ -43,8 +41,6 @@ from trainmaster.controller.watching.kopf_thread import WatchEvent
 from trainmaster.controller.watching.resync import Resync
 from trainmaster.controller.watching.watched import WATCHED, WatchedTypes
 from trainmaster.controller.watching.watcher import Watcher
-from trainmaster.controller.webhook.cloud_events import events_of
-from trainmaster.controller.webhook.delivery import Webhook
 from trainmaster.controller.workqueue import WorkQueue
 from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
@@ -75,7 +71,6 @@ class Parts:
     agents: AgentConfigMaps
     evidence: EvidenceKeeper
     stacks: StacksKeeper
-    webhook: Webhook | None
     recorder: Recorder | None
     reconciler: Reconciler
 
@@ -83,8 +78,9 @@ class Parts:
         """End what the parts do in the background."""
         for part in (self.evidence, self.stacks, self.streams, self.gangs, self.reach):
             await part.close()
-        # Each sends what waits, for a while.
-        await asyncio.gather(*(part.close() for part in (self.webhook, self.recorder) if part is not None))
+        if self.recorder is not None:
+            # It sends what waits, for a while.
+            await self.recorder.close()
         await self.large_job_thread.close()
 
 
@@ -162,15 +158,6 @@ def construct_parts(
         )
         for resources in ((JOBS,), tuple(resource for resource in watched if resource != JOBS))
     )
-    webhook = None
-    if settings.webhook_url is not None:
-        webhook = Webhook(settings.webhook_url, settings.webhook_headers_file, metrics.count_event)
-
-    def changed(job: Job, status: JobStatus) -> None:
-        if webhook is not None:
-            for event in events_of(job, job.status, status):
-                webhook.send(event)
-
     lookups = Lookups(cluster, store, LOOKUPS)
     reconciler = Reconciler(
         store,
@@ -184,7 +171,6 @@ def construct_parts(
         kept_by_job=(lookups, executor, logs, evidence, stacks),
         thread=thread,
         want=gangs.want,
-        changed=changed,
     )
     return Parts(
         store,
@@ -199,7 +185,6 @@ def construct_parts(
         agents,
         evidence,
         stacks,
-        webhook,
         recorder,
         reconciler,
     )

@@ -118,31 +118,6 @@ def test_the_operator_keeps_no_logs_where_the_chart_says_so(chart: Chart) -> Non
     assert "--no-keep-logs" in operator_arguments(chart, {"operator": {"keepLogs": False}})
 
 
-def test_a_webhook_has_its_headers_from_a_secret_that_may_come_later(chart: Chart) -> None:
-    assert not any("webhook" in text for text in operator_arguments(chart, {}))
-    secret = {"name": "hook", "key": "token"}
-    values = {"webhook": {"url": "https://hooks.example.com:8443/jobs", "headersSecret": secret}}
-    arguments = [text for text in operator_arguments(chart, values) if "webhook" in text]
-    assert arguments == [
-        "--webhook-url=https://hooks.example.com:8443/jobs",
-        "--webhook-headers-file=/etc/trainmaster/webhook/headers",
-    ]
-    pod = of_kind(render(chart, values), "Deployment")[0]["spec"]["template"]["spec"]
-    mounted = {"secretName": "hook", "optional": True, "items": [{"key": "token", "path": "headers"}]}
-    assert {"name": "webhook", "secret": mounted} in pod["volumes"]
-    assert {"name": "webhook", "mountPath": "/etc/trainmaster/webhook", "readOnly": True} in pod["containers"][0][
-        "volumeMounts"
-    ]
-    (policy,) = of_kind(render(chart, {**values, "networkPolicy": {"enabled": True}}), "NetworkPolicy")
-    assert {"ports": [{"protocol": "TCP", "port": 8443}]} in policy["spec"]["egress"]
-
-
-@pytest.mark.parametrize("url", ["hooks.example.com", "https://ada:secret@hooks.example.com/", "https://"])
-def test_an_address_that_is_no_webhook_s_is_refused(chart: Chart, url: str) -> None:
-    with pytest.raises(Exception, match="webhook"):
-        render(chart, {"webhook": {"url": url}})
-
-
 def test_pods_have_the_agent_from_an_image_volume_where_the_chart_says_so(chart: Chart) -> None:
     def option(**values: Any) -> list[str]:
         arguments = operator_arguments(chart, {"image": {"repository": "r/operator", "tag": "9"}, **values})

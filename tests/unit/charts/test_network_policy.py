@@ -19,7 +19,6 @@ INSTALLATIONS: dict[str, dict[str, Any]] = {
     "all-namespaces": {},
     "scraped": {"metrics": {"namespaces": ["monitoring"], "port": 9090}},
     "some-namespaces": {"namespaces": ["team-a", "team-b"]},
-    "webhook": {"webhook": {"url": "https://hooks.example.com/jobs"}},
     "proxy": {"operator": {"reach": "proxy"}},
     "known-api-server": {
         "networkPolicy": {

@@ -5,7 +5,7 @@
 | `app` | `test_app` |
 | `lease` | `test_lease` |
 | `reconciler` | `test_reconciler` |
-| `settings` | `unit/cli/test_settings_options` |
+| `settings` | `test_settings`, `unit/cli/test_settings_options` |
 | `wiring` | `test_app` |
 | `workqueue` | `test_workqueue` |
 | `apiserver/client` | `apiserver/test_pod_http`, `test_app` |
@@ -45,19 +45,17 @@
 | `observability/job_metrics` | `observability/test_metrics`, `cluster/test_monitoring` |
 | `observability/log_formats` | `observability/test_log_formats` |
 | `observability/metrics` | `observability/test_metrics` |
-| `outgoing/headers` | `outgoing/test_headers`, `processes/controller/webhook/test_delivery` |
-| `outgoing/posting` | `processes/controller/webhook/test_delivery`, `processes/controller/recording/test_sender` |
 | `recording/lines` | `recording/test_lines` |
 | `recording/outbox` | `recording/test_outbox` |
+| `recording/posting` | `processes/controller/recording/test_sender` |
 | `recording/recorder` | `recording/test_recorder`, `cluster/test_recording` |
 | `recording/sender` | `processes/controller/recording/test_sender` |
+| `recording/writer_token` | `recording/test_writer_token` |
 | `watching/gangs` | `watching/test_gangs` |
 | `watching/kopf_thread` | `test_app` |
 | `watching/resync` | `test_app` |
 | `watching/watched` | `test_app`, `watching/test_gangs` |
 | `watching/watcher` | `test_app` |
-| `webhook/cloud_events` | `webhook/test_cloud_events`, `cluster/test_webhook` |
-| `webhook/delivery` | `processes/controller/webhook/test_delivery` |
 | `writing/agent_config_maps` | `writing/test_agent_config_maps`, `cluster/test_agent_config_maps` |
 | `writing/children` | `writing/test_children` |
 | `writing/events` | `observability/test_log_formats`, `writing/test_executor` |

@@ -21,8 +21,7 @@ from trainmaster import __version__
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus, Phase
 from trainmaster.controller.leaders.stream import Fault
 from trainmaster.controller.observability.job_metrics import PerJob
-from trainmaster.controller.recording.outbox import Outcome as RecordOutcome
-from trainmaster.controller.webhook.delivery import Outcome
+from trainmaster.controller.recording.outbox import Outcome
 from trainmaster.reconciling.observed.snapshot import Job
 
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -79,12 +78,6 @@ class OperatorMetrics:
             ["fault"],
             registry=self.registry,
         )
-        self.webhook_events = Counter(
-            "trainmaster_webhook_events",
-            "Events for the webhook, by outcome: delivered, or dropped as the queue was full, by the answer, by age.",
-            ["outcome"],
-            registry=self.registry,
-        )
         self.history_records = Counter(
             "trainmaster_records",
             "Records for the history, by outcome: sent, dropped as too much waited, refused by the history.",
@@ -109,9 +102,7 @@ class OperatorMetrics:
         for fault in get_args(Fault):
             self.stream_faults.labels(fault=fault)
         for outcome in get_args(Outcome):
-            self.webhook_events.labels(outcome=outcome)
-        for record_outcome in get_args(RecordOutcome):
-            self.history_records.labels(outcome=record_outcome)
+            self.history_records.labels(outcome=outcome)
         for phase in TERMINAL_PHASES:
             self.finished.labels(phase=phase)
         ProcessCollector(registry=self.registry)
@@ -124,11 +115,7 @@ class OperatorMetrics:
         """Count a write to the API server that succeeded."""
         self.writes.labels(verb=verb, kind=kind).inc()
 
-    def count_event(self, outcome: Outcome) -> None:
-        """Count what became of an event for the webhook."""
-        self.webhook_events.labels(outcome=outcome).inc()
-
-    def count_records(self, outcome: RecordOutcome, records: int) -> None:
+    def count_records(self, outcome: Outcome, records: int) -> None:
         """Count what became of records for the history."""
         self.history_records.labels(outcome=outcome).inc(records)
 

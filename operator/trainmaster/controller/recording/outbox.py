@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainmaster.controller.outgoing.posting import Complaints
 from trainmaster.controller.recording.lines import MAX_LINE
+from trainmaster.controller.recording.posting import Complaints
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from trainmaster.controller.apiserver.errors import ClusterError
 from trainmaster.controller.cache.large_jobs import LargeJobThread
 from trainmaster.controller.cache.records import JobKey, ProgressView, Versioned, is_newer
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.outgoing.posting import Complaints
 from trainmaster.controller.recording.lines import facts_of, job_line, line_of, reports_of, sample_line
 from trainmaster.controller.recording.outbox import MAX_BYTES, Entry, Outbox
+from trainmaster.controller.recording.posting import Complaints
 from trainmaster.controller.recording.sender import Sender
 from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.wire.values import mapping, text

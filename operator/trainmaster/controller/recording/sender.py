@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import aiohttp
 
 from trainmaster.api.evidence import clean
-from trainmaster.controller.outgoing.headers import UnusableFile, read_token
-from trainmaster.controller.outgoing.posting import LONGEST_RETRY, Answer, Complaints, open_session, pause, post
 from trainmaster.controller.recording.lines import MAX_LINE
 from trainmaster.controller.recording.outbox import Entry, Outbox, Outcome
+from trainmaster.controller.recording.posting import LONGEST_RETRY, Answer, Complaints, open_session, pause, post
+from trainmaster.controller.recording.writer_token import UnusableFile, read_token
 from trainmaster.wire.values import loads, mapping
 
 logger = logging.getLogger(__name__)

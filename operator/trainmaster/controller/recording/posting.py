@@ -1,4 +1,4 @@
-"""A request is posted to an address of the operator's own, and what comes of it is one value: nothing is raised.
+"""A request is posted to the history, and what comes of it is one value: nothing is raised.
 
 A redirect isn't followed, cookies aren't kept, and of an answer no more is read than was asked for: whatever listens
 there may be anything.
