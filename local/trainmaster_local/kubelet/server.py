@@ -121,10 +121,11 @@ class NodeServer:
             # Go's reverse proxy keeps a length that is known; chunks only stand for one that isn't.
             headers.append(("Content-Length", str(request.content_length)))
         if self._session is None:
-            # No limits: a stream may last for days, and silence is the agents' business.
+            # No limits: a stream may last for days, and silence is the agents' business. Connections are pooled for all
+            # callers, as in kube-apiserver (apimachinery, util/net/http.go: 90 s).
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
-                connector=aiohttp.TCPConnector(limit=0, force_close=True),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=90),
                 auto_decompress=False,
             )
         body = request.content if request.can_read_body else None

@@ -26,6 +26,8 @@ MAX_QUOTED = 60
 # What an API server answers for a path of which it serves nothing; a proxy has words of its own.
 NO_SUCH_PATH = b"404 page not found"
 _JOB = re.compile(rf"/apis/{re.escape(GROUP)}/[^/]+/namespaces/(?P<namespace>[^/]+)/{PLURAL}/(?P<name>[^/]+)")
+# The API server passes on what a pod answers.
+_POD_PROXY = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<pod>[^/:]+)[^/]*/proxy/")
 # After a field that is missing or of a wrong type, the rules in CEL are skipped, and that is a cause of its own.
 _UNCHECKED_RULES = (
     r"<nil>: Invalid value: (?:null|\"null\"|\"\"): some validation rules were not checked because the object was "
@@ -70,6 +72,8 @@ class Reader:
             found = None
         is_status = isinstance(found, dict) and found.get("kind") == "Status"
         message = _message(found, status) if is_status else ""
+        if not is_status and (proxied := _POD_PROXY.match(path)):
+            return InvalidRequest(f"Pod {proxied['pod']} answers {self.description(answer)}.")
         if status == 401:
             return NotKnown(
                 f"The cluster at {self.address} doesn't know you (401 Unauthorized): the kubeconfig's token or "

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import urllib3
 
 from tests.signer import TOKEN, environment
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.network import http, server, unauthenticated
-from trainmaster.agent.network.events import Closed, MetricsRequested, Pushed, Readable, StateRequested
+from trainmaster.agent.network.connection import Connection
+from trainmaster.agent.network.events import Closed, MetricsRequested, Pushed, Readable, StateRequested, Upgraded
 from trainmaster.agent.network.server import Server
 from trainmaster.agent.network.unauthenticated import Unauthenticated, group_of
 from trainmaster.agent.settings import read_settings
@@ -58,8 +60,12 @@ def addresses(count: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("sources", "held"),
-    [(["127.77.0.1"] * 400, unauthenticated.MAX_OF_ADDRESS), (addresses(400), unauthenticated.MAX_UNAUTHENTICATED)],
-    ids=["one-address", "many-addresses"],
+    [
+        (["127.77.0.1"] * 400, unauthenticated.MAX_OF_ADDRESS),
+        (["127.0.0.1"] * 400, unauthenticated.MAX_OF_ADDRESS),
+        (addresses(400), unauthenticated.MAX_UNAUTHENTICATED),
+    ],
+    ids=["one-address", "the-address-of-the-kubelet-and-the-operator", "many-addresses"],
 )
 def test_a_peer_that_holds_connections_keeps_nobody_out(job: Job, sources: list[str], held: int) -> None:
     agent = job.agent(0).start("sleep", "300")
@@ -110,7 +116,8 @@ class Port:
     def __init__(self) -> None:
         self.loop = Loop()
         self.address = ("127.0.0.1", free_port("127.0.0.1"))
-        self.metrics_made = 0
+        self.metrics_made = self.states_asked = 0
+        self.upgraded: list[Connection] = []
         environ = {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_IP": self.address[0]}
         settings = read_settings({**environ, "TRAINMASTER_AGENT_PORT": str(self.address[1])})
         self.authority = Authority(settings)
@@ -132,7 +139,10 @@ class Port:
                 self.metrics_made += 1
                 self.server.show_metrics("x 1\n")
             elif isinstance(event, StateRequested):
+                self.states_asked += 1
                 self.server.answer(event.peer, http.response(200, "{}"))
+            elif isinstance(event, Upgraded):
+                self.upgraded.append(event.connection)
             elif isinstance(event, Pushed):
                 with pytest.raises(ProtocolError):
                     self.authority.read(event.data)
@@ -199,7 +209,7 @@ def test_what_unauthenticated_send_is_kept_to_a_bound(port: Port) -> None:
         port.connect(half)
     for _ in range(100):
         port.turn(0.0)
-    kept = [len(exchange._requests) for exchange in port.server._unauthenticated.all()]
+    kept = [len(exchange._request) for exchange in port.server._unauthenticated.all()]
     assert len(kept) == unauthenticated.MAX_OF_ADDRESS
     assert max(kept) <= http.MAX_HEAD_BYTES + server.UNAUTHENTICATED_READ_BYTES
 
@@ -263,15 +273,60 @@ def test_metrics_are_made_once_for_all_who_ask_within_a_second(port: Port, monke
     assert port.metrics_made == 1
 
 
-def test_with_the_token_a_connection_is_kept_and_few_of_them(port: Port) -> None:
-    socks = [port.connect(STATE) for _ in range(server.MAX_KNOWN + 3)]
+@pytest.mark.parametrize("first", ["/v1/state", "/healthz", "/metrics", "/nothing"])
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_the_token_counts_for_one_request(port: Port, first: str, pipelined: bool) -> None:
+    """kube-apiserver pools its connections to a pod, so the next request may be somebody else's."""
+    with_token = STATE.replace(b"/v1/state", first.encode())
+    without = b"GET /v1/state HTTP/1.1\r\n\r\nGET /v1/stream HTTP/1.1\r\n\r\n"
+    sock = port.connect(with_token + without if pipelined else with_token)
+    answer = port.answer(sock)
+    assert answer.count(b"HTTP/1.1 ") == 1 and b"\r\nConnection: close\r\n" in answer
+    if not pipelined:
+        with contextlib.suppress(OSError):
+            sock.sendall(without)
+            assert sock.recv(1_000) == b""
+    assert port.states_asked == (first == "/v1/state")
+
+
+def test_connections_that_an_api_server_pools_let_nobody_else_in(job: Job) -> None:
+    agent = job.agent(0).start("sleep", "300")
+    agent.until_healthy()
+    with urllib3.HTTPConnectionPool(agent.address, job.agent_port, maxsize=1, block=True, retries=False) as pool:
+        for _ in range(3):
+            assert pool.request("GET", "/v1/state", headers={"Trainmaster-Token": TOKEN}).status == 200
+            assert [pool.request("GET", path).status for path in ("/v1/state", "/v1/stream")] == [401, 401]
+            assert pool.request("GET", "/metrics").status == 200
+
+
+def test_a_stream_answers_no_other_request(port: Port) -> None:
+    stream = STATE.replace(b"/v1/state", b"/v1/stream")
+    sock = port.connect(stream + b"GET /v1/state HTTP/1.1\r\n\r\n")
+    port.turn(1.0)
+    port.turn(0.0)
+    sock.sendall(b"GET /v1/state HTTP/1.1\r\n\r\n")
+    for _ in range(5):
+        port.turn(0.01)
+    assert sock.recv(10_000) == http.STREAM_HEAD and b"Connection: close" in http.STREAM_HEAD
+    assert len(port.upgraded) == 1 and port.states_asked == 0
+
+
+def test_anybody_reads_the_metrics_whoever_asked_before(port: Port) -> None:
+    """The API server passes on what anybody asks for, so the token may come with it or not."""
+    for head in (b"", b"Trainmaster-Token: " + TOKEN.encode() + b"\r\n"):
+        port.answer(port.connect(STATE))
+        answer = port.answer(port.connect(b"GET /metrics HTTP/1.1\r\n" + head + b"\r\n"))
+        assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"x 1\n")
+
+
+def test_few_requests_with_the_token_are_waited_for(port: Port) -> None:
+    half = f"POST /v1/ack HTTP/1.1\r\nTrainmaster-Token: {TOKEN}\r\nContent-Length: 9\r\n\r\n".encode()
+    socks = [port.connect(half) for _ in range(server.MAX_KNOWN + 3)]
     for _ in range(100):
         port.turn(0.0)
     assert len(port.server._known) == server.MAX_KNOWN and len(port.server._unauthenticated) == 0
-    socks[-1].recv(1_000)
-    socks[-1].sendall(STATE)
-    port.turn(1.0)
-    assert socks[-1].recv(1_000).startswith(b"HTTP/1.1 200 OK")
+    socks[-1].sendall(b'{"seq":1}')
+    assert port.answer(socks[-1]).startswith(b"HTTP/1.1 204 ")
 
 
 @pytest.mark.parametrize("path", ["/v1/assignment", "/v1/ack", "/v1/collect"])

@@ -212,6 +212,16 @@ def test_what_an_api_server_says_of_a_job_is_said_without_what_nobody_needs(
     assert str(caught.value) == sentence
 
 
+@pytest.mark.parametrize("status", [401, 404, 500])
+def test_what_a_pod_answers_through_the_proxy_is_not_taken_for_the_api_servers(tmp_path: Path, status: int) -> None:
+    path = "/api/v1/namespaces/default/pods/reviews-0:8472/proxy/metrics"
+    with serving(Answer(status, "text/plain", b"no such path\n")) as url:
+        transport = HttpTransport(find_server(kubeconfig(tmp_path, url)))
+        with pytest.raises(InvalidRequest) as caught:
+            transport.beginning(path, limit=1_000, seconds=3.0)
+    assert str(caught.value) == f"Pod reviews-0 answers HTTP {status}, text/plain 'no such path'."
+
+
 @pytest.mark.parametrize("value", [object(), float("nan")])
 def test_what_cant_be_json_is_said_before_anything_is_sent(tmp_path: Path, value: object) -> None:
     manifest = {"metadata": {"name": "reviews"}, "spec": {"workers": value}}

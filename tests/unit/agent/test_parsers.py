@@ -66,12 +66,12 @@ def test_a_line_without_an_end_is_given_up() -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=60))
 def test_any_bytes_are_a_request_or_refused(pieces: list[bytes]) -> None:
-    requests = http.Requests()
+    request = http.Request()
     try:
         for piece in pieces:
-            requests.feed(piece)
-            if requests.head() is not None:
-                requests.body()
+            request.feed(piece)
+            if request.head() is not None:
+                request.body()
     except http.BadRequest as refused:
         assert refused.status in http.REASONS
 
@@ -91,22 +91,19 @@ def test_any_bytes_are_a_request_or_refused(pieces: list[bytes]) -> None:
     ],
 )
 def test_a_request_out_of_bounds_is_answered_with_its_status(text: str, status: int) -> None:
-    requests = http.Requests()
-    requests.feed(text.encode("latin-1"))
+    request = http.Request()
+    request.feed(text.encode("latin-1"))
     with pytest.raises(http.BadRequest) as refused:
-        requests.head()
+        request.head()
     assert refused.value.status == status
 
 
-def test_requests_in_one_piece_are_taken_one_after_the_other() -> None:
-    requests = http.Requests()
-    requests.feed(b"POST /a?x=1 HTTP/1.1\r\nContent-Length: 2\r\n\r\nhiGET /b HTTP/1.0\r\n\r\nrest")
-    first = requests.head()
-    assert first is not None and (first.method, first.path, first.keep_alive) == ("POST", "/a", True)
-    assert requests.body() == b"hi"
-    second = requests.head()
-    assert second is not None and (second.path, second.keep_alive, requests.body()) == ("/b", False, b"")
-    assert requests.rest() == b"rest"
+def test_what_follows_a_request_is_no_part_of_it() -> None:
+    request = http.Request()
+    request.feed(b"POST /a?x=1 HTTP/1.1\r\nContent-Length: 2\r\n\r\nhiGET /b HTTP/1.1\r\n\r\n")
+    head = request.head()
+    assert head is not None and (head.method, head.path, request.body()) == ("POST", "/a", b"hi")
+    assert request.rest() == b"GET /b HTTP/1.1\r\n\r\n"
 
 
 def test_a_request_is_read_however_it_is_cut_and_its_head_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,21 +117,21 @@ def test_a_request_is_read_however_it_is_cut_and_its_head_is_parsed_once(monkeyp
     monkeypatch.setattr(http, "parse_head", recorded)
     text = b"POST /v1/ack HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
     for cut in range(1, len(text)):
-        requests = http.Requests()
-        requests.feed(text[:cut])
-        assert requests.head() is None
-        requests.feed(text[cut:])
+        request = http.Request()
+        request.feed(text[:cut])
+        assert request.head() is None
+        request.feed(text[cut:])
         for byte in b'{"seq":1}':
-            assert requests.head() is not None and requests.body() is None
-            requests.feed(bytes([byte]))
-        assert requests.body() == b'{"seq":1}'
+            assert request.head() is not None and request.body() is None
+            request.feed(bytes([byte]))
+        assert request.body() == b'{"seq":1}'
     assert parsed == [text[:-4]] * (len(text) - 1)
 
 
 def test_who_sends_a_head_byte_by_byte_is_given_up_after_some_pieces() -> None:
-    requests = http.Requests()
+    request = http.Request()
     with pytest.raises(http.BadRequest) as refused:
         for byte in b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 1_000:
-            requests.feed(bytes([byte]))
-            requests.head()
-    assert refused.value.status == 408 and len(requests) == http.MAX_HEAD_PIECES
+            request.feed(bytes([byte]))
+            request.head()
+    assert refused.value.status == 408 and len(request) == http.MAX_HEAD_PIECES

@@ -1,4 +1,8 @@
-"""The agents' port needs this much of HTTP/1.1 (RFC 9112): bounded requests with a Content-Length, plain responses."""
+"""The agents' port needs this much of HTTP/1.1 (RFC 9112): bounded requests with a Content-Length, plain responses.
+
+A connection carries one request. kube-apiserver pools its connections to a pod for all users of `pods/proxy`, so a
+token that counted for a connection would let the next user in.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +49,11 @@ class Head(Value):
     headers: dict[str, str]
     length: int
     """Bytes of the body."""
-    keep_alive: bool
 
 
-class Requests:
-    """Requests are in the bytes of one connection, one after the other. A head is parsed once, and before its body is
-    there: who sends it decides whether the body is waited for."""
+class Request:
+    """Request is read from the first bytes of a connection. Its head is parsed once, and before its body is there: who
+    sends it decides whether the body is waited for."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -78,7 +81,7 @@ class Requests:
         self._pieces += 1
 
     def head(self) -> Optional[Head]:
-        """Returns the head of the first request, None while it isn't complete. Raises BadRequest."""
+        """Returns the head, None while it isn't complete. Raises BadRequest."""
         if self._head is None:
             # Only what is new is searched, and three bytes before it that may begin the end.
             end = self._buffer.find(HEAD_END, max(0, self._searched - len(HEAD_END) + 1))
@@ -94,18 +97,13 @@ class Requests:
         return self._head
 
     def body(self) -> Optional[bytes]:
-        """Returns the body of the first request, None while it isn't complete. The next request is then first."""
+        """Returns the body, None while it isn't complete."""
         length = 0 if self._head is None else self._head.length
-        if len(self._buffer) < length:
-            return None
-        data = bytes(self._buffer[:length])
-        del self._buffer[:length]
-        self._head, self._searched, self._pieces = None, 0, 1
-        return data
+        return bytes(self._buffer[:length]) if len(self._buffer) >= length else None
 
     def rest(self) -> bytes:
-        """Returns what follows the last request that was returned."""
-        return bytes(self._buffer)
+        """Returns what follows the request."""
+        return bytes(self._buffer[0 if self._head is None else self._head.length :])
 
 
 def parse_head(data: bytes) -> Head:
@@ -127,21 +125,15 @@ def parse_head(data: bytes) -> Head:
         raise BadRequest(400, "Content-Length is not a whole number")
     if len(length) > 9 or int(length) > MAX_ASSIGNMENT_BYTES:
         raise BadRequest(413, f"the body is longer than {MAX_ASSIGNMENT_BYTES} bytes")
-    connection = headers.get("connection", "").lower()
-    keep_alive = connection != "close" if parts[2] == "HTTP/1.1" else connection == "keep-alive"
-    return Head(parts[0], parts[1].partition("?")[0], headers, int(length), keep_alive)
+    return Head(parts[0], parts[1].partition("?")[0], headers, int(length))
 
 
-def response(
-    status: int, body: str = "", content_type: str = "text/plain; charset=utf-8", *, last: bool = False
-) -> bytes:
-    """Returns a whole response; `last` says that the connection ends with it."""
+def response(status: int, body: str = "", content_type: str = "text/plain; charset=utf-8") -> bytes:
+    """Returns a whole response, with which the connection ends."""
     data = body.encode()
-    lines = [f"HTTP/1.1 {status} {REASONS[status]}"]
+    lines = [f"HTTP/1.1 {status} {REASONS[status]}", "Connection: close"]
     if status != 204:
         lines += [f"Content-Type: {content_type}", f"Content-Length: {len(data)}"]
-    if last:
-        lines.append("Connection: close")
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
@@ -152,7 +144,7 @@ def chunk(data: bytes) -> bytes:
 
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n"
-    b"Cache-Control: no-store\r\n\r\n"
+    b"Cache-Control: no-store\r\nConnection: close\r\n\r\n"
 )
 UPGRADE_PROTOCOL = "trainmaster/1"
 UPGRADED = f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: {UPGRADE_PROTOCOL}\r\nConnection: Upgrade\r\n\r\n".encode()

@@ -26,7 +26,7 @@ from trainmaster.agent.network.http import (
     UPGRADED,
     BadRequest,
     Head,
-    Requests,
+    Request,
     response,
 )
 from trainmaster.agent.network.unauthenticated import Unauthenticated, group_of, room_for_unauthenticated
@@ -37,7 +37,7 @@ from trainmaster.wire.signing import job_token
 from trainmaster.wire.values import loads, mapping, whole
 
 REQUEST_SECONDS = 10.0
-"""A request that isn't complete by then is given up, and so is a connection that stays idle between two."""
+"""A connection whose request isn't complete and answered by then is given up."""
 SWEEP_SECONDS = 1.0
 ACCEPTS_AT_ONCE = 8
 """Then the loop sees to everything else. Fewer than unauthenticated.MAX_OF_ADDRESS, so that a connection that has just
@@ -46,7 +46,7 @@ SHORT_SECONDS = 0.1
 """Where descriptors are short and nobody can be closed for it, nobody is let in for so long."""
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 MAX_KNOWN = 32
-"""Connections that have shown the token and are neither a stream nor a follower's; the oldest gives way."""
+"""Connections whose request has the token, and that are neither a stream nor a follower's; the oldest gives way."""
 MAX_ANSWER_BYTES = 1_048_576
 """What one of them may leave unread."""
 UNAUTHENTICATED_READ_BYTES = 8_192
@@ -135,11 +135,11 @@ class Server:
 
     def show_metrics(self, text: str) -> None:
         """Answer all who wait for the metrics, and who asks for them within METRICS_SECONDS."""
-        self._metrics = response(200, text, METRICS_TYPE, last=True)
+        self._metrics = response(200, text, METRICS_TYPE)
         self._metrics_until = time.monotonic() + METRICS_SECONDS
         awaited, self._metrics_awaited = self._metrics_awaited, []
         for exchange in awaited:
-            exchange.finish(self._metrics)
+            exchange.answer(self._metrics)
 
     def metrics_for(self, exchange: Exchange) -> Optional[bytes]:
         """Returns the response, at most METRICS_SECONDS old; None where the connection gets it a moment later."""
@@ -161,7 +161,7 @@ class Server:
         return bool(self._token) and hmac.compare_digest(self._token.encode(), given.encode("latin-1"))
 
     def became_known(self, exchange: Exchange) -> None:
-        """A connection has shown the token."""
+        """A connection's request has the token."""
         self._unauthenticated.discard(exchange.address, exchange)
         while len(self._known) >= MAX_KNOWN:
             next(iter(self._known)).close()
@@ -225,16 +225,15 @@ class Server:
 
 
 class Exchange:
-    """Exchange is the requests of one connection: one where the token isn't shown, else one after the other."""
+    """Exchange is a connection and the one request that it carries."""
 
     def __init__(self, server: Server, connection: Connection, address: str) -> None:
         self._server = server
-        self._requests = Requests()
+        self._request = Request()
         self._is_known = False
-        self._answered = False
-        self._last = False
-        """Whether the connection ends with the answer to the present request."""
-        self._awaits_metrics = False
+        self._is_taken = False
+        """Whether the request is whole, or needn't be: nothing more of it is of use."""
+        self._is_answered = False
         self._leaves = False
         """Whether it has to go as soon as it has the answer that it waits for."""
         self.connection = connection
@@ -244,7 +243,7 @@ class Exchange:
     def read(self) -> None:
         """Read what has arrived."""
         data = self.connection.read()
-        if data is not None:
+        if data is not None and not self._is_taken:
             self._receive(data)
 
     def make_room(self) -> None:
@@ -252,7 +251,7 @@ class Exchange:
         self.read()
         if self._is_known:
             return
-        if self._awaits_metrics:
+        if self._is_taken and not self._is_answered:
             self._leaves = True
             self._server.forget(self)
         else:
@@ -265,52 +264,44 @@ class Exchange:
 
     def too_slow(self) -> None:
         """The time is over."""
-        if self._requests.begun and not self._answered:
-            self.finish(response(408, "the request did not come in time\n", last=True))
+        if self._request.begun and not self._is_taken:
+            self.answer(response(408, "the request did not come in time\n"))
         self.close()
 
     def answer(self, answer: bytes) -> None:
-        """Send the answer to the present request."""
-        if self._last:
-            self.finish(answer)
-        else:
-            self.connection.send(answer)
-            self.deadline = time.monotonic() + REQUEST_SECONDS
-
-    def finish(self, answer: bytes) -> None:
-        """Send the connection's last answer."""
-        self._answered = True
+        """Send the answer, with which the connection ends."""
+        self._is_taken = self._is_answered = True
         self.connection.send(answer)
         if self._leaves:
             self.close()
         else:
-            self.connection.finish(self._requests.missing)
+            self.connection.finish(self._request.missing)
 
     def _receive(self, data: bytes) -> None:
-        self._requests.feed(data)
+        self._request.feed(data)
         try:
-            head = self._requests.head()
+            head = self._request.head()
             if head is None:
                 return
             if not self._is_known:
                 if head.path in OPEN_PATHS or not self._server.is_authorized(head):
                     # Whatever else comes, a body too, isn't waited for.
+                    self._is_taken = True
                     answer = self._answer_unauthenticated(head)
                     if answer is not None:
-                        self.finish(answer)
+                        self.answer(answer)
                     return
                 self._is_known = True
                 self.connection.read_bytes = READ_BYTES
                 self.connection.most_pending = MAX_ANSWER_BYTES
                 self._server.became_known(self)
-            body = self._requests.body()
+            body = self._request.body()
             if body is None or self._upgraded(head):
                 return
-            # Nobody sends a second request before the first is answered, except to keep this loop busy.
-            self._last = not head.keep_alive or self._requests.begun
+            self._is_taken = True
             self._serve(head, body)
         except BadRequest as error:
-            self.finish(response(error.status, f"{error}\n", last=True))
+            self.answer(response(error.status, f"{error}\n"))
 
     def _upgraded(self, head: Head) -> bool:
         """Returns whether the connection belongs to the leader from now on."""
@@ -320,7 +311,7 @@ class Exchange:
             if head.headers.get("upgrade", "").lower() != UPGRADE_PROTOCOL:
                 raise BadRequest(400, f"/v1/join needs the header Upgrade: {UPGRADE_PROTOCOL}")
             self.connection.send(UPGRADED)
-            self._server.put(Upgraded(self.connection, True, self._requests.rest()))
+            self._server.put(Upgraded(self.connection, True, self._request.rest()))
         else:
             self.connection.send(STREAM_HEAD)
             self._server.put(Upgraded(self.connection, False))
@@ -329,15 +320,12 @@ class Exchange:
 
     def _answer_unauthenticated(self, head: Head) -> Optional[bytes]:
         if head.path not in OPEN_PATHS:
-            return response(401, "the header Trainmaster-Token is missing or wrong\n", last=True)
+            return response(401, "the header Trainmaster-Token is missing or wrong\n")
         if head.method != "GET":
-            return response(405, _no_request_of_ours(head), last=True)
+            return response(405, _no_request_of_ours(head))
         if head.path == "/healthz":
-            return response(200, "ok", last=True)
-        if not self._awaits_metrics:
-            self._awaits_metrics = True
-            return self._server.metrics_for(self)
-        return None
+            return response(200, "ok")
+        return self._server.metrics_for(self)
 
     def _serve(self, head: Head, body: bytes) -> None:
         route = (head.method, head.path)

@@ -17,7 +17,7 @@ from typing import Any, Optional
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.network.connection import Connection
 from trainmaster.agent.network.events import NetworkEvent, Readable
-from trainmaster.agent.network.http import BadRequest, Head, Requests, response
+from trainmaster.agent.network.http import BadRequest, Head, Request, response
 from trainmaster.agent.progress.trainer_environment import ADDRESS, PATH
 from trainmaster.wire.limits import MAX_LINE_BYTES
 from trainmaster.wire.values import loads
@@ -74,7 +74,7 @@ class TrainerServer:
             self._close(next(iter(self._exchanges)))
         number = next(self._numbers)
         connection = Connection(self._loop, sock, number, self._happened)
-        self._exchanges[number] = _Exchange(connection, Requests())
+        self._exchanges[number] = _Exchange(connection, Request())
         self._loop.call_later(REQUEST_SECONDS, lambda: self._close(number))
 
     def _happened(self, event: NetworkEvent) -> None:
@@ -89,37 +89,37 @@ class TrainerServer:
         data = exchange.connection.read()
         if data is None:
             return
-        exchange.requests.feed(data)
+        exchange.request.feed(data)
         try:
-            answer = self._answer(exchange.requests)
+            answer = self._answer(exchange.request)
         except BadRequest as error:
-            answer = response(error.status, f"{error}\n", last=True)
+            answer = response(error.status, f"{error}\n")
         if answer:
             exchange.connection.send(answer)
-            exchange.connection.finish(exchange.requests.missing)
+            exchange.connection.finish(exchange.request.missing)
 
-    def _answer(self, requests: Requests) -> bytes:
+    def _answer(self, request: Request) -> bytes:
         """Returns the answer to a connection's one request; empty while it isn't whole."""
-        head = requests.head()
+        head = request.head()
         if head is None:
             return b""
         if head.path != PATH or head.method != "POST":
-            return response(404, f"POST {PATH} is all that is answered here\n", last=True)
+            return response(404, f"POST {PATH} is all that is answered here\n")
         if not self._is_authorized(head):
-            return response(401, "the token is missing, or another attempt's\n", last=True)
+            return response(401, "the token is missing, or another attempt's\n")
         if head.length > MAX_LINE_BYTES:
-            return response(413, f"the report is longer than {MAX_LINE_BYTES} bytes\n", last=True)
-        body = requests.body()
+            return response(413, f"the report is longer than {MAX_LINE_BYTES} bytes\n")
+        body = request.body()
         if body is None:
             return b""
         if not self._has_room():
-            return response(429, "too many reports\n", last=True)
+            return response(429, "too many reports\n")
         try:
             report = loads(body)
         except ValueError:
-            return response(400, "the body is not JSON\n", last=True)
+            return response(400, "the body is not JSON\n")
         self._receive(report)
-        return response(200, "{}", "application/json", last=True)
+        return response(200, "{}", "application/json")
 
     def _is_authorized(self, head: Head) -> bool:
         # Here, because it costs 3 ms of an agent's start, and the first report comes after that.
@@ -146,6 +146,6 @@ class TrainerServer:
 class _Exchange:
     """A connection, and the request on it."""
 
-    def __init__(self, connection: Connection, requests: Requests) -> None:
+    def __init__(self, connection: Connection, request: Request) -> None:
         self.connection = connection
-        self.requests = requests
+        self.request = request
