@@ -16,7 +16,6 @@ from trainmaster.client.errors import ClientError, JobNotFound, NotKnown
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Server
-from trainmaster.client.serving import MOST_HEADER, server_log
 from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
 from trainmaster.dashboard.encoding import answer
 from trainmaster.dashboard.errors import Refused
@@ -35,6 +34,7 @@ from trainmaster.dashboard.seen import Seen
 from trainmaster.dashboard.static_files import INDEX, PAGE, read_files
 from trainmaster.dashboard.streams import EventStream, first_to_end, streamed
 from trainmaster.dashboard.viewers import Viewer, Viewers
+from trainmaster.serving import HttpServer, application
 from trainmaster.wire.values import mapping, mappings, text
 
 Mode = Literal["cluster", "laptop"]
@@ -71,7 +71,7 @@ class Dashboard:
 
     def application(self) -> web.Application:
         """Returns what aiohttp serves."""
-        app = web.Application(middlewares=[guard(self._viewers, self.launch)], client_max_size=MOST_BODY)
+        app = application(most_body=MOST_BODY, middlewares=[guard(self._viewers, self.launch)])
         app.on_response_prepare.append(add_headers)
         app.add_routes(
             [
@@ -222,21 +222,9 @@ async def serving(
     dashboard: Dashboard, host: str, port: int, *, tls: Any = None
 ) -> AsyncGenerator[tuple[str, int], None]:
     """Serves; gives address and port. Raises OSError where that can't be listened on."""
-    runner = web.AppRunner(
-        dashboard.application(),
-        access_log=None,
-        handler_cancellation=True,
-        # Live answers end with the process.
-        shutdown_timeout=1.0,
-        max_field_size=MOST_HEADER,
-        logger=server_log(),
-        keepalive_timeout=75.0,
-    )
-    await runner.setup()
+    server = HttpServer(dashboard.application(), cancels=True)
+    address = await server.start(host, port, tls=tls)
     try:
-        site = web.TCPSite(runner, host, port, ssl_context=tls)
-        await site.start()
-        address: tuple[str, int] = runner.addresses[0][:2]
         yield address
     finally:
-        await runner.cleanup()
+        await server.close()

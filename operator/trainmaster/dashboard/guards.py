@@ -76,7 +76,6 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """Adds the headers that every answer has."""
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
-    response.headers.pop("Server", None)
 
 
 def _require_place(request: web.Request, *, laptop: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import logging
@@ -15,7 +14,6 @@ from typing import Any
 from aiohttp import web
 
 from trainmaster.client.permission import Access
-from trainmaster.client.serving import MOST_HEADER, server_log
 from trainmaster.history.access import NotReviewed, Refused, UnknownViewer, Viewers
 from trainmaster.history.answers import Answers, NotRecorded
 from trainmaster.history.metrics import REASONS, HistoryMetrics
@@ -23,13 +21,12 @@ from trainmaster.history.queries import MAX_JOBS, BadQuery, Query, require_job_n
 from trainmaster.history.reading import Readers, TooSlow
 from trainmaster.history.recorder import CannotRecord, Recorder
 from trainmaster.history.schema import UnusableFile
+from trainmaster.serving import HttpServer, application
 from trainmaster.wire.errors import ProtocolError
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-# Seconds in which a body has to be there.
-BODY_SECONDS = 30.0
 # Requests at a time: bodies that are held in memory, those of one viewer, and those of all.
 MAX_WRITES, MAX_OF_VIEWER, MAX_READS = 4, 16, 128
 # Answers that are longer are compressed for who takes it.
@@ -75,11 +72,7 @@ class HistoryServer:
         self._file, self._token_file = file, token_file
         self._writes = 0
         self._reads: Counter[bytes] = Counter()
-        self._runner: web.AppRunner | None = None
-
-    async def start(self, address: str, port: int) -> int:
-        """Listens, and returns the port, which is a free one for 0. Raises OSError."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._answered])
+        app = application(most_body=MAX_BODY_BYTES, middlewares=[self._answered])
         app.router.add_post("/v1/records", self._record)
         app.router.add_get("/v1/jobs", self._list)
         app.router.add_get(_JOB, self._job)
@@ -90,18 +83,15 @@ class HistoryServer:
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._health)
         app.router.add_get("/metrics", self._exposition)
-        # What is being written at a stop is waited for, but not for long.
-        self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=1.0, max_field_size=MOST_HEADER, logger=server_log()
-        )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, address, port).start()
-        return int(self._runner.addresses[0][1])
+        self._server = HttpServer(app)
+
+    async def start(self, address: str, port: int) -> int:
+        """Listens, and returns the port, which is a free one for 0. Raises OSError."""
+        return (await self._server.start(address, port))[1]
 
     async def close(self) -> None:
         """Accepts nothing more, and ends with what is being answered."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.close()
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -135,11 +125,7 @@ class HistoryServer:
             raise Refusal(503, f"{MAX_WRITES} batches are being written; send this one again.")
         self._writes += 1
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await request.read()
-            number = await self._recorder.record(body)
-        except TimeoutError as error:
-            raise Refusal(400, f"The body wasn't there within {BODY_SECONDS:g} s.") from error
+            number = await self._recorder.record(await request.read())
         finally:
             self._writes -= 1
         return web.json_response({"kind": "Recorded", "records": number}, headers=_HEADERS)

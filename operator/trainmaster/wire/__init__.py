@@ -2,7 +2,7 @@
 
 Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to read:
 
-- `limits`, `names`, `states`, `reasons`, `ports`: the facts.
+- `limits`, `names`, `states`, `reasons`, `ports`: the facts. `addresses`: whose connections count together.
 - `log_rules`: patterns that read progress out of what ranks print.
 - `values`: readers of JSON that others wrote; `errors`: the one exception that they raise.
 - `assignment` (operator -> agents) and `signing`; `report`, `progress`, `recovery`, `evidence` (agents -> operator).

@@ -22,7 +22,7 @@ from trainmaster.agent.network import http, server, unauthenticated
 from trainmaster.agent.network.connection import Connection
 from trainmaster.agent.network.events import Closed, MetricsRequested, Pushed, Readable, StateRequested, Upgraded
 from trainmaster.agent.network.server import Server
-from trainmaster.agent.network.unauthenticated import Unauthenticated, group_of
+from trainmaster.agent.network.unauthenticated import Unauthenticated
 from trainmaster.agent.settings import read_settings
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.limits import MAX_ASSIGNMENT_BYTES
@@ -347,17 +347,3 @@ def test_the_address_that_has_most_makes_room() -> None:
     assert room.in_the_way("operator") == "a"
     room.discard("evil", "a")
     assert room.in_the_way("operator") is None and len(room) == 3
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("10.0.0.1", "10.0.0.2", False),
-        ("fd00::1", "fd00::ffff:1", True),
-        ("fd00::1", "fd00:0:0:1::1", False),
-        ("fe80::1%eth0", "fe80::2", True),
-        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
-    ],
-)
-def test_a_whole_network_of_one_machine_counts_as_one_address(one: str, other: str, same: bool) -> None:
-    assert (group_of(one) == group_of(other)) is same

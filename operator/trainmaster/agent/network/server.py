@@ -29,8 +29,9 @@ from trainmaster.agent.network.http import (
     Request,
     response,
 )
-from trainmaster.agent.network.unauthenticated import Unauthenticated, group_of, room_for_unauthenticated
+from trainmaster.agent.network.unauthenticated import Unauthenticated, room_for_unauthenticated
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.addresses import group_of
 from trainmaster.wire.limits import MAX_REQUEST
 from trainmaster.wire.names import TOKEN_HEADER
 from trainmaster.wire.signing import job_token

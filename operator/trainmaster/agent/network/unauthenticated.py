@@ -9,7 +9,6 @@ that only hold a place.
 from __future__ import annotations
 
 import resource
-import socket
 from typing import Generic, Optional, TypeVar
 
 MAX_UNAUTHENTICATED = 128
@@ -66,11 +65,3 @@ def room_for_unauthenticated() -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = MAX_UNAUTHENTICATED if limit == resource.RLIM_INFINITY else limit // DESCRIPTORS_SHARE
     return max(1, min(MAX_UNAUTHENTICATED, most))
-
-
-def group_of(address: str) -> str:
-    """Names the addresses that count as one: of IPv6 the /64 that one machine usually has to itself."""
-    if ":" not in address:
-        return address
-    packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
-    return packed.hex() if packed.startswith(bytes(10) + b"\xff\xff") else packed[:8].hex()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from trainmaster.controller.observability.metrics import OperatorMetrics
+from trainmaster.serving import HttpServer, application
 
 
 class HealthServer:
@@ -25,23 +26,19 @@ class HealthServer:
         self._healthy = healthy
         self._ready = ready
         self._refresh = refresh
-        self._runner: web.AppRunner | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen on a port; returns it, which is a free one for 0."""
-        app = web.Application()
+        app = application(most_body=0)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._readiness)
         app.router.add_get("/metrics", self._exposition)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
-        return int(self._runner.addresses[0][1])
+        self._server = HttpServer(app)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens on a port; returns it, which is a free one for 0. Raises OSError."""
+        return (await self._server.start(host, port))[1]
 
     async def close(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        """Accepts nothing more, and ends what is being answered."""
+        await self._server.close()
 
     async def _health(self, _: web.Request) -> web.Response:
         return _answer(self._healthy())

@@ -1,16 +1,10 @@
-"""Who serves viewers (the dashboard, the history) writes none of their tokens into its log.
-
-aiohttp logs a request that is no HTTP with the text at which it broke, and that may be the header with the token.
-"""
+"""aiohttp logs a request that is no HTTP with the text at which it broke, and that may be the header with the token."""
 
 from __future__ import annotations
 
 import logging
 
 from aiohttp.http_exceptions import HttpProcessingError
-
-# Bytes of a header; tokens of identity providers with many groups are the longest.
-MOST_HEADER = 16_384
 
 
 class _WithoutRequests(logging.Filter):

@@ -1,0 +1,137 @@
+"""One connection: aiohttp's, with bounds on what a peer may send before it is answered, and may leave unread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from trainmaster.serving.log import server_log
+
+MAX_FIELD = 16_384
+"""Bytes of one header: tokens of identity providers with many groups are the longest."""
+MAX_HEAD = 32_768
+"""Bytes of a request's line and headers together; aiohttp alone would keep 128 headers of the above."""
+HEAD_SECONDS = 10.0
+"""A request whose head isn't complete by then is given up."""
+SLACK = 262_144
+"""Bytes that may follow a request's head and body, or stand around them: asyncio reads as many at once."""
+LINGER_SECONDS = 1.0
+"""A body that nobody asked for is thrown away for so long, so that its sender reads the answer."""
+WRITE_SECONDS, LEAST_WRITTEN = 15.0, 65_536
+"""A peer that takes fewer bytes of its answer than this in so long loses the connection."""
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Connection(web.RequestHandler):
+    """Connection has a place from the moment it is accepted until it is lost."""
+
+    def __init__(
+        self,
+        manager: web.Server,
+        *,
+        address: str,
+        most_body: int,
+        idle_seconds: float,
+        on_lost: Callable[[Connection], None],
+    ) -> None:
+        super().__init__(
+            manager,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=idle_seconds,
+            access_log=None,  # type: ignore[arg-type]
+            logger=server_log(),
+            max_field_size=MAX_FIELD,
+            lingering_time=LINGER_SECONDS,
+            # A megabyte that unpacks to a gigabyte is unpacked before anybody has looked at the request's path.
+            auto_decompress=False,
+        )
+        self.address = address
+        self.arriving: asyncio.Future[Any] | None = None
+        """It ends when aiohttp has the connection: over TLS after the handshake."""
+        self._most = most_body + MAX_HEAD + SLACK
+        self._on_lost = on_lost
+        self._received = 0
+        """Bytes since the answer before."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    def is_waiting(self) -> bool:
+        """Returns whether its request isn't complete."""
+        request = self._current_request
+        return self._awaits_head() or (request is not None and not request.content.is_eof())
+
+    def answered(self) -> None:
+        """An answer begins, so that what comes now is of another request."""
+        self._received = 0
+
+    def leave(self) -> None:
+        """Ends now, whatever the peer is doing."""
+        self._on_lost(self)
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.arriving is not None:
+            self.arriving.cancel()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._on_lost(self)
+        self._stop_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        super().data_received(data)
+        if self.transport is None:
+            return
+        if not self._awaits_head():
+            self._stop_head_timer()
+            if self._received > self._most:
+                self.force_close()
+        elif self._received > MAX_HEAD:
+            self._refuse(_TOO_LARGE)
+        elif self._head_timer is None:
+            self._head_timer = self._loop.call_later(HEAD_SECONDS, self._refuse, _TOO_SLOW)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+
+    def _watch_writing(self) -> None:
+        if self.transport is not None:
+            unread = self.transport.get_write_buffer_size()
+            self._write_timer = self._loop.call_later(WRITE_SECONDS, self._require_reader, unread)
+
+    def _require_reader(self, unread: int) -> None:
+        if self.transport is None:
+            return
+        if self.transport.get_write_buffer_size() > unread - LEAST_WRITTEN:
+            self.leave()
+        else:
+            self._watch_writing()
+
+    def _awaits_head(self) -> bool:
+        return self.transport is None or (self._waiter is not None and not self._waiter.done())
+
+    def _refuse(self, answer: bytes) -> None:
+        self._head_timer = None
+        if self.transport is not None and self._awaits_head():
+            self.transport.write(answer)
+            self.force_close()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_timers(self) -> None:
+        self._stop_head_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()

@@ -1,0 +1,68 @@
+"""`python -m tests.processes.serving.served NAME FOLDER`: one of our servers as a process, with nothing behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from trainmaster.client.authorization import Fixed
+from trainmaster.client.server import Server
+from trainmaster.controller.observability.health import HealthServer
+from trainmaster.controller.observability.metrics import OperatorMetrics
+from trainmaster.dashboard.app import Dashboard, Settings, serving
+from trainmaster.history.access import Viewers
+from trainmaster.history.metrics import HistoryMetrics
+from trainmaster.history.reading import Readers
+from trainmaster.history.recorder import Recorder
+from trainmaster.history.server import HistoryServer
+from trainmaster.history.settings import HistorySettings
+
+HOST = "127.0.0.1"
+NOBODY = Server("http://127.0.0.1:9", None, None, None, Fixed(None), "default")
+
+
+@contextlib.asynccontextmanager
+async def operator(_: Path) -> AsyncIterator[int]:
+    """The operator's probes."""
+    server = HealthServer(OperatorMetrics(), healthy=lambda: None, ready=lambda: None, refresh=lambda: None)
+    yield await server.start(HOST, 0)
+    await server.close()
+
+
+@contextlib.asynccontextmanager
+async def history(folder: Path) -> AsyncIterator[int]:
+    """A history, whose writer has a token."""
+    file, token = folder / "history.sqlite", folder / "token"
+    token.write_text("the-writers\n")
+    metrics, readers = HistoryMetrics(), Readers(file)
+    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.begin_anew)
+    await recorder.open()
+    server = HistoryServer(recorder, readers, Viewers(NOBODY), metrics, file, token)
+    yield await server.start(HOST, 0)
+    await server.close()
+
+
+@contextlib.asynccontextmanager
+async def dashboard(_: Path) -> AsyncIterator[int]:
+    """A dashboard in a cluster."""
+    async with serving(Dashboard(Settings("cluster", NOBODY)), HOST, 0) as (_address, port):
+        yield port
+
+
+SERVERS = {"operator": operator, "history": history, "dashboard": dashboard}
+
+
+async def main(name: str, folder: str) -> None:
+    """Prints the port, and serves until the end of its input."""
+    async with SERVERS[name](Path(folder)) as port:
+        print(port, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(stream=sys.stderr)
+    asyncio.run(main(*sys.argv[1:]))
