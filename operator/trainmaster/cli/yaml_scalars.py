@@ -22,6 +22,7 @@ _INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[oO]?([0-7]+)|0[bB]([01]+
 _BASES = (16, 8, 2, 10)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _MOST_UNSIGNED = 2**64
+_MOST_DIGITS = len(str(_MOST_UNSIGNED))
 _MOST_SIGNED = 2**63
 _STANDARD = "tag:yaml.org,2002:"
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -40,7 +41,8 @@ def plain_scalar(text: str) -> Any:
         return float(text.replace(".", "").lower())
     digits = text.replace("_", "") if text[:1] in "+-0123456789" else text
     whole = _INTEGER.fullmatch(digits)
-    if whole is not None:
+    # A longer one is no whole number of 64 bits, and Python refuses to read more than 4,300 digits.
+    if whole is not None and len(whole[5] or "") <= _MOST_DIGITS:
         sign, *written = whole.groups()
         number = next(int(each, base) for each, base in zip(written, _BASES, strict=True) if each is not None)
         if number < (_MOST_SIGNED if sign else _MOST_UNSIGNED):

@@ -277,6 +277,36 @@ def test_a_byte_that_isnt_utf_8_is_named_with_its_place(tmp_path: Path) -> None:
         read(tmp_path, b"a: 1\nb: \xe9\n")
 
 
+@pytest.mark.parametrize("text", ["workers: {digits}", '{{"workers": {digits}}}', "workers: -{digits}"])
+def test_a_number_of_any_length_is_read(tmp_path: Path, text: str) -> None:
+    (document,) = read(tmp_path, text.format(digits="1" * 5_000).encode())
+    assert isinstance(document.value["workers"], str) and not document.mistakes
+
+
+def test_every_document_of_many_has_its_place(tmp_path: Path) -> None:
+    documents = read(tmp_path, b"---\n".join([b"a: 1\nb: 2\n"] * 2_000))
+    assert [document.place("b") for document in documents] == [(3 * number + 2, 1) for number in range(2_000)]
+    documents = read(tmp_path, b'{"a":1} {"b":\n2}' * 1_000)
+    assert [document.place("a")[0] for document in documents[::2]] == list(range(1, 1_001))
+    assert [document.place("b") for document in documents[1::2]] == [
+        (number, 10 if number == 1 else 12) for number in range(1, 1_001)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"---\n".join([b"a: 1\n"] * 10_001), "has more than 10000 documents; split it"),
+        (b'{"a":1}' * 10_001, "has more than 10000 documents; split it"),
+        (b"#" * (16 * 1024 * 1024 + 1), "has more than 16 MiB; split it"),
+    ],
+    ids=["documents", "objects", "bytes"],
+)
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path, data: bytes, sentence: str) -> None:
+    with pytest.raises(UnreadableFile, match=sentence):
+        read(tmp_path, data)
+
+
 def test_a_folder_stands_for_the_files_that_kubectl_takes(tmp_path: Path) -> None:
     for name in ("b.yaml", "a.yml", "c.json", "notes.md", "values.yaml.orig"):
         (tmp_path / name).touch()

@@ -138,6 +138,19 @@ def test_a_release_is_signed_with_sbom_and_provenance_and_only_then_named() -> N
     }
 
 
+def test_the_chart_names_the_digest_that_was_built_and_signed() -> None:
+    text = (ROOT / ".github" / "workflows" / "release.yaml").read_text()
+    jobs = yaml.safe_load(text)["jobs"]
+    assert jobs["images"]["outputs"] == {"operator": "${{ steps.sign.outputs.operator }}"}
+    (sign,) = (step for step in jobs["images"]["steps"] if step.get("id") == "sign")
+    assert sign["env"]["DIGEST"] == "${{ steps.build.outputs.digest }}"
+    assert sign["run"].splitlines()[-1] == 'echo "$NAME=$DIGEST" >>"$GITHUB_OUTPUT"'
+    (name,) = (step for step in jobs["chart"]["steps"] if "name_digest" in step.get("run", ""))
+    assert name["env"] == {"DIGEST": "${{ needs.images.outputs.operator }}"}
+    # A tag may be moved between the build and the chart.
+    assert "imagetools inspect" not in text
+
+
 def test_the_released_chart_names_its_image_by_digest() -> None:
     digest = f"sha256:{'a' * 64}"
     values = yaml.safe_load(with_digest(VALUES.read_text(), "ghcr.io/trainmaster/operator", digest))
