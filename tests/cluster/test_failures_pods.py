@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -83,3 +84,40 @@ def test_a_preempted_job_waits_for_its_room_and_then_goes_on(stage: Stage, scena
         scenario.succeeds(attempt=2, disruptions=1)
         failure = scenario.failures[0]
         assert (failure["reason"], failure["node"]) == ("Preempted", nodes[0]), failure
+
+
+def test_a_finished_workers_pod_is_drained_and_the_others_train_on(scenario: Scenario) -> None:
+    """Rank 1 has ended with 0; its pod's successor trains nothing, and rank 0's work isn't thrown away."""
+    program = """
+import os, signal, time
+ended = []
+signal.signal(signal.SIGUSR1, lambda *_: ended.append(1))
+rank, attempt = os.environ["RANK"], os.environ["TRAINMASTER_ATTEMPT"]
+print(f"rank {rank} of 2, attempt {attempt}, pid {os.getpid()}, parent {os.getppid()}.", flush=True)
+while rank == "0" and not ended:
+    time.sleep(0.1)
+"""
+    scenario.apply(program, launcher="exec", failurePolicy=NO_RESTART, podTemplate=QUICK)
+    first = scenario.until_training()
+    pod = f"{scenario.name}-1"
+    # The template names the pods of attempt 1 two seconds after a worker has finished.
+    scenario.until(lambda: '"uids":["' in _template(scenario), "a template that names pods")
+    before = scenario.uids()[pod]
+    scenario.cluster.kubectl("delete", "pod", pod, "--wait=false")
+    scenario.until(lambda: scenario.uids().get(pod, before) != before, "another pod")
+    scenario.until(lambda: _is_ready(scenario, pod), "its agent runs")
+    assert scenario.status["workers"]["finished"] == 1
+    assert {start.rank for start in scenario.starts()} == {0}
+    scenario.send(0, first[0].pid, signal.SIGUSR1)
+    scenario.succeeds(attempt=1)
+
+
+def _template(scenario: Scenario) -> str:
+    """The assignment that the next pod of the job's set begins with."""
+    found = scenario.cluster.get("statefulset", scenario.name)
+    return str(found["spec"]["template"]["metadata"]["annotations"]["trainmaster.dev/assignment"])
+
+
+def _is_ready(scenario: Scenario, pod: str) -> bool:
+    found = scenario.pods().get(pod, {}).get("status", {})
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in found.get("conditions", []))

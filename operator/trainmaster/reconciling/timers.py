@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainmaster.reconciling.actions import stuck_pods
 from trainmaster.reconciling.actions.agent_config_map import next_look_at
-from trainmaster.reconciling.actions.assignments import next_touch_at
+from trainmaster.reconciling.actions.assignments import names_first_pods_at, next_touch_at
 from trainmaster.reconciling.observed.lineup import saves_until
 from trainmaster.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation
 from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, stand_in, startup
@@ -34,6 +34,7 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         stuck_pods.next_check_at(situation),
         next_look_at(situation) if not situation.terminal else None,
         next_touch_at(situation, assignment) if not situation.terminal else None,
+        names_first_pods_at(situation),
         attempts.restart_at(situation) if status.phase == "Restarting" else None,
         scheduling_backoff.begins_at(situation),
         saves_until(situation) if status.phase == "Restarting" else None,

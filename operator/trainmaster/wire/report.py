@@ -115,10 +115,12 @@ def merge(known: Report | None, report: Report) -> Report:
     says how the ranks ended, whichever is later: an agent that starts again without a saved end, and a leader whose
     follower is silent, know less than who saw it. Of other ends the later one holds, because agents correct themselves:
     a bystander's broken connection is often seen before the exit of the rank that caused it. A report of another pod is
-    of the worker's newer life.
+    of the worker's newer life, but a worker that has finished stays finished.
     """
-    if known is None or known.uid != report.uid or not known.ended:
+    if known is None or not known.ended:
         return report
+    if known.uid != report.uid:
+        return known if known.state == "Finished" else report
     if not report.ended:
         return known
     if _says_how(known) != _says_how(report) and "Stopped" not in (known.state, report.state):

@@ -64,6 +64,12 @@ CASES: dict[str, tuple[tuple[Report, ...], Report]] = {
 }
 
 
+@pytest.mark.parametrize("state", ["Waiting", "Starting", "Running", "Failed", "Finished"])
+def test_a_worker_that_has_finished_stays_finished_whatever_its_next_pod_says(state: Any) -> None:
+    done = report("Finished", "", at=1.0)
+    assert merge(done, report(state, "", at=2.0, uid="v")) == done
+
+
 @pytest.mark.parametrize(("said", "holds"), CASES.values(), ids=CASES)
 def test_one_report_holds(said: tuple[Report, ...], holds: Report) -> None:
     known = None

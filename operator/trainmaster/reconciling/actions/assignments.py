@@ -21,6 +21,8 @@ from trainmaster.wire.ports import master_port
 # has exited, and its exit code is what matters.
 BROKEN_GRACE_SECONDS = 0.4
 TOUCH_SECONDS = 1.25
+# Seconds for which a worker has finished before the others count as training on without it.
+FINISHED_SECONDS = 2.0
 # An agent that hasn't seen its attempt after this long has another problem than a late file.
 TOUCH_FOR_SECONDS = 60.0
 
@@ -38,8 +40,7 @@ def desired_assignment(situation: Situation) -> Assignment:
         attempt=attempt,
         workers=situation.workers,
         hosts=_hosts(situation),
-        # Attempt 1 is in the template before its pods exist.
-        uids=None if attempt == 1 else tuple(uid or "" for uid in status.pod_uids),
+        uids=tuple(uid or "" for uid in status.pod_uids) if attempt > 1 or _names_first_pods(situation) else None,
         port=master_port(situation.job.uid, attempt),
         processes=_processes(situation),
         # What the attempt was opened with; a job of which that isn't known has none yet.
@@ -47,6 +48,24 @@ def desired_assignment(situation: Situation) -> Assignment:
         state="Run" if runs else "Hold",
         grace_seconds=float(rank_grace_seconds(situation.spec)) if _is_planned(situation) else BROKEN_GRACE_SECONDS,
     )
+
+
+def names_first_pods_at(situation: Situation) -> float | None:
+    """Returns when the assignment of attempt 1 names its pods; None: it doesn't.
+
+    It is in the template before its pods exist, so it names none at first. Once a worker has finished and others train
+    on, the pod that comes in its place must not begin the attempt again. Most workers finish together: for them a
+    write would be for nothing.
+    """
+    if situation.status.attempt != 1 or not situation.running or len(situation.worker_uids) < len(situation.workers):
+        return None
+    reported = [min(situation.reports[worker].at, situation.now) for worker in situation.finished]
+    return min(reported) + FINISHED_SECONDS if reported else None
+
+
+def _names_first_pods(situation: Situation) -> bool:
+    at = names_first_pods_at(situation)
+    return at is not None and at <= situation.now
 
 
 def assign(situation: Situation, assignment: Assignment) -> Assign | None:
@@ -59,10 +78,17 @@ def assign(situation: Situation, assignment: Assignment) -> Assign | None:
         for pod in situation.pods.values()
         if is_alive(pod)
         and pod.uid not in situation.crash_looping | situation.displaced
-        and pod.assignment != assignment
+        and not _has(situation, pod, assignment)
         and not is_ahead(pod.assignment, assignment)
     ]
     return Assign(assignment, _references(pods)) if pods else None
+
+
+def _has(situation: Situation, pod: PodView, assignment: Assignment) -> bool:
+    """Returns whether a pod has the assignment, or attempt 1 as it was before it named pods of which this is one."""
+    if assignment.attempt == 1 and pod.uid in situation.status.pod_uids:
+        return pod.assignment is not None and pod.assignment._replace(uids=assignment.uids) == assignment
+    return pod.assignment == assignment
 
 
 def is_ahead(present: Assignment | None, desired: Assignment) -> bool:

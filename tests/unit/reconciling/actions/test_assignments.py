@@ -48,6 +48,29 @@ class TestAssignments:
         assert {uid for _, uid in seen} == {job().uid}
 
 
+class TestFinishedWorkers:
+    """Attempt 1 names its pods once a worker has finished, so that no later pod of that worker trains it again."""
+
+    def decided(self, now: float, **worker: Any) -> list[str]:
+        of = job(running())
+        around = settled(of, observed(said(0, "Running"), said(1, "Finished", at=NOW)))
+        (zero, one) = around.pods
+        return kinds(decided(of, replace(around, pods=(zero, replace(one, **worker))), now))
+
+    def test_the_template_names_the_pods_when_the_others_train_on(self) -> None:
+        assert self.decided(NOW + 1.9) == []
+        assert self.decided(NOW + 2.1) == ["Apply StatefulSet x2"]
+
+    def test_a_pod_that_comes_in_its_place_is_told_that_it_isnt_meant(self) -> None:
+        assert self.decided(NOW + 2.1, uid="new") == ["Assign 1 Run to bert-1", "Apply StatefulSet x2"]
+
+    def test_the_job_is_looked_at_again_when_the_template_is_due(self) -> None:
+        of = job(running())
+        around = settled(of, observed(said(0, "Running"), said(1, "Finished", at=NOW)))
+        wait = decided(of, around, NOW + 0.5).requeue_after
+        assert wait is not None and wait <= 1.5
+
+
 class TestTouching:
     def around(self, **fields: Any) -> Observed:
         of = job(running(attempt=2, phase="Starting", ago=1.3))
