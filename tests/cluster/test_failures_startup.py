@@ -6,6 +6,7 @@ The kubelet's sentences differ between container runtimes and versions, so what 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +82,28 @@ def crowded(stage: Stage) -> Iterator[Scenario]:
     with stage.scenario(stage.other) as made:
         yield made
     stage.other.kubectl("delete", "resourcequota", "few")
+
+
+def test_two_jobs_that_each_hold_a_part_of_a_quota_both_run(stage: Stage) -> None:
+    """A quota of four pods, two jobs of three workers: each has two pods, until one gives its own up for a while."""
+
+    def quota(pods: int) -> dict[str, Any]:
+        hard = {"spec": {"hard": {"pods": str(pods)}}}
+        return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, **hard}
+
+    stage.other.apply(quota(2))
+    try:
+        with stage.scenario(stage.other) as one, stage.scenario(stage.other) as two:
+            one.apply("print('trained')", workers=3, failurePolicy={"startupSeconds": 45})
+            one.until(lambda: len(one.pods()) == 2, "two of three pods")
+            # By now its set's controller waits for seconds between two tries, and the other job takes the new room.
+            time.sleep(6)
+            stage.other.apply(quota(4))
+            two.apply("print('trained')", workers=3, failurePolicy={"startupSeconds": 45})
+            for each in (one, two):
+                each.until_phase("Succeeded", seconds=150)
+    finally:
+        stage.other.kubectl("delete", "resourcequota", "few")
 
 
 def test_a_quota_that_leaves_no_room_fails_the_job_with_its_message(crowded: Scenario) -> None:

@@ -190,6 +190,10 @@ yes
   resources: [nodes]
   verbs: [get]
 - apiGroups: [""]
+  # A set whose pods a quota refused is woken when the quota has changed.
+  resources: [resourcequotas]
+  verbs: [get]
+- apiGroups: [""]
   resources: [events]
   # list: why a StatefulSet's pods aren't made is only told there.
   verbs: [create, patch, list]

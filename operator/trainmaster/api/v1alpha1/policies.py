@@ -86,7 +86,7 @@ class FailurePolicy(SpecModel):
     startup_seconds: PositiveSeconds = Field(
         900,
         description="Seconds until all ranks must be up; then the job fails with the reason why they aren't. They run "
-        "on while the job gives up its nodes, because not all its pods found one, and asks for them again.",
+        "on while the job gives up its pods, because a node or quota is lacking for others, and asks for all again.",
     )
     nodes: NodePolicy = Field(default_factory=NodePolicy, description="What to do about nodes that fail.")
 

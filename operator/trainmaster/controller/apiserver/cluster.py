@@ -63,6 +63,7 @@ SECRETS = Resource("", "v1", "secrets", "Secret")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
+RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 NODES = Resource("", "v1", "nodes", "Node")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
 RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor")

@@ -142,6 +142,11 @@ def start_problems(situation: Situation) -> Iterator[StartProblem]:
             yield from _pod(pod)
 
 
+def is_quota(problem: RefusedWrite) -> bool:
+    """Returns whether a ResourceQuota without room refused a write (plugin/pkg/admission/resourcequota)."""
+    return "exceeded quota" in problem.message
+
+
 def _is_starting(situation: Situation) -> bool:
     return situation.status.phase in ("Pending", "Starting", "Restarting")
 
@@ -149,7 +154,7 @@ def _is_starting(situation: Situation) -> bool:
 def _children(situation: Situation) -> Iterator[StartProblem]:
     for problem in situation.observed.refused_writes:
         reason = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}.get(problem.reason, "Refused")
-        if "exceeded quota" in problem.message:
+        if is_quota(problem):
             reason = "QuotaExceeded"
         message = f"{problem.action} was refused ({problem.reason}): {problem.message}"
         yield StartProblem(reason, message, is_unrecoverable=_can_never_be_made(situation, problem))

@@ -36,7 +36,7 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
         yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
     running = condition(new.conditions, "Running")
     if new.scheduling_backoff and not old.scheduling_backoff and running is not None:
-        left = f"The job gives up its nodes until {new.next_attempt_time}: {running.message}"
+        left = f"The job gives up its pods until {new.next_attempt_time}: {running.message}"
         yield JobEvent("Warning", "SchedulingBackoff", left)
     if new.resizing and not old.resizing and running is not None:
         yield JobEvent("Normal", "Resizing", _sentence(running.message))

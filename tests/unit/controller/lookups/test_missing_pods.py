@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, STATEFUL_SETS
+from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, RESOURCE_QUOTAS, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import Forbidden
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
@@ -15,7 +17,10 @@ from trainmaster.controller.lookups.lookup import Lookups
 from trainmaster.controller.lookups.missing_pods import MISSING_PODS
 
 KEY = JobKey(b.NAMESPACE, "bert")
-QUOTA = 'create Pod bert-1 in StatefulSet bert failed error: pods "bert-1" is forbidden: exceeded quota: gpus'
+QUOTA = (
+    'create Pod bert-1 in StatefulSet bert failed error: pods "bert-1" is forbidden: exceeded quota: gpus, requested: '
+)
+QUOTA += "pods=1, used: pods=4, limited: pods=4"
 
 
 class World:
@@ -65,6 +70,42 @@ async def test_the_newest_refusal_becomes_a_problem_after_some_patience_and_goes
     world.put(PODS, b.pod(1))
     assert await world.run() is None
     assert world.problems() == []
+
+
+async def test_a_set_is_touched_when_the_quota_that_stopped_it_has_changed() -> None:
+    world = World()
+    quota = {"metadata": {"namespace": b.NAMESPACE, "name": "gpus"}}
+    tried = []
+    for again in (False, False, True):
+        if again or not tried:
+            version = world.cluster.put(RESOURCE_QUOTAS, quota)["metadata"]["resourceVersion"]
+        world.event(QUOTA, "2026-11-21T04:00:00Z")
+        await world.run()
+        world.now += 5
+        await world.run()
+        found = await world.cluster.get(STATEFUL_SETS, b.NAMESPACE, "bert")
+        tried.append(found["metadata"]["annotations"]["trainmaster.dev/tried-quota"])
+        assert tried[-1] == f"gpus {version}"
+    assert tried[0] == tried[1] != tried[2]
+
+
+@pytest.mark.parametrize("name", ["../secrets/token", "GPUS", "a" * 254])
+async def test_a_quota_that_has_no_name_is_not_read(name: str) -> None:
+    world = World()
+    world.event(QUOTA.replace("gpus", name), "2026-11-21T04:00:00Z")
+    await world.run()
+    world.now += 3
+    await world.run()
+    assert not world.cluster.calls["get", "ResourceQuota"]
+
+
+async def test_a_quota_that_cant_be_read_is_no_failure() -> None:
+    world = World()
+    world.event(QUOTA, "2026-11-21T04:00:00Z")
+    await world.run()
+    world.now += 3
+    assert await world.run() == 5.0
+    assert world.problems() == [QUOTA]
 
 
 async def test_events_that_may_not_be_read_are_no_failure() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.reconciling.builders import NOW, decided, happened, job, observed, pod, pods, running
 from tests.unit.reconciling.world import World
 from trainmaster.api.v1alpha1 import Condition, JobStatus
-from trainmaster.reconciling.observed.snapshot import Observed, PodView
-from trainmaster.reconciling.times import to_text
+from trainmaster.reconciling.observed.snapshot import Observed, PodView, RefusedWrite
+from trainmaster.reconciling.times import to_seconds, to_text
 
 STARTUP = 25.0
 # What the simulated world's scheduler says.
@@ -104,6 +104,43 @@ def test_the_event_names_the_scheduler_s_reason_and_until_when() -> None:
     (message,) = [event.message for event in decision.events if event.reason == "SchedulingBackoff"]
     assert str(decision.status.next_attempt_time) in message
     assert ITS_WORDS in message
+
+
+FULL = 'pods "bert-1" is forbidden: exceeded quota: few, requested: pods=1, used: pods=4, limited: pods=4'
+
+
+def short_of_quota(ago: float, *made: PodView, message: str = FULL, **fields: Any) -> tuple[JobStatus, Observed]:
+    refused = RefusedWrite("create the pods of StatefulSet bert", "FailedCreate", message, NOW)
+    return running(ago=ago, **{**FRESH, **fields}), observed(given=made, refused_writes=(refused,))
+
+
+def test_a_job_that_a_quota_lets_make_only_some_pods_gives_them_up_for_a_while() -> None:
+    status, around = short_of_quota(10.0, pod(0))
+    decision = decided(job(status, **POLICY), around)
+    assert decision.status.scheduling_backoff and decision.status.next_attempt_time is not None
+    # So long that another job's set is touched meanwhile, and has made its pods.
+    assert to_seconds(decision.status.next_attempt_time) >= NOW + 10
+    (message,) = [event.message for event in decision.events if event.reason == "SchedulingBackoff"]
+    assert message.startswith("The job gives up its pods until ") and "exceeded quota: few" in message
+    assert shown(decision.status).reason == "QuotaExceeded"
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        short_of_quota(1.0, pod(0)),
+        short_of_quota(10.0),
+        short_of_quota(10.0, pod(0), pod(1)),
+        short_of_quota(10.0, pod(0), message="no service account"),
+        short_of_quota(10.0, pod(0), phase="Running"),
+    ],
+    ids=["it has patience", "it holds nothing", "all are made", "it is no quota", "it runs"],
+)
+def test_without_a_quota_between_it_and_the_rest_of_its_pods_it_keeps_them(
+    situation: tuple[JobStatus, Observed],
+) -> None:
+    status, around = situation
+    assert not decided(job(status, **POLICY), around).status.scheduling_backoff
 
 
 def test_what_a_new_failure_leads_to_has_all_of_startup_seconds() -> None:
