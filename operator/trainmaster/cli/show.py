@@ -36,7 +36,8 @@ UNACCOUNTED_SECONDS = 20.0
 UNSEEN = "no operator has accepted this job yet; if that lasts: is one running that serves its namespace?"
 # What differs between the ends of two attempts that failed for the same cause: process ids, attempts, times, addresses.
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
-TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow", "suspended": "dim"}
+TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow"}
+TIME_STYLES |= {"suspended": "dim", "unobserved": "dim"}
 
 
 def duration(seconds: float) -> str:

@@ -313,7 +313,7 @@ class World:
 
     def restart_operator(self, clock: float = 0.0) -> None:
         """A new operator: lists everything anew, has received nothing from agents yet."""
-        self.operator = Operator(clock=clock)
+        self.operator = Operator(clock=clock, since=self.now + clock)
         self.sync(self.operator)
 
     # Running on.

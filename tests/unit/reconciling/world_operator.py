@@ -37,6 +37,7 @@ class Operator:
     """One operator's process: what it has seen, and its clock."""
 
     clock: float = 0.0
+    since: float = 0.0
     version: int = 0
     status: JobStatus = field(default_factory=JobStatus)
     spec: JobSpec | None = None
@@ -121,6 +122,7 @@ class Operator:
             if connected and not pod.frozen and pod.ranks == self.status.attempt and pod.joined
         }
         return Observed(
+            since=self.since,
             kills=dict(world.kills),
             children=tuple(child for child in (self.service, self.child) if child is not None),
             pods=tuple(self.pods.values()),

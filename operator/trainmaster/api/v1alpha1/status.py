@@ -60,6 +60,10 @@ class TimeSpent(StatusModel):
     schedule: float | None = Field(None, description="Pods waited for nodes.")
     queue: float | None = Field(None, description="Waiting for admission, quota, or the job's turn.")
     finish: float | None = Field(None, description="From the last step to the job's end.")
+    unobserved: float | None = Field(
+        None,
+        description="An attempt ran without an operator and ended before one was back; goodput leaves it out.",
+    )
     suspended: float | None = Field(None, description="Suspended (runPolicy.suspend); goodput leaves it out.")
 
 

@@ -65,7 +65,8 @@ def _losses(situation: Situation) -> Iterator[Finding]:
     spent = job.status.time_spent
     if spent is None:
         return
-    amounts = {name: getattr(spent, name) or 0.0 for name in TIME_CATEGORIES if name not in ("suspended", "queue")}
+    own = [name for name in TIME_CATEGORIES if name not in ("suspended", "queue", "unobserved")]
+    amounts = {name: getattr(spent, name) or 0.0 for name in own}
     whole = sum(amounts.values())
     trains = amounts["productive"] > 0
     losses = {

@@ -5,6 +5,7 @@ Views are small and frozen; a record is changed by the store only, which knows w
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -127,6 +128,8 @@ class Record:
 
     job: Job | None = None
     job_version: Versioned | None = None
+    # When the first object of the job came (seconds since the epoch).
+    since: float = field(default_factory=time.time)
     # The status on the server as it stands on the wire, to write only differences.
     raw_status: Mapping[str, Any] = field(default_factory=dict)
     # What `job.spec` was parsed from.
@@ -284,6 +287,7 @@ class Record:
             replace(view, assignment=None) if _is_anothers(view.assignment, job) else view for view in self.own_pods()
         ]
         observed = Observed(
+            since=self.since,
             children=tuple(view for _, (view, _) in sorted(self.children.items())),
             pods=tuple(pods),
             reports=tuple(report for _, report in sorted(self.reports.items())),

@@ -126,11 +126,16 @@ class Situation:
         up = {worker for worker, report in self.reports.items() if report.state in ("Running", "Finished")}
         if self.observed.progress_attempt == self.status.attempt:
             up.update(worker for worker in self.observed.progress if worker in self.pods)
-        stream = self.observed.stream
-        # A leader's hello comes before the reports that it has kept: until these are here, nothing has got worse.
-        if not stream.connected or 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS:
+        # Until the leader's reports are here, nothing has got worse.
+        if not self.has_leaders_reports:
             up.update(worker for worker in self.pods if self.unreported_seconds(worker) >= UP_WITHOUT_REPORT_SECONDS)
         return frozenset(up & set(self.workers))
+
+    @property
+    def has_leaders_reports(self) -> bool:
+        """Returns whether a leader is connected and has sent what it kept, which comes after its hello."""
+        stream = self.observed.stream
+        return stream.connected and not 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS
 
     def unreported_seconds(self, worker: int) -> float:
         """Returns for how long a worker's container has run in this attempt without a report [s]; 0 if there is one."""

@@ -223,6 +223,8 @@ class RefusedWrite:
 class Observed:
     """Observed is all around the job. `reports` has the last one of each worker and attempt, however it came."""
 
+    # When this operator began to observe the job (seconds since the epoch).
+    since: float = 0.0
     children: tuple[ChildView, ...] = ()
     pods: tuple[PodView, ...] = ()
     reports: tuple[Report, ...] = ()

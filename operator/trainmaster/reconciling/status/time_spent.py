@@ -20,6 +20,9 @@ minutes and a hang can't be distinguished before.
 **An attempt that fails** lost the piece since its last report: recompute (it is done again), except what is longer than
 a step takes, which was a stall, and all of it where the reason is Hung.
 
+**Without an operator** time passes unseen. When one is back, the leader's last report shows how far the ranks came
+meanwhile, and until it is there nothing is booked. Where the attempt ended before, the time is `unobserved`.
+
 Clocks jump and differ. Every time is moved into the interval that is booked, so nothing is booked twice or negatively;
 when the clock is behind the books, they wait for it.
 """
@@ -63,8 +66,8 @@ def book_time(before: Situation, after: JobStatus) -> JobStatus:
 
 
 def goodput(time: TimeSpent) -> float | None:
-    """Returns the share of the booked time, suspended time apart, that went into new steps."""
-    active = sum(getattr(time, name) or 0.0 for name in TIME_CATEGORIES if name != "suspended")
+    """Returns the share of the booked time, suspended and unobserved time apart, that went into new steps."""
+    active = sum(getattr(time, name) or 0.0 for name in TIME_CATEGORIES if name not in ("suspended", "unobserved"))
     return round((time.productive or 0.0) / active, 3) if active > 0 else None
 
 
@@ -169,6 +172,11 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
         books.book("rendezvous", min(_latest(_up_at(before, worker) for worker in before.workers), stop))
     latest = _latest_report(before)
     _until_last_report(books, latest, stop)
+    if latest is None and over:
+        books.book("unobserved", min(_milliseconds(before.observed.since) or 0, stop))
+    elif latest is None and not before.has_leaders_reports and books.cursor < (before.observed.since * 1000):
+        # The leader may still say what passed unseen.
+        return
     if books.step is None:
         books.book("load", min(latest.at, stop) if latest is not None and reason == "Hung" else stop)
     if reason is not None:

@@ -12,7 +12,7 @@ from tests.unit.reconciling.builders import NOW, container, decided, job, observ
 from tests.unit.reconciling.world import check_time
 from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus
 from trainmaster.reconciling import decide
-from trainmaster.reconciling.observed.snapshot import Observed, PodView
+from trainmaster.reconciling.observed.snapshot import Observed, PodView, StreamView
 from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.rendering import Settings
 from trainmaster.wire.progress import RankProgress
@@ -52,6 +52,38 @@ def fresh(worker: int, made: float, scheduled: float | None, ran: float | None) 
         node=None if at is None else f"node-{worker}",
         worker_container=container(started_at=NOW + ran) if ran is not None else None,
     )
+
+
+class TestWithoutAnOperator:
+    """Until NOW an operator saw 100 steps; the next one begins 600 s later."""
+
+    def ended(self, state: str, **fields: Any) -> Observed:
+        ends = tuple(said(worker, state, at=NOW + 590, **fields) for worker in (0, 1))
+        return replace(observed(*ends), since=NOW + 600)
+
+    def test_an_attempt_that_finished_meanwhile_is_unobserved_and_no_loss(self) -> None:
+        status = go_on(go_on(started(), trained(110, 10.0), 10.0), self.ended("Finished"), 601)
+        assert status.phase == "Succeeded"
+        assert spent(status) == {"productive": 10, "unobserved": 580, "finish": 11}
+        assert status.progress is not None and status.progress.goodput == round(10 / 21, 3)
+
+    def test_an_attempt_that_failed_meanwhile_is_no_stall(self) -> None:
+        before = started()
+        status = go_on(before, self.ended("Failed"), 601)
+        assert spent(status) == {**spent(before), "unobserved": 590, "restart": 11}
+
+    def test_what_the_leader_kept_is_caught_up(self) -> None:
+        before = started()
+        status = go_on(before, replace(trained(650, 601), since=NOW + 600), 602)
+        assert spent(status)["productive"] - spent(before).get("productive", 0) == 601
+
+    def test_nothing_is_booked_until_the_leader_can_have_spoken(self) -> None:
+        silent = running(1, ago=0, start_time=to_text(NOW))
+        around = replace(observed(*(said(worker, "Running", at=NOW) for worker in (0, 1))), since=NOW + 600)
+        status = go_on(silent, replace(around, stream=StreamView()), 601)
+        assert status == silent or "load" not in spent(status)
+        caught_up = go_on(status, replace(trained(500, 603, start_step=0), since=NOW + 600), 604)
+        assert spent(caught_up)["productive"] == 500
 
 
 class TestBeforeTheFirstStep:
