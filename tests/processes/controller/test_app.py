@@ -26,7 +26,9 @@ from trainmaster.controller.apiserver.errors import Deposed, Forbidden
 from trainmaster.controller.app import Operator, OperatorError
 from trainmaster.controller.settings import OperatorSettings
 
-ALONE = OperatorSettings(leader_elect=False, metrics_port=0, metrics_host="127.0.0.1")
+ALONE = OperatorSettings(
+    leader_elect=False, metrics_port=0, metrics_host="127.0.0.1", health_port=0, health_host="127.0.0.1"
+)
 # Renewed often, and lasts longer than a loaded machine ever lets a renewal wait.
 LED = replace(ALONE, leader_elect=True, lease_seconds=60.0, renew_seconds=50.0, retry_seconds=0.05)
 
@@ -244,13 +246,16 @@ async def test_a_cluster_that_is_not_there_is_reported_in_one_sentence(tmp_path:
 
 
 async def test_probes_and_metrics_are_served(tmp_path: Path) -> None:
-    async with running(tmp_path) as world, aiohttp.ClientSession(f"http://127.0.0.1:{world.operator.port}") as session:
+    async with running(tmp_path) as world, aiohttp.ClientSession() as session:
+        probes, metrics = (f"http://127.0.0.1:{port}" for port in (world.operator.health_port, world.operator.port))
         await world.watched()
         world.cluster.put(JOBS, b.job())
         await until(lambda: world.has("statefulsets"))
-        assert (await session.get("/healthz")).status == 200
-        assert (await session.get("/readyz")).status == 200
-        text = await (await session.get("/metrics")).text()
+        assert (await session.get(f"{probes}/healthz")).status == 200
+        assert (await session.get(f"{probes}/readyz")).status == 200
+        assert (await session.get(f"{probes}/metrics")).status == 404
+        assert (await session.get(f"{metrics}/healthz")).status == 404
+        text = await (await session.get(f"{metrics}/metrics")).text()
         assert 'trainmaster_jobs{phase="Starting"} 1.0' in text
         assert 'trainmaster_api_writes_total{kind="StatefulSet",verb="create"} 1.0' in text
         assert 'trainmaster_reconciles_total{result="ok"}' in text
