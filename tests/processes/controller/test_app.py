@@ -261,6 +261,35 @@ async def test_probes_and_metrics_are_served(tmp_path: Path) -> None:
         assert 'trainmaster_reconciles_total{result="ok"}' in text
 
 
+async def test_metrics_that_require_a_token_are_shown_to_those_who_may_get_them(tmp_path: Path) -> None:
+    def review_token(spec: dict[str, Any]) -> dict[str, Any]:
+        known = spec["token"] in ("prometheus", "tenant")
+        return {"authenticated": known, **({"user": {"username": spec["token"], "groups": ["g"]}} if known else {})}
+
+    def review_access(spec: dict[str, Any]) -> dict[str, Any]:
+        assert spec["nonResourceAttributes"] == {"path": "/metrics", "verb": "get"} and spec["groups"] == ["g"]
+        return {"allowed": spec["user"] == "prometheus"}
+
+    settings = replace(ALONE, metrics_require_token=True)
+    async with running(tmp_path, settings=settings) as world, aiohttp.ClientSession() as session:
+        page = f"http://127.0.0.1:{world.operator.port}/metrics"
+
+        async def ask(token: str | None) -> tuple[int, str]:
+            answer = await session.get(page, headers={"Authorization": f"Bearer {token}"} if token else {})
+            return answer.status, await answer.text()
+
+        status, text = await ask("prometheus")
+        assert status == 503 and "The API server can't be asked" in text
+        world.http.reviews |= {"tokenreviews": review_token, "subjectaccessreviews": review_access}
+        assert "trainmaster_leader 1.0" in (await ask("prometheus"))[1]
+        status, text = await ask(None)
+        assert status == 401 and text.startswith("Send a token of Kubernetes")
+        assert await ask("invented") == (401, "The API server doesn't know this token.\n")
+        status, text = await ask("tenant")
+        assert status == 403 and text.startswith("tenant may not get /metrics: a ClusterRole")
+        assert (await session.get(f"http://127.0.0.1:{world.operator.health_port}/healthz")).status == 200
+
+
 async def test_a_history_that_never_answers_holds_up_nothing(tmp_path: Path) -> None:
     async with hostile(answering()) as history:
         settings = replace(ALONE, history_url=history.url, history_seconds=0.5)

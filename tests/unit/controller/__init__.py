@@ -45,6 +45,7 @@
 | `observability/job_metrics` | `observability/test_metrics`, `cluster/test_monitoring` |
 | `observability/log_formats` | `observability/test_log_formats` |
 | `observability/metrics` | `observability/test_metrics` |
+| `observability/scrapers` | `observability/test_scrapers`, `test_app` |
 | `outgoing/headers` | `outgoing/test_headers`, `processes/controller/webhook/test_delivery` |
 | `outgoing/posting` | `processes/controller/webhook/test_delivery`, `processes/controller/recording/test_sender` |
 | `recording/lines` | `recording/test_lines` |
