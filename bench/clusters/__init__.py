@@ -213,7 +213,7 @@ class Operator:
         self.process = process
         self.log = log
         self.started = started
-        self.port = int(self._wait(r"Metrics and probes on port (\d+)"))
+        self.port = int(self._wait(r"Metrics on port (\d+)"))
 
     def _wait(self, pattern: str, seconds: float = 120.0) -> str:
         deadline = time.monotonic() + seconds

@@ -8,6 +8,7 @@
 - `wire`: what operator and agents send to each other; both import it.
 - `agent`: PID 1 of every worker, standard library only.
 - `kubeconfig`: kubeconfigs, read and checked for all who connect.
+- `serving`: how every HTTP server of these processes is made.
 - `client`: the Python SDK; `cli`: `trainmaster` and `kubectl dtj`.
 - `history`: what became of jobs, recorded for when they are gone; `dashboard`: a page about jobs, for the browser.
 - `local`: an embedded cluster with an operator, for `trainmaster demo` and `run_locally`.

@@ -193,7 +193,7 @@ def watched(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("monitoring")
     objects = {one["metadata"]["name"]: one for one in monitoring(thresholds=THRESHOLDS)}
     with new_namespace(shared_cluster) as cluster, running_operator(cluster, folder) as operator:
-        port = re.findall(r"Metrics and probes on port (\d+)", operator.text())[-1]
+        port = re.findall(r"Metrics on port (\d+)", operator.text())[-1]
         static = {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": HOME, "pod": "operator-1"}}
         configuration = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},

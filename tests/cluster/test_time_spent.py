@@ -94,7 +94,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     assert re.search(r"^time [█▒]{40}$", shown, re.MULTILINE), shown
     assert f"recovered in {recovery.seconds:.2f} s: seen {recovery.seen:.2f}, told " in shown
     assert "recompute" in shown and f"goodput {status.progress.goodput:.0%}" in shown
-    port = re.search(r"Metrics and probes on port (\d+)", operator.text())
+    port = re.search(r"Metrics on port (\d+)", operator.text())
     assert port is not None
     with urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=10) as answer:
         metrics = answer.read().decode()

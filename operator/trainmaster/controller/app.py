@@ -11,23 +11,26 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import INSTALL_CRD
 from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import LEASES
+from trainmaster.controller.apiserver.cluster import LEASES, Resource
 from trainmaster.controller.apiserver.connection import Connection, connect
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
 from trainmaster.controller.keys.signing_keys import DamagedKeys, load_keys
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
-from trainmaster.controller.observability.health import HealthServer
+from trainmaster.controller.observability.health import exposition, probes
 from trainmaster.controller.observability.metrics import OperatorMetrics
+from trainmaster.controller.observability.scrapers import Scrapers
 from trainmaster.controller.reconciler import Decide
 from trainmaster.controller.settings import OperatorSettings
 from trainmaster.controller.wiring import Parts, construct_parts
+from trainmaster.serving import HttpServer
+from trainmaster.wire.values import mapping
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +61,9 @@ class Operator:
         self.settings = settings
         self.metrics = OperatorMetrics()
         self.ready = asyncio.Event()
-        # The port of /metrics once it listens.
+        # The ports of /metrics and of the probes once they listen.
         self.port: int | None = None
+        self.health_port: int | None = None
         self._decide = decide
         self._standby = settings.leader_elect
         # Once it leads.
@@ -83,8 +87,10 @@ class Operator:
         background: list[asyncio.Task[None]] = []
         # Last of all: kopf's threads take their time, and the lease is released before.
         stack.push_async_callback(_all_ended, background)
+        if settings.health_port is not None:
+            self.health_port = await self._serve_health(stack, settings.health_port)
         if settings.metrics_port is not None:
-            await self._serve_health(stack, settings.metrics_port)
+            self.port = await self._serve_metrics(stack, settings.metrics_port, connection)
         holding: asyncio.Task[None] | None = None
         if lease is not None:
             if not connection.in_cluster:
@@ -216,7 +222,7 @@ class Operator:
             settings.retry_seconds,
         )
 
-    async def _serve_health(self, stack: AsyncExitStack, port: int) -> None:
+    async def _serve_health(self, stack: AsyncExitStack, port: int) -> int:
         def ready() -> str | None:
             if self._standby or self.ready.is_set():
                 # A standby is ready: it takes over when the leader goes.
@@ -229,15 +235,27 @@ class Operator:
             dead = max((watcher.dead_seconds() for watcher in watchers), default=0.0)
             return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
 
-        server = HealthServer(self.metrics, healthy=healthy, ready=ready, refresh=self._refresh_metrics)
-        stack.push_async_callback(server.close)
-        try:
-            self.port = await server.start(self.settings.metrics_host, port)
-        except OSError as error:
-            raise OperatorError(
-                f"--metrics-port: {port} can't be listened on ({error.strerror}); choose another, or 0 for a free one"
-            ) from error
-        logger.info("Metrics and probes on port %d.", self.port)
+        server = probes(healthy=healthy, ready=ready)
+        bound = await _listen(stack, server, self.settings.health_host, port, "--health-port")
+        logger.info("Probes on port %d.", bound)
+        return bound
+
+    async def _serve_metrics(self, stack: AsyncExitStack, port: int, connection: Connection) -> int:
+        scrapers = None
+        if self.settings.metrics_require_token:
+            # A standby asks, too.
+            client = KubernetesCluster(connection, timeout=self.settings.request_seconds)
+            stack.push_async_callback(client.close)
+
+            async def review(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+                body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+                return mapping((await client.create(resource, "", body)).get("status"))
+
+            scrapers = Scrapers(review)
+        server = exposition(self.metrics, refresh=self._refresh_metrics, scrapers=scrapers)
+        bound = await _listen(stack, server, self.settings.metrics_host, port, "--metrics-port")
+        logger.info("Metrics on port %d.", bound)
+        return bound
 
     def _refresh_metrics(self) -> None:
         """Bring up to date what is only counted when somebody asks."""
@@ -245,6 +263,17 @@ class Operator:
             self.metrics.count_jobs(self._parts.store.jobs())
             self.metrics.queue_depth.set(len(self._parts.queue))
             self.metrics.streams.set(self._parts.streams.open)
+
+
+async def _listen(stack: AsyncExitStack, server: HttpServer, host: str, port: int, option: str) -> int:
+    """Returns the port, which is a free one for 0. Raises OperatorError."""
+    stack.push_async_callback(server.close)
+    try:
+        return (await server.start(host, port))[1]
+    except OSError as error:
+        raise OperatorError(
+            f"{option}: {port} can't be listened on ({error.strerror}); choose another, or 0 for a free one"
+        ) from error
 
 
 async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, Any, Result]) -> Result:

@@ -114,11 +114,26 @@ class OperatorSettings:
             parse=parse_namespace,
         ),
     )
-    # None serves none.
+    # None serves none. Metrics name every namespace's jobs, so they have a port of their own.
     metrics_port: int | None = field(
-        default=8080, metadata=option("Port of probes and metrics; 0 takes a free one.", least=0, most=65535)
+        default=8080, metadata=option("Port of /metrics; 0 takes a free one.", least=0, most=65535)
     )
-    metrics_host: str = field(default="0.0.0.0", metadata=option("Address that probes and metrics listen on."))
+    metrics_host: str = field(default="0.0.0.0", metadata=option("Address that /metrics listens on."))
+    metrics_require_token: bool = field(
+        default=False,
+        metadata=option(
+            "Answer /metrics only to Kubernetes tokens whose owner may get the nonResourceURL /metrics. The operator "
+            "needs the right to create TokenReviews and SubjectAccessReviews."
+        ),
+    )
+    # On a laptop nobody probes.
+    health_port: int | None = field(
+        default=None,
+        metadata=option(
+            "Port of the probes /healthz and /readyz; 0 takes a free one; default: there are none.", least=0, most=65535
+        ),
+    )
+    health_host: str = field(default="0.0.0.0", metadata=option("Address that the probes listen on."))
     agent_port: int = field(
         default=AGENT_PORT,
         metadata=option("Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True),

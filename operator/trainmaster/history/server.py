@@ -21,7 +21,7 @@ from trainmaster.history.queries import MAX_JOBS, BadQuery, Query, require_job_n
 from trainmaster.history.reading import Readers, TooSlow
 from trainmaster.history.recorder import CannotRecord, Recorder
 from trainmaster.history.schema import UnusableFile
-from trainmaster.serving import HttpServer, application
+from trainmaster.serving import Exposition, HttpServer, application
 from trainmaster.wire.errors import ProtocolError
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class HistoryServer:
         app.router.add_get(f"{_JOB}/logs", self._logs)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._health)
-        app.router.add_get("/metrics", self._exposition)
+        app.router.add_get("/metrics", Exposition(self._page).answer, allow_head=False)
         self._server = HttpServer(app)
 
     async def start(self, address: str, port: int) -> int:
@@ -222,11 +222,11 @@ class HistoryServer:
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def _exposition(self, _: web.Request) -> web.Response:
+    async def _page(self) -> bytes:
         self._metrics.jobs.set(int(await self._readers.read(lambda answers: answers.count())))
         parts = (self._file.with_name(self._file.name + suffix) for suffix in ("", "-wal"))
         self._metrics.bytes.set(sum(part.stat().st_size for part in parts if part.exists()))
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+        return self._metrics.text()
 
 
 def _bearer(request: web.Request, header: str) -> str:

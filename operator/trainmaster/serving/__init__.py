@@ -9,10 +9,12 @@
    that is too slow 408, before or while the handler reads it. An answer that left a body unread closes its connection.
 2. `server` listens and lets connections in, `connection` bounds what each of them may bring, hold and leave unread.
 3. `places` decides which connection gives way to a newcomer, who always gets in.
-4. `log` keeps what clients sent, tokens among it, out of the log.
+4. `exposition` is a page of metrics that anybody may ask for as often as they like.
+5. `log` keeps what clients sent, tokens among it, out of the log.
 """
 
 from trainmaster.serving.app import application
+from trainmaster.serving.exposition import Exposition
 from trainmaster.serving.server import HttpServer
 
-__all__ = ["HttpServer", "application"]
+__all__ = ["Exposition", "HttpServer", "application"]

@@ -14,6 +14,8 @@ BODY_SECONDS = 30.0
 """A body that isn't complete by then is given up."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MOST_BODY = web.AppKey("most_body", int)
+# Too slow, too large, compressed.
+_REFUSED = (408, 413, 415)
 
 
 def application(*, most_body: int, middlewares: Iterable[Middleware] = ()) -> web.Application:
@@ -55,8 +57,9 @@ def _give_up(request: web.Request, late: web.HTTPException) -> None:
 
 async def _finish(request: web.Request, response: web.StreamResponse) -> None:
     """Closes the connection after an answer that doesn't wait for the body, and names no software."""
-    if not request.content.is_eof():
+    if response.status in _REFUSED or not request.content.is_eof():
         response.force_close()
+        response.headers["Connection"] = "close"
     response.headers.pop("Server", None)
     if isinstance(request.protocol, Connection):
         request.protocol.answered()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -56,6 +56,8 @@ class Connection(web.RequestHandler):
         self._on_lost = on_lost
         self._received = 0
         """Bytes since the answer before."""
+        self._open: asyncio.Transport | None = None
+        """The transport until it is lost; aiohttp forgets its own when it begins to close."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -71,12 +73,17 @@ class Connection(web.RequestHandler):
     def leave(self) -> None:
         """Ends now, whatever the peer is doing."""
         self._on_lost(self)
-        if self.transport is not None:
-            self.transport.abort()
+        if self._open is not None:
+            self._open.abort()
         elif self.arriving is not None:
             self.arriving.cancel()
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._open = cast(asyncio.Transport, transport)
+        super().connection_made(transport)
+
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._open = None
         self._on_lost(self)
         self._stop_timers()
         super().connection_lost(exc)
@@ -105,14 +112,12 @@ class Connection(web.RequestHandler):
             self._write_timer.cancel()
 
     def _watch_writing(self) -> None:
-        if self.transport is not None:
-            unread = self.transport.get_write_buffer_size()
+        if self._open is not None:
+            unread = self._open.get_write_buffer_size()
             self._write_timer = self._loop.call_later(WRITE_SECONDS, self._require_reader, unread)
 
     def _require_reader(self, unread: int) -> None:
-        if self.transport is None:
-            return
-        if self.transport.get_write_buffer_size() > unread - LEAST_WRITTEN:
+        if self._open is not None and self._open.get_write_buffer_size() > unread - LEAST_WRITTEN:
             self.leave()
         else:
             self._watch_writing()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,8 @@ class FakeHttp:
     crd_discovered: bool = True
     # What is sent in place of a string: JSON that Python itself wouldn't write.
     written_as: dict[str, str] = field(default_factory=dict)
+    # Answers a review's spec with its status, by plural.
+    reviews: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
     watches: dict[str, int] = field(default_factory=dict)
     lists: dict[str, int] = field(default_factory=dict)
     # By plural, the most objects that one answer had.
@@ -87,6 +89,9 @@ class FakeHttp:
             full = f"{group}/{version}" if group else version
             named = [_discovered(r) for r in mine]
             return web.json_response({"kind": "APIResourceList", "groupVersion": full, "resources": named})
+        if rest[0] in self.reviews:
+            asked = json.loads(await request.read())
+            return web.json_response({**asked, "status": self.reviews[rest[0]](asked["spec"])}, status=201)
         namespace = None
         if rest[0] == "namespaces" and len(rest) > 2:
             namespace, rest = rest[1], rest[2:]

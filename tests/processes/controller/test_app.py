@@ -26,7 +26,9 @@ from trainmaster.controller.apiserver.errors import Deposed, Forbidden
 from trainmaster.controller.app import Operator, OperatorError
 from trainmaster.controller.settings import OperatorSettings
 
-ALONE = OperatorSettings(leader_elect=False, metrics_port=0, metrics_host="127.0.0.1")
+ALONE = OperatorSettings(
+    leader_elect=False, metrics_port=0, metrics_host="127.0.0.1", health_port=0, health_host="127.0.0.1"
+)
 # Renewed often, and lasts longer than a loaded machine ever lets a renewal wait.
 LED = replace(ALONE, leader_elect=True, lease_seconds=60.0, renew_seconds=50.0, retry_seconds=0.05)
 
@@ -244,16 +246,48 @@ async def test_a_cluster_that_is_not_there_is_reported_in_one_sentence(tmp_path:
 
 
 async def test_probes_and_metrics_are_served(tmp_path: Path) -> None:
-    async with running(tmp_path) as world, aiohttp.ClientSession(f"http://127.0.0.1:{world.operator.port}") as session:
+    async with running(tmp_path) as world, aiohttp.ClientSession() as session:
+        probes, metrics = (f"http://127.0.0.1:{port}" for port in (world.operator.health_port, world.operator.port))
         await world.watched()
         world.cluster.put(JOBS, b.job())
         await until(lambda: world.has("statefulsets"))
-        assert (await session.get("/healthz")).status == 200
-        assert (await session.get("/readyz")).status == 200
-        text = await (await session.get("/metrics")).text()
+        assert (await session.get(f"{probes}/healthz")).status == 200
+        assert (await session.get(f"{probes}/readyz")).status == 200
+        assert (await session.get(f"{probes}/metrics")).status == 404
+        assert (await session.get(f"{metrics}/healthz")).status == 404
+        text = await (await session.get(f"{metrics}/metrics")).text()
         assert 'trainmaster_jobs{phase="Starting"} 1.0' in text
         assert 'trainmaster_api_writes_total{kind="StatefulSet",verb="create"} 1.0' in text
         assert 'trainmaster_reconciles_total{result="ok"}' in text
+
+
+async def test_metrics_that_require_a_token_are_shown_to_those_who_may_get_them(tmp_path: Path) -> None:
+    def review_token(spec: dict[str, Any]) -> dict[str, Any]:
+        known = spec["token"] in ("prometheus", "tenant")
+        return {"authenticated": known, **({"user": {"username": spec["token"], "groups": ["g"]}} if known else {})}
+
+    def review_access(spec: dict[str, Any]) -> dict[str, Any]:
+        assert spec["nonResourceAttributes"] == {"path": "/metrics", "verb": "get"} and spec["groups"] == ["g"]
+        return {"allowed": spec["user"] == "prometheus"}
+
+    settings = replace(ALONE, metrics_require_token=True)
+    async with running(tmp_path, settings=settings) as world, aiohttp.ClientSession() as session:
+        page = f"http://127.0.0.1:{world.operator.port}/metrics"
+
+        async def ask(token: str | None) -> tuple[int, str]:
+            answer = await session.get(page, headers={"Authorization": f"Bearer {token}"} if token else {})
+            return answer.status, await answer.text()
+
+        status, text = await ask("prometheus")
+        assert status == 503 and "The API server can't be asked" in text
+        world.http.reviews |= {"tokenreviews": review_token, "subjectaccessreviews": review_access}
+        assert "trainmaster_leader 1.0" in (await ask("prometheus"))[1]
+        status, text = await ask(None)
+        assert status == 401 and text.startswith("Send a token of Kubernetes")
+        assert await ask("invented") == (401, "The API server doesn't know this token.\n")
+        status, text = await ask("tenant")
+        assert status == 403 and text.startswith("tenant may not get /metrics: a ClusterRole")
+        assert (await session.get(f"http://127.0.0.1:{world.operator.health_port}/healthz")).status == 200
 
 
 async def test_a_history_that_never_answers_holds_up_nothing(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from trainmaster.client.authorization import Fixed
 from trainmaster.client.server import Server
-from trainmaster.controller.observability.health import HealthServer
-from trainmaster.controller.observability.metrics import OperatorMetrics
+from trainmaster.controller.observability.health import probes
 from trainmaster.dashboard.app import Dashboard, Settings, serving
 from trainmaster.history.access import Viewers
 from trainmaster.history.metrics import HistoryMetrics
@@ -28,8 +27,8 @@ NOBODY = Server("http://127.0.0.1:9", None, None, None, Fixed(None), "default")
 @contextlib.asynccontextmanager
 async def operator(_: Path) -> AsyncIterator[int]:
     """The operator's probes."""
-    server = HealthServer(OperatorMetrics(), healthy=lambda: None, ready=lambda: None, refresh=lambda: None)
-    yield await server.start(HOST, 0)
+    server = probes(healthy=lambda: None, ready=lambda: None)
+    yield (await server.start(HOST, 0))[1]
     await server.close()
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.agent.agents import Job
 from tests.processes.serving.served import HOST, SERVERS
 
 MIB = 1_048_576
@@ -30,6 +31,7 @@ class Served:
     """Served is one of our servers, in a process of its own."""
 
     name: str
+    host: str
     port: int
     pid: int
 
@@ -39,18 +41,40 @@ class Served:
         return next(int(line.split()[1]) * 1_024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=[*SERVERS, "agent"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    command = [sys.executable, "-m", "tests.processes.serving.served", request.param, str(tmp_path_factory.mktemp("s"))]
+    folder = tmp_path_factory.mktemp(request.param)
+    with agent(folder) if request.param == "agent" else one_of_ours(request.param, folder) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def one_of_ours(name: str, folder: Path) -> Iterator[Served]:
+    """Starts an aiohttp server."""
+    command = [sys.executable, "-m", "tests.processes.serving.served", name, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdin is not None
         try:
-            yield Served(request.param, int(process.stdout.readline()), process.pid)
+            yield Served(name, HOST, int(process.stdout.readline()), process.pid)
             assert process.poll() is None
             process.stdin.close()
             process.wait(10)
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def agent(folder: Path) -> Iterator[Served]:
+    """Starts an agent, whose server is its own."""
+    job = Job(folder, "127.127.9")
+    try:
+        started = job.agent(0).start("sleep", "300")
+        started.until_healthy()
+        assert started.process is not None
+        yield Served("agent", started.address, job.agent_port, started.process.pid)
+        assert started.process.poll() is None
+    finally:
+        job.end()
 
 
 @dataclass
@@ -96,7 +120,7 @@ class Attack:
 
     async def stranger(self) -> Stranger:
         """Connects."""
-        reader, writer = await asyncio.open_connection(HOST, self.served.port)
+        reader, writer = await asyncio.open_connection(self.served.host, self.served.port)
         self.stack.callback(writer.transport.abort)
         return Stranger(reader, writer)
 
@@ -109,7 +133,7 @@ class Attack:
     async def probe(self) -> None:
         """Asks for /healthz on a connection of its own."""
         begun = time.monotonic()
-        reader, writer = await asyncio.open_connection(HOST, self.served.port)
+        reader, writer = await asyncio.open_connection(self.served.host, self.served.port)
         writer.write(PROBE)
         assert (await reader.read(65_536)).startswith(b"HTTP/1.1 200 OK"), "a probe wasn't answered"
         writer.close()
@@ -132,13 +156,13 @@ async def attack(served: Served) -> AsyncIterator[Attack]:
         probing = asyncio.create_task(found.keep_probing())
         try:
             yield found
-            await found.probe()
         finally:
+            await found.probe()
             probing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await probing
-        assert max(found.probes) < PROMPT_SECONDS
-        assert served.peak() - before < MOST_MEMORY
+            assert max(found.probes) < PROMPT_SECONDS
+            assert served.peak() - before < MOST_MEMORY
 
 
 def bomb(unpacked: int, *, gzip: bool) -> bytes:
@@ -162,18 +186,22 @@ BODIES = {
 }
 
 
+# No answer where the connection was closed; an agent takes no body of a stranger at all.
+REFUSED = (None, 401, 404, 405, 411, 413, 415)
+
+
 @pytest.mark.parametrize("encoding", BODIES)
-@pytest.mark.parametrize("request_line", ["POST /healthz", "GET /healthz", "PUT /nowhere", "POST /v1/records"])
-async def test_a_compressed_body_is_refused_without_unpacking(served: Served, encoding: str, request_line: str) -> None:
+async def test_a_compressed_body_is_refused_without_unpacking(served: Served, encoding: str) -> None:
     body = BODIES[encoding]
-    sent = head(request_line, f"Content-Encoding: {encoding}", f"Content-Length: {len(body)}")
+    declared = (f"Content-Encoding: {encoding}", f"Content-Length: {len(body)}")
     async with attack(served) as attacking:
-        strangers = await attacking.strangers(5)
-        sending = [asyncio.create_task(each.send(sent + body)) for each in strangers]
-        for stranger in strangers:
-            assert await stranger.status() in (None, 401, 415)
-            assert await stranger.is_closed()
-        await asyncio.gather(*sending)
+        for request in ("POST /healthz", "GET /healthz", "PUT /nowhere", "POST /v1/records"):
+            strangers = await attacking.strangers(5)
+            sending = [asyncio.create_task(each.send(head(request, *declared) + body)) for each in strangers]
+            for stranger in strangers:
+                assert await stranger.status() in REFUSED
+                assert await stranger.is_closed()
+            await asyncio.gather(*sending)
 
 
 async def test_a_compressed_body_in_chunks_is_refused(served: Served) -> None:
@@ -182,21 +210,21 @@ async def test_a_compressed_body_in_chunks_is_refused(served: Served) -> None:
     async with attack(served) as attacking:
         stranger = await attacking.stranger()
         sending = asyncio.create_task(stranger.send(sent + f"{len(body):x}\r\n".encode() + body))
-        assert await stranger.status() in (401, 415)
+        assert await stranger.status() in REFUSED
         assert await stranger.is_closed()
         await sending
 
 
-@pytest.mark.parametrize("request_line", ["POST /healthz", "GET /healthz", "DELETE /nowhere", "POST /v1/records"])
 @pytest.mark.parametrize("declared", ["Content-Length: 1073741824", "Transfer-Encoding: chunked"])
-async def test_a_huge_body_is_not_drained(served: Served, request_line: str, declared: str) -> None:
+async def test_a_huge_body_is_not_drained(served: Served, declared: str) -> None:
     chunk = bytes(MIB) if "Length" in declared else f"{MIB:x}\r\n".encode() + bytes(MIB) + b"\r\n"
     async with attack(served) as attacking:
-        stranger = await attacking.stranger()
-        assert await stranger.send(head(request_line, declared))
-        while await stranger.send(chunk):
-            assert stranger.sent < 64 * MIB
-        assert await stranger.is_closed()
+        for request in ("POST /healthz", "GET /healthz", "DELETE /nowhere", "POST /v1/records"):
+            stranger = await attacking.stranger()
+            assert await stranger.send(head(request, declared))
+            while await stranger.send(chunk):
+                assert stranger.sent < 64 * MIB
+            assert await stranger.is_closed()
 
 
 async def test_requests_that_never_come_give_way(served: Served) -> None:
@@ -240,7 +268,7 @@ async def test_thousands_of_requests_at_once_are_answered_one_after_the_other(se
         strangers = [await attacking.stranger() for _ in range(8)]
         sending = [asyncio.create_task(each.send(head("GET /nowhere") * 2_000)) for each in strangers]
         for stranger in strangers:
-            assert await stranger.status() == 404
+            assert await stranger.status() in (401, 404)
         await asyncio.sleep(0.5)
         for each in sending:
             each.cancel()
@@ -248,6 +276,6 @@ async def test_thousands_of_requests_at_once_are_answered_one_after_the_other(se
 
 async def test_what_is_no_http_is_refused(served: Served) -> None:
     async with attack(served) as attacking:
-        for stranger in await attacking.strangers(50, b"\x16\x03\x01\x02\x00\x01\x00" * 100):
+        for stranger in await attacking.strangers(50, b"\x16\x03\x01\x02\x00\x01\x00" * 100 + b"\r\n\r\n"):
             assert await stranger.status() in (None, 400)
             assert await stranger.is_closed()

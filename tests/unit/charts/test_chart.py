@@ -46,7 +46,7 @@ def test_lint_finds_nothing() -> None:
     [
         {},
         {"namespaces": ["team-a"]},
-        {"metrics": {"service": False}},
+        {"metrics": {"service": False, "requireToken": True}},
         {"monitoring": {"dashboards": {"enabled": True}}},
     ],
     ids=str,

@@ -97,6 +97,58 @@ def test_the_operators_labels_are_honoured_and_its_own_pods_selected() -> None:
     assert spec["podMetricsEndpoints"][0]["port"] in [one["name"] for one in pod["spec"]["containers"][0]["ports"]]
 
 
+def test_a_token_for_the_metrics_is_required_by_one_value() -> None:
+    def objects(**values: Any) -> dict[tuple[str, str], dict[str, Any]]:
+        given = {"monitoring": {"podMonitors": {"operator": True}}, **values}
+        with Chart.load(str(CHART)) as chart:
+            files = chart.render(given, name="trainmaster", namespace="trainmaster-system")
+        texts = [text for name, text in files.items() if name.endswith(".yaml")]
+        documents = [one for text in texts for one in yaml.safe_load_all(text) if one]
+        return {(one["kind"], one["metadata"]["name"]): one for one in documents}
+
+    reader, reviews = "trainmaster-metrics-reader", "trainmaster-metrics-reviews"
+    before, after = objects(), objects(metrics={"requireToken": True})
+    added = {("ServiceAccount", reader), ("Secret", reader)}
+    added |= {(kind, name) for kind in ("ClusterRole", "ClusterRoleBinding") for name in (reader, reviews)}
+    assert after.keys() - before.keys() == added and before.keys() <= after.keys()
+    assert after["ClusterRole", reader]["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    assert {
+        (*rule["apiGroups"], *rule["resources"], *rule["verbs"]) for rule in after["ClusterRole", reviews]["rules"]
+    } == {
+        ("authentication.k8s.io", "tokenreviews", "create"),
+        ("authorization.k8s.io", "subjectaccessreviews", "create"),
+    }
+    for name, account in ((reader, reader), (reviews, "trainmaster")):
+        assert [one["name"] for one in after["ClusterRoleBinding", name]["subjects"]] == [account]
+    assert after["Secret", reader]["type"] == "kubernetes.io/service-account-token"
+    assert after["Secret", reader]["metadata"]["annotations"] == {"kubernetes.io/service-account.name": reader}
+
+    def endpoint(found: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
+        [one] = found["PodMonitor", "trainmaster-operator"]["spec"]["podMetricsEndpoints"]
+        return dict(one)
+
+    credentials = {"credentials": {"name": reader, "key": "token"}}
+    assert endpoint(after) == {**endpoint(before), "authorization": credentials}
+
+    def arguments(found: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+        return list(found["Deployment", "trainmaster"]["spec"]["template"]["spec"]["containers"][0]["args"])
+
+    assert set(arguments(after)) - set(arguments(before)) == {"--metrics-require-token"}
+    alone = objects(metrics={"requireToken": True}, monitoring={})
+    assert alone.keys() & added == {(kind, name) for kind, name in added if name == reviews} | {("ClusterRole", reader)}
+
+
+def test_the_kubelet_probes_another_port_than_prometheus_reads() -> None:
+    with Chart.load(str(CHART)) as chart:
+        files = chart.render({}, name="trainmaster", namespace="trainmaster-system")
+    pod = next(yaml.safe_load_all(files["trainmaster/templates/operator.yaml"]))["spec"]["template"]
+    [container] = pod["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"health": 8081, "metrics": 8080}
+    assert {"--health-port=8081", "--metrics-port=8080"} <= set(container["args"])
+    assert {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} == {"health"}
+
+
 def test_the_history_is_scraped_where_there_is_one() -> None:
     switch = {"podMonitors": {"history": True}}
     with Chart.load(str(CHART)) as chart:

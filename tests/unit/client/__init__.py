@@ -65,7 +65,6 @@
 | `proxies` | `test_proxies` |
 | `read_only` | `processes/cli/test_mcp` |
 | `server` | `test_server`, `test_permission` |
-| `serving` | `processes/dashboard/test_guards`, `processes/history/test_serving` |
 | `tls` | `test_server` |
 | `transport` | `test_transport`, `test_server` |
 | `watching` | `test_jobs`, `test_async_jobs` |

@@ -45,6 +45,7 @@
 | `observability/job_metrics` | `observability/test_metrics`, `cluster/test_monitoring` |
 | `observability/log_formats` | `observability/test_log_formats` |
 | `observability/metrics` | `observability/test_metrics` |
+| `observability/scrapers` | `observability/test_scrapers`, `test_app` |
 | `recording/lines` | `recording/test_lines` |
 | `recording/outbox` | `recording/test_outbox` |
 | `recording/posting` | `processes/controller/recording/test_sender` |

@@ -2,6 +2,7 @@
 
 | module | test files |
 |---|---|
+| `addresses` | `test_addresses` |
 | `assignment` | `test_assignment` |
 | `errors` | `test_assignment`, `test_hostile_lines` |
 | `evidence` | `test_hostile_messages`, `test_stream` |

@@ -1,57 +1,53 @@
-"""`/healthz`, `/readyz` and `/metrics` on one port."""
+"""The operator's two ports: one for the kubelet's probes, one for `/metrics`, which names every namespace's jobs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from trainmaster.controller.observability.metrics import OperatorMetrics
-from trainmaster.serving import HttpServer, application
+from trainmaster.controller.observability.scrapers import NotAdmitted, Scrapers
+from trainmaster.serving import Exposition, HttpServer, application
+from trainmaster.wire.addresses import group_of
 
 
-class HealthServer:
-    """Serves the probes; `healthy` and `ready` answer None when all is well, else one sentence."""
+def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]) -> HttpServer:
+    """Returns the server of the probes; `healthy` and `ready` answer None when all is well, else one sentence."""
 
-    def __init__(
-        self,
-        metrics: OperatorMetrics,
-        *,
-        healthy: Callable[[], str | None],
-        ready: Callable[[], str | None],
-        refresh: Callable[[], None],
-    ) -> None:
-        self._metrics = metrics
-        self._healthy = healthy
-        self._ready = ready
-        self._refresh = refresh
-        app = application(most_body=0)
-        app.router.add_get("/healthz", self._health)
-        app.router.add_get("/readyz", self._readiness)
-        app.router.add_get("/metrics", self._exposition)
-        self._server = HttpServer(app)
+    def answering(problem: Callable[[], str | None]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_: web.Request) -> web.Response:
+            found = problem()
+            return web.Response(text=(found or "ok") + "\n", status=503 if found else 200)
 
-    async def start(self, host: str, port: int) -> int:
-        """Listens on a port; returns it, which is a free one for 0. Raises OSError."""
-        return (await self._server.start(host, port))[1]
+        return answer
 
-    async def close(self) -> None:
-        """Accepts nothing more, and ends what is being answered."""
-        await self._server.close()
+    app = application(most_body=0)
+    for path, problem in (("/healthz", healthy), ("/readyz", ready)):
+        app.router.add_get(path, answering(problem))
+    return HttpServer(app)
 
-    async def _health(self, _: web.Request) -> web.Response:
-        return _answer(self._healthy())
 
-    async def _readiness(self, _: web.Request) -> web.Response:
-        return _answer(self._ready())
+def exposition(metrics: OperatorMetrics, *, refresh: Callable[[], None], scrapers: Scrapers | None) -> HttpServer:
+    """Returns the server of `/metrics`: for those whom `scrapers` admits, or for everybody where that is None."""
 
-    async def _exposition(self, _: web.Request) -> web.Response:
-        self._refresh()
+    async def make() -> bytes:
+        refresh()
         # With 5,000 jobs that takes more than a second, in which recoveries would wait.
-        text = await asyncio.to_thread(self._metrics.text)
-        return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4"})
+        return await asyncio.to_thread(metrics.text)
 
+    page = Exposition(make)
 
-def _answer(problem: str | None) -> web.Response:
-    return web.Response(text=(problem or "ok") + "\n", status=503 if problem else 200)
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if scrapers is not None:
+            try:
+                await scrapers.require(request.headers.get("Authorization", ""), group_of(request.remote or "::"))
+            except NotAdmitted as error:
+                headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+                return web.Response(text=f"{error}\n", status=error.status, headers=headers)
+        return await page.answer(request)
+
+    app = application(most_body=0)
+    app.router.add_get("/metrics", answer, allow_head=False)
+    return HttpServer(app)

@@ -7,7 +7,7 @@ import threading
 
 import aiohttp
 
-from trainmaster.controller.observability.health import HealthServer
+from trainmaster.controller.observability.health import exposition, probes
 from trainmaster.controller.observability.metrics import OperatorMetrics
 
 
@@ -28,14 +28,18 @@ class LongPage(OperatorMetrics):
 def test_probes_are_answered_while_a_page_is_made() -> None:
     async def scrape() -> None:
         metrics = LongPage()
-        server = HealthServer(metrics, healthy=lambda: None, ready=lambda: None, refresh=lambda: None)
-        address = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        servers = (
+            probes(healthy=lambda: None, ready=lambda: None),
+            exposition(metrics, refresh=lambda: None, scrapers=None),
+        )
+        health, scraped = [f"http://127.0.0.1:{(await server.start('127.0.0.1', 0))[1]}" for server in servers]
         async with aiohttp.ClientSession(raise_for_status=True) as session:
-            page = asyncio.create_task(session.get(f"{address}/metrics"))
+            page = asyncio.create_task(session.get(f"{scraped}/metrics"))
             assert await asyncio.to_thread(metrics.begun.wait, 5)
-            probe = await session.get(f"{address}/healthz")
+            probe = await session.get(f"{health}/healthz")
             metrics.may_end.set()
             assert (await probe.text(), "trainmaster_leader" in await (await page).text()) == ("ok\n", True)
-        await server.close()
+        for server in servers:
+            await server.close()
 
     asyncio.run(asyncio.wait_for(scrape(), 30))
