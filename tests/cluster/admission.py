@@ -161,7 +161,7 @@ def config_map(metadata: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"key": "value"}}
 
 
-def agent(name: str = "trainmaster-agent-0123456789abcdef0123", **changed: Any) -> dict[str, Any]:
+def agent(name: str = f"trainmaster-agent-{'0123456789abcdef' * 4}", **changed: Any) -> dict[str, Any]:
     labels = {"app.kubernetes.io/managed-by": "trainmaster", "trainmaster.dev/content": "agent"}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}, "immutable": True}
     return {**body, "binaryData": {"agent.pyz": "UEs="}, **changed}
