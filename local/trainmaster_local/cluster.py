@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import IO
 
 from trainmaster_local.config import ClusterConfig, single_node
+from trainmaster_local.private import LOCK, private_folder
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
-LOCK, INFO, LOG = "cluster.lock", "cluster.json", "cluster.log"
+INFO, LOG = "cluster.json", "cluster.log"
 _ERROR = "error: "
 
 
@@ -81,7 +82,7 @@ def _in_one_sentence(state_dir: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _lock(state_dir: Path) -> Iterator[bool]:
     """Tries to hold the folder's lock while the block runs; yields whether it does."""
-    state_dir.mkdir(parents=True, exist_ok=True)
+    private_folder(state_dir)
     with (state_dir / LOCK).open("a") as file:
         held = _try_lock(file)
         yield held
@@ -145,7 +146,7 @@ def _up_already(state_dir: Path) -> LocalClusterError:
 def _start(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInfo:
     if _runs(state_dir):
         raise _up_already(state_dir)
-    state_dir.mkdir(parents=True, exist_ok=True)
+    private_folder(state_dir)
     (state_dir / LOCK).touch()
     (state_dir / INFO).unlink(missing_ok=True)
     command = [

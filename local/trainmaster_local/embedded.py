@@ -50,6 +50,7 @@ from trainmaster_local.kubelet.containers.runtime import ProcessRuntime
 from trainmaster_local.kubelet.node import Kubelet
 from trainmaster_local.kubelet.server import NodeServer
 from trainmaster_local.network import AddressPool, HostsFiles
+from trainmaster_local.private import private_folder
 from trainmaster_local.scheduling.controller import SchedulerController
 
 logger = logging.getLogger(__name__)
@@ -240,7 +241,7 @@ class LocalCluster:
 
     def _clean(self, folder: Path) -> None:
         """Removes what an earlier cluster left in the folder (its volumes stay) and in the machine's memory."""
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         for name in ("pods", "logs", "hosts", "memory"):
             shutil.rmtree(folder / name, ignore_errors=True)
         if MEMORY_ROOT.is_dir() and os.access(MEMORY_ROOT, os.W_OK):
@@ -248,6 +249,7 @@ class LocalCluster:
                 if not Path("/proc", left.name.removeprefix(_MEMORY_PREFIX).partition("-")[0]).exists():
                     shutil.rmtree(left, ignore_errors=True)
             self._memory = MEMORY_ROOT / f"{_MEMORY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        self._memory.mkdir(mode=0o700)
 
     def _write_kubeconfig(self) -> None:
         text = yaml.safe_dump(

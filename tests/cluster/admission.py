@@ -27,6 +27,7 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "trainmaster"
 # Not as the tests' operators are called: what is asked for here is none of their work (tests/rights.py).
 ACCOUNT = "attacked"
 LABEL = "trainmaster.dev/job-uid"
+NAMESPACE_LABEL = "trainmaster.dev/jobs"
 
 PODS = "api/v1/namespaces/{ns}/pods"
 SERVICES = "api/v1/namespaces/{ns}/services"
@@ -110,6 +111,11 @@ class Operator:
         owner |= {"name": self.job["metadata"]["name"], "uid": self.job["metadata"]["uid"], "blockOwnerDeletion": True}
         return {**owner, **changed}
 
+    def config_map_owner(self) -> dict[str, Any]:
+        """Returns a reference to something that is there, and that would keep a child from being collected."""
+        found = self.team.get("configmap", "foreign")["metadata"]
+        return {"apiVersion": "v1", "kind": "ConfigMap", "name": found["name"], "uid": found["uid"]}
+
     @property
     def selector(self) -> dict[str, str]:
         """Returns the labels by which a child knows the job's pods."""
@@ -161,7 +167,7 @@ def config_map(metadata: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"key": "value"}}
 
 
-def agent(name: str = "trainmaster-agent-0123456789abcdef0123", **changed: Any) -> dict[str, Any]:
+def agent(name: str = f"trainmaster-agent-{'0123456789abcdef' * 4}", **changed: Any) -> dict[str, Any]:
     labels = {"app.kubernetes.io/managed-by": "trainmaster", "trainmaster.dev/content": "agent"}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}, "immutable": True}
     return {**body, "binaryData": {"agent.pyz": "UEs="}, **changed}
@@ -186,7 +192,7 @@ def pod(name: str, metadata: dict[str, Any]) -> dict[str, Any]:
 def policy_objects(home: str) -> list[dict[str, Any]]:
     with Chart.load(str(CHART)) as chart:
         values = {
-            "admissionPolicy": {"enabled": True},
+            "admissionPolicy": {"enabled": True, "namespaceLabel": NAMESPACE_LABEL},
             "jobNetworkPolicies": {"enabled": True},
             "serviceAccount": {"name": ACCOUNT},
         }
@@ -211,6 +217,7 @@ def policy_in_force(shared_cluster: SharedCluster) -> Iterator[Operator]:
         objects = policy_objects(home.namespace)
         home.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
         try:
+            team.kubectl("label", "namespace", team.namespace, f"{NAMESPACE_LABEL}=true")
             team.apply(training_job("job", "pass"))
             made = Operator(team, home.namespace, team.get("dtj", "job"))
             _populate(made)

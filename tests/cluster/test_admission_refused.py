@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,20 @@ from tests.cluster.admission import (
 from tests.cluster.operator_under_test import training_job
 from trainmaster_local.testing.clusters import SharedCluster
 
+JOB_NAME = "trainmaster.dev/job-name"
+
+
+def ghosts(o: Operator, *owners: dict[str, Any]) -> dict[str, Any]:
+    """Pods that take their node over, for a job that nobody has made."""
+    invented = o.owner(name="ghost", uid="ghost")
+    body = o.stateful_set("ghost", labels={LABEL: "ghost", JOB_NAME: "ghost"}, ownerReferences=[invented, *owners])
+    body["spec"]["selector"]["matchLabels"] = {LABEL: "ghost"}
+    template = body["spec"]["template"]
+    template["metadata"]["labels"] = {LABEL: "ghost"}
+    template["spec"] = {**template["spec"], "hostPID": True, "volumes": [{"name": "host", "hostPath": {"path": "/"}}]}
+    return body
+
+
 EVIL_IMAGE = [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}]
 ATTACKS: Mapping[str, Callable[[Operator], Request]] = {
     "patch a foreign pod's image": lambda _: json_patch(f"{PODS}/foreign", EVIL_IMAGE),
@@ -61,31 +76,65 @@ ATTACKS: Mapping[str, Callable[[Operator], Request]] = {
         f"{PODS}/job-0/eviction", {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "job-0"}}
     ),
     "write a worker's status": lambda _: merge(f"{PODS}/job-0/status", {"status": {"phase": "Succeeded"}}),
-    "create a StatefulSet in kube-system": lambda o: post(SETS.replace("{ns}", "kube-system"), o.stateful_set("evil")),
-    "create a StatefulSet in its own namespace": lambda o: post(SETS.replace("{ns}", "{home}"), o.stateful_set("evil")),
-    "create a StatefulSet without an owner": lambda o: post(SETS, o.stateful_set("evil", ownerReferences=[])),
+    "create a StatefulSet in kube-system": lambda o: post(
+        SETS.replace("{ns}", "kube-system"), o.stateful_set("job-evil")
+    ),
+    "create a StatefulSet in its own namespace": lambda o: post(
+        SETS.replace("{ns}", "{home}"), o.stateful_set("job-evil")
+    ),
+    "create a StatefulSet without an owner": lambda o: post(SETS, o.stateful_set("job-evil", ownerReferences=[])),
     "create a StatefulSet of another owner": lambda o: post(
-        SETS, o.stateful_set("evil", ownerReferences=[o.owner(kind="Other")])
+        SETS, o.stateful_set("job-evil", ownerReferences=[o.owner(kind="Other")])
     ),
     "create a StatefulSet with an owner that isn't its controller": lambda o: post(
-        SETS, o.stateful_set("evil", ownerReferences=[o.owner(controller=False)])
+        SETS, o.stateful_set("job-evil", ownerReferences=[o.owner(controller=False)])
+    ),
+    "create a StatefulSet with a second owner": lambda o: post(
+        SETS, o.stateful_set("job-evil", ownerReferences=[o.owner(), o.config_map_owner()])
+    ),
+    "create a StatefulSet of an invented job with a second owner": lambda o: post(
+        SETS, ghosts(o, o.config_map_owner())
+    ),
+    "create a StatefulSet of an invented job where nobody may train": lambda o: post(
+        SETS.replace("{ns}", "default"), ghosts(o)
+    ),
+    "create an agent where nobody may train": lambda _: post(CONFIG_MAPS.replace("{ns}", "default"), agent()),
+    "create an agents' Secret where nobody may train": lambda _: post(
+        SECRETS.replace("{ns}", "default"), secret("trainmaster-agents-3")
+    ),
+    "create a StatefulSet that isn't named after its job": lambda o: post(SETS, o.stateful_set("evil")),
+    "create a StatefulSet whose label is another job's name": lambda o: post(
+        SETS, o.stateful_set("job-evil", labels={**o.labels, JOB_NAME: "another"})
+    ),
+    "add an owner": lambda o: merge(
+        f"{SETS}/job", {"metadata": {"ownerReferences": [o.owner(), o.config_map_owner()]}}
+    ),
+    "add an owner by apply": lambda o: apply(
+        f"{SETS}/job", o.stateful_set("job", replicas=1, ownerReferences=[o.owner(), o.config_map_owner()])
+    ),
+    "change an owner's name": lambda o: merge(
+        f"{SETS}/job", {"metadata": {"ownerReferences": [o.owner(name="another")]}}
     ),
     "create a StatefulSet whose label is another uid": lambda o: post(
-        SETS, o.stateful_set("evil", labels={LABEL: "another"})
+        SETS, o.stateful_set("job-evil", labels={LABEL: "another"})
     ),
-    "create a StatefulSet by apply, without labels": lambda o: apply(f"{SETS}/evil", o.stateful_set("evil", labels={})),
+    "create a StatefulSet by apply, without labels": lambda o: apply(
+        f"{SETS}/job-evil", o.stateful_set("job-evil", labels={})
+    ),
     "create a StatefulSet with a generated name": lambda o: post(
         SETS, {**o.stateful_set("x"), "metadata": {"generateName": "evil-"}}
     ),
     "adopt a foreign StatefulSet by apply": lambda o: apply(
         f"{SETS}/foreign", {**o.stateful_set("foreign"), **FOREIGN_SET}
     ),
-    "create a StatefulSet for foreign pods": lambda o: post(SETS, {**o.stateful_set("foreign-pods"), **FOREIGN_SET}),
-    "create a Service for foreign pods": lambda o: post(SERVICES, o.service("evil", selector={"app": "theirs"})),
-    "create a Service with an address": lambda o: post(
-        SERVICES, o.service("evil", clusterIP="", ports=[{"port": 443}], externalIPs=["192.0.2.1"])
+    "create a StatefulSet for foreign pods": lambda o: post(
+        SETS, {**o.stateful_set("job-foreign-pods"), **FOREIGN_SET}
     ),
-    "create a NetworkPolicy for foreign pods": lambda o: post(NETWORK_POLICIES, o.network_policy("evil", {})),
+    "create a Service for foreign pods": lambda o: post(SERVICES, o.service("job-evil", selector={"app": "theirs"})),
+    "create a Service with an address": lambda o: post(
+        SERVICES, o.service("job-evil", clusterIP="", ports=[{"port": 443}], externalIPs=["192.0.2.1"])
+    ),
+    "create a NetworkPolicy for foreign pods": lambda o: post(NETWORK_POLICIES, o.network_policy("job-evil", {})),
     "let go of its own by removing the label": lambda _: merge(f"{SETS}/job", {"metadata": {"labels": {LABEL: None}}}),
     "let go of its own by removing the owner": lambda _: merge(f"{SETS}/job", {"metadata": {"ownerReferences": None}}),
     "give its own to another job": lambda o: merge(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import zipfile
 from typing import Any
 
 import pytest
@@ -145,6 +147,39 @@ def test_pods_whose_agent_somebody_has_deleted_get_it_back(cluster: Cluster, ope
     cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
     cluster.eventually(lambda: _runs_again(cluster) and not _same(cluster, uids), 60, "new pods")
     assert names(cluster) == [NAME]
+
+
+EVIL = """
+import os, pathlib
+pathlib.Path(os.environ["TRAINMASTER_TERMINATION_LOG"]).write_text("EVIL " + os.environ["TRAINMASTER_POD_NAME"])
+print("EVIL")
+"""
+
+
+@pytest.mark.usefixtures("pods_run")
+def test_whoever_may_only_write_config_maps_runs_nothing_in_a_jobs_pods(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    cluster.apply(own_image("job", WAIT))
+    cluster.kubectl("wait", "--for=condition=Running", "dtj/job", "--timeout=60s")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as bundle:
+        bundle.writestr("__main__.py", EVIL)
+    body = cluster.get("configmap", NAME)
+    body["metadata"] = {"name": NAME, "labels": body["metadata"]["labels"]}
+    body["binaryData"]["agent.pyz"] = base64.b64encode(archive.getvalue()).decode()
+    cluster.kubectl("delete", "configmap", NAME)
+    cluster.kubectl("create", "-f", "-", stdin=json.dumps(body))
+    uids = {pod["metadata"]["uid"] for pod in cluster.items("pods")}
+    cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
+    said = str(cluster.eventually(lambda: status(cluster)["phase"] == "Failed" and _why(cluster), 60, "its failure"))
+    assert not _same(cluster, uids) and "EVIL" not in json.dumps(cluster.items("pods"))
+    assert f"the ConfigMap {NAME} has another agent than the operator has put there, so it isn't run" in said
+
+
+def _why(cluster: Cluster) -> str:
+    """What the job says of its end."""
+    return str(condition(cluster, "Failed")["message"])
 
 
 def _runs_again(cluster: Cluster) -> bool:

@@ -15,6 +15,8 @@ from trainloop.config import dump_config, load_config, parse_config
 from trainloop.distributed.world import DistributedSettings, choose_backend, choose_device, environment
 from trainloop.errors import ConfigError
 from trainloop.tasks import TaskSettings, build_task
+from trainmaster.api.parsing import parse_spec
+from trainmaster.rendering import JobIdentity, first_assignment, render
 
 GOOD: dict[str, Any] = {"epochs": 1, "batch": {"size": 8}}
 
@@ -113,6 +115,36 @@ def test_a_file_that_is_no_configuration_is_a_sentence(tmp_path: Path, text: str
         file.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=words):
         load_config(file)
+
+
+def test_a_mounted_file_that_is_not_spec_training_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It names code, and ConfigMaps have more writers than jobs."""
+    own_task = {"name": "own:task", "options": {"x": "3e-4", "é": [1, 2.0]}}
+    training = {**GOOD, "optimizer": {"lr": 3e-05}, "task": own_task}
+    manifests = rendered(training)
+    (text,) = [one["data"]["training.yaml"] for one in manifests if one["kind"] == "ConfigMap"]
+    (worker,) = manifests[-1]["spec"]["template"]["spec"]["containers"]
+    (value,) = [one["value"] for one in worker["env"] if one["name"] == "TRAINMASTER_TRAINING"]
+    assert value.endswith(" /etc/trainmaster/training.yaml") and "--config" in worker["args"]
+    file = tmp_path / "training.yaml"
+    monkeypatch.setenv("TRAINMASTER_TRAINING", f"{value.partition(' ')[0]} {file}")
+    file.write_text(text)
+    assert load_config(file).optimizer.lr == 3e-05
+    file.write_text(yaml.safe_dump(training, default_flow_style=True))
+    assert load_config(file).optimizer.lr == 3e-05, "by value: an operator of another version may write it otherwise"
+    hook = {"sh": 0, "-c": 0, "id": 0}
+    for other in ({**training, "task": {"name": "subprocess:Popen", "options": hook}}, {**training, 1: 2}, {}):
+        file.write_text(yaml.safe_dump(other, sort_keys=False))
+        with pytest.raises(ConfigError, match=r"isn't what spec\.training says, so it isn't used"):
+            load_config(file)
+    own = tmp_path / "own.yaml"
+    own.write_text(yaml.safe_dump(GOOD))
+    assert load_config(own).epochs == 1
+
+
+def rendered(training: dict[str, Any]) -> list[dict[str, Any]]:
+    job, spec = JobIdentity("team", "tiny", "uid-1"), parse_spec({"workers": 1, "training": training}, "tiny")
+    return [dict(one.body) for one in render(job, spec, first_assignment(job, spec))]
 
 
 def test_the_printed_configuration_loads_to_itself(tmp_path: Path) -> None:

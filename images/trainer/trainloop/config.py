@@ -7,6 +7,9 @@ Every mistake is reported at once, each in a sentence that names field, value an
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -138,16 +141,33 @@ def dump_config(config: Config) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        document = _yaml(file.read_text("utf-8"), f"--config {file}")
+        text = file.read_text("utf-8")
+        document = _yaml(text, f"--config {file}")
     except OSError as error:
         raise ConfigError(f"--config {file} can't be read: {error.strerror}") from error
     except UnicodeError as error:
         raise ConfigError(f"--config {file} is no text in UTF-8: {error}") from error
+    digest, _, mounted = os.environ.get("TRAINMASTER_TRAINING", "").partition(" ")
+    if mounted and file == Path(mounted) and _digest(text) != digest:
+        # It names code (task, hooks), and anyone who may write ConfigMaps could have changed it.
+        raise ConfigError(
+            f"--config {file} isn't what spec.training says, so it isn't used: find out who may write ConfigMaps in "
+            "this namespace, and delete this one: the operator makes it again"
+        )
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise ConfigError(f"--config {file} has a {type(document).__name__} at the top: it must be a mapping of fields")
     return document
+
+
+def _digest(text: str) -> str:
+    """Returns the hash of the values that `text` has by YAML's own rules; empty where JSON can't have them."""
+    values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    try:
+        return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    except (TypeError, ValueError):
+        return ""
 
 
 def _override(document: dict[str, Any], override: str) -> None:

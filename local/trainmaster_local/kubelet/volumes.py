@@ -24,6 +24,7 @@ from trainmaster_local.kubelet.containers.environment import (
     field_value,
     resource_value,
 )
+from trainmaster_local.private import make_private
 
 Object = Mapping[str, Any]
 
@@ -98,6 +99,7 @@ class PodVolumes:
                     self._check_host_path(name, volume["hostPath"])
                     continue
                 path.mkdir(parents=True, exist_ok=True)
+                # As in a pod: who may get here is up to the folders above, which are private.
                 path.chmod(0o777)
         await self._fetch_tokens()
         self.refresh(pod)
@@ -151,9 +153,9 @@ class PodVolumes:
     def _check_host_path(name: str, source: Object) -> None:
         path, kind = Path(source["path"]), source.get("type") or ""
         if kind == "DirectoryOrCreate":
-            path.mkdir(parents=True, exist_ok=True)
+            make_private(path)
         elif kind == "FileOrCreate":
-            path.touch()
+            path.touch(mode=0o600)
         wrong = {"Directory": not path.is_dir(), "File": not path.is_file(), "Socket": not path.is_socket()}
         if wrong.get(kind):
             problem = f"hostPath type check failed: {path} is not {'an' if kind[0] in 'AEIOU' else 'a'} {kind.lower()}"

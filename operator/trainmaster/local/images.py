@@ -21,7 +21,9 @@ def configure(config: ClusterConfig) -> ClusterConfig:
     The trainer image's agent is built into the cluster's state folder.
     """
     agent = config.state_dir / "images" / "agent.pyz"
-    agent.parent.mkdir(parents=True, exist_ok=True)
+    # Before the cluster has made it, for its owner alone as the cluster does.
+    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    agent.parent.mkdir(exist_ok=True)
     temporary = agent.with_suffix(".tmp")
     temporary.write_bytes(zipapp_bytes())
     temporary.replace(agent)

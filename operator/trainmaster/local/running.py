@@ -46,6 +46,8 @@ def running_cluster(
 ) -> Iterator[RunningCluster]:
     """Starts a cluster in a folder of its own and the operator, and stops both at the end, also on exceptions.
 
+    Other users of the machine can't enter the folder: secrets and programs are in it.
+
     `gpus` is what each node claims to have, `operator_options` are further ones of `operator run`. Raises NotRunning.
     """
     if find_spec("trainmaster_local") is None:
@@ -53,6 +55,8 @@ def running_cluster(
     from trainmaster.local.images import CONFIGURE
     from trainmaster_local import cluster
 
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
     state = folder / "cluster"
     began = time.monotonic()
     try:

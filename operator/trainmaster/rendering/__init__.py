@@ -3,9 +3,9 @@
 Start with `render`: which children a job has, in the order in which they are applied. `layout` says who the workers
 are; `stateful_set` (with `environment`, `accelerators`, `grace_periods`, `paths`), `pod_group` and `workload` compute
 what the templates of these names get, `child` what all of them get; `agent_source` says where a worker has its agent
-from. `engine` renders a template and reads it back. `pod_overlay` is what the operator adds after the user's
-podTemplate is merged in; `manifest` adds the hash. `training_text` writes the bundled loop's configuration, and
-`settings` are the operator's own choices.
+from, and `verified_agent` is the program that runs one from a ConfigMap. `engine` renders a template and reads it back.
+`pod_overlay` is what the operator adds after the user's podTemplate is merged in; `manifest` adds the hash.
+`training_text` writes the bundled loop's configuration, and `settings` are the operator's own choices.
 """
 
 from trainmaster.rendering.agent_source import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from trainmaster.rendering.paths import AGENT_DIRECTORY, BUNDLED_AGENT, MOUNTED_AGENT
 
 # The volume in which pods have the agent, and the init container that fills it in sets with an `AgentImage`.
 AGENT_VOLUME = AGENT_CONTAINER = "trainmaster-agent"
 
-AGENT_CONFIG_MAP_NAME = re.compile(r"trainmaster-agent-[0-9a-f]{20}")
+_NAME_PREFIX = "trainmaster-agent-"
+AGENT_CONFIG_MAP_NAME = re.compile(rf"{_NAME_PREFIX}[0-9a-f]{{64}}")
 
 
 def config_map_name(zipapp: bytes) -> str:
-    """Returns the name of the ConfigMap that holds this agent: who reads it can tell whether it is what it says."""
-    return f"trainmaster-agent-{hashlib.sha256(zipapp).hexdigest()[:20]}"
+    """Returns the name of the ConfigMap that holds this agent. It has the SHA-256 that the content must have."""
+    return f"{_NAME_PREFIX}{hashlib.sha256(zipapp).hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,11 @@ class AgentConfigMap:
     """AgentConfigMap is the ConfigMap of the job's namespace that pods mount."""
 
     name: str
+
+    @property
+    def sha256(self) -> str:
+        """Returns what the agent's hash must be for a pod to run it."""
+        return self.name.removeprefix(_NAME_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -61,3 +69,16 @@ def agent_path(source: AgentSource | None) -> str:
             return f"{AGENT_DIRECTORY}{BUNDLED_AGENT}"
         case _:
             return MOUNTED_AGENT
+
+
+def agent_command(source: AgentSource | None) -> tuple[str, ...]:
+    """Returns the command of a worker's container. An agent from a ConfigMap is verified before it runs."""
+    runs = agent_path(source), "run", "--"
+    if isinstance(source, AgentConfigMap):
+        return "python3", "-c", _verifying(), source.sha256, *runs
+    return "python3", *runs
+
+
+@cache
+def _verifying() -> str:
+    return Path(__file__).with_name("verified_agent.py").read_text("utf-8")

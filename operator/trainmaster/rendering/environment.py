@@ -6,6 +6,7 @@ MASTER_PORT here is only what a program without the agent's rendezvous would use
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from trainmaster.api.signing import AGENTS_SECRET_KEY
@@ -27,10 +28,12 @@ from trainmaster.rendering.paths import (
     STATE_DIRECTORY,
     TEMPORARY_DIRECTORY,
     TERMINATION_LOG,
+    TRAINING_FILE,
 )
 from trainmaster.rendering.settings import Settings
 from trainmaster.wire.names import AGENT_PORT, POD_INDEX_LABEL, PUBLIC_KEYS_VARIABLE
 from trainmaster.wire.ports import DEFAULT_MASTER_PORT
+from trainmaster.wire.signing import canonical
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,10 @@ def worker_environment(
         source = f"ConfigMap {spec.code.config_map}" if claim is None else f"claim {claim.claim_name}"
         variables.append(value("TRAINMASTER_CODE_DIR", folder))
         variables.append(value("TRAINMASTER_CODE_SOURCE", source))
+    if spec.training is not None:
+        # By value and not by text: an operator of another version may write the file otherwise.
+        digest = hashlib.sha256(canonical(spec.training.value()).encode()).hexdigest()
+        variables.append(value("TRAINMASTER_TRAINING", f"{digest} {TRAINING_FILE}"))
     if spec.setup is not None:
         variables.append(value("TRAINMASTER_SETUP", _literal(spec.setup)))
     if spec.warm_start.enabled and spec.launcher == "torchrun":

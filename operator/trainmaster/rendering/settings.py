@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trainmaster.api.signing import SigningKeys
 from trainmaster.rendering.agent_source import AgentConfigMap, AgentImageVolume
 
-_UNBUILT = AgentConfigMap("trainmaster-agent-00000000000000000000")
+_UNBUILT = AgentConfigMap(f"trainmaster-agent-{0:064}")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from trainmaster.rendering.agent_source import (
     AgentImage,
     AgentImageVolume,
     AgentSource,
+    agent_command,
     agent_path,
 )
 from trainmaster.rendering.child import ChildContext, child_context, training_name
@@ -85,6 +86,7 @@ class SetContext:
     image: str
     image_pull_policy: str | None
     agent: str
+    agent_command: tuple[str, ...]
     # At most one of the three: none for the bundled image.
     agent_config_map: AgentConfigMap | None
     agent_image_volume: AgentImageVolume | None
@@ -153,6 +155,7 @@ def set_context(
         image=spec.image,
         image_pull_policy=spec.image_pull_policy,
         agent=agent_path(source),
+        agent_command=agent_command(source),
         agent_config_map=source if isinstance(source, AgentConfigMap) else None,
         agent_image_volume=source if isinstance(source, AgentImageVolume) else None,
         agent_image=source if isinstance(source, AgentImage) else None,

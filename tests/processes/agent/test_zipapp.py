@@ -6,12 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+import zipapp as zipapps
 from pathlib import Path
 
 import pytest
 
 from trainmaster.agent.build import main as build
-from trainmaster.agent.build import zipapp_bytes
+from trainmaster.agent.build import package_sources, zipapp_bytes
+from trainmaster.rendering.agent_source import AgentConfigMap, agent_command, config_map_name
+from trainmaster.wire.reasons import EXIT_BY_REASON
 
 from .agents import Job
 
@@ -79,6 +82,7 @@ def test_its_sources_need_no_more_than_python_3_9() -> None:
             "--no-tips",
             "--violations",
             *(str(path) for part in ("agent", "wire") for path in SOURCES.glob(f"{part}/**/*.py")),
+            str(SOURCES / "rendering" / "verified_agent.py"),
         ],
         capture_output=True,
         text=True,
@@ -94,6 +98,65 @@ def test_it_runs_a_job_under_every_python_of_this_machine(python: str, zipapp: P
     for agent in agents:
         assert agent.exit_code() == 0, agent.output()
         assert agent.termination()["state"] == "Finished"
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_it_runs_verified_and_stays_what_was_verified(python: str, zipapp: Path, job: Job, tmp_path: Path) -> None:
+    """A ConfigMap's volume changes under a process that goes on importing from it."""
+    mounted = tmp_path / "agent.pyz"
+    mounted.write_bytes(zipapp.read_bytes())
+    _, *command = agent_command(AgentConfigMap(config_map_name(zipapp.read_bytes())))
+    verified = [python, *command[:3], str(mounted)]
+    agents = [job.agent(worker).start("sh", "-c", "exit 0", agent=verified) for worker in range(2)]
+    for agent in agents:
+        agent.until_healthy()
+    mounted.write_bytes(evil(tmp_path))
+    job.annotate(job.assignment(1, [0, 1]))
+    for agent in agents:
+        assert agent.exit_code() == 0, agent.output()
+        assert agent.termination()["state"] == "Finished" and "evil" not in agent.output()
+
+
+@pytest.mark.parametrize("problem", ["evil", "missing", "cut off"])
+def test_another_program_in_its_place_is_not_run(problem: str, zipapp: Path, job: Job, tmp_path: Path) -> None:
+    mounted = tmp_path / "agent.pyz"
+    if problem != "missing":
+        mounted.write_bytes(evil(tmp_path) if problem == "evil" else zipapp.read_bytes()[:-1])
+    name = config_map_name(zipapp.read_bytes())
+    _, *command = agent_command(AgentConfigMap(name))
+    agent = job.agent(0).start("true", agent=[sys.executable, *command[:3], str(mounted)])
+    assert agent.exit_code() == EXIT_BY_REASON["LaunchError"]
+    said = agent.termination_log.read_text()
+    assert (
+        said.startswith(f"the ConfigMap {name} has another agent than the operator has put there") and "\n" not in said
+    )
+    assert agent.output() == f"[agent]: {said}\n"
+
+
+def test_no_module_of_the_working_directory_runs_before_it(zipapp: Path, tmp_path: Path) -> None:
+    for name in ("hashlib", "os", "zipimport"):
+        (tmp_path / f"{name}.py").write_text("print('evil')")
+    _, *command = agent_command(AgentConfigMap(config_map_name(zipapp.read_bytes())))
+    printed = subprocess.run(
+        [sys.executable, *command[:3], str(zipapp), "--version"],
+        env={"TRAINMASTER_STATE_DIR": str(tmp_path), "TRAINMASTER_TERMINATION_LOG": str(tmp_path / "log")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert printed.stdout.startswith("trainmaster agent ") and not list(tmp_path.glob(".agent-*"))
+
+
+def evil(folder: Path) -> bytes:
+    """An agent of somebody else, whose modules have the names of ours."""
+    sources = folder / "evil"
+    for path in package_sources():
+        (sources / path).parent.mkdir(parents=True, exist_ok=True)
+        (sources / path).write_text("print('evil')")
+    zipapps.create_archive(sources, folder / "evil.pyz", main="trainmaster.agent.main:main")
+    return (folder / "evil.pyz").read_bytes()
 
 
 @pytest.mark.parametrize("arguments", [["walk"], []])

@@ -17,5 +17,6 @@
 | `settings` | `test_golden` |
 | `stateful_set` | `test_golden`, `test_security_context` |
 | `training_text` | `test_training_text` |
+| `verified_agent` | `test_layout`, `processes/agent/test_zipapp` |
 | `workload` | `test_golden`, `unit/reconciling/policies/test_queueing` |
 """

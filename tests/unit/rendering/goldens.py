@@ -48,7 +48,19 @@ def manifests(name: str) -> tuple[Manifest, ...]:
 
 def golden(name: str) -> str:
     """What they look like."""
-    return yaml.safe_dump_all([dict(one.body) for one in manifests(name)], sort_keys=False, width=120)
+    bodies = [dict(one.body) for one in manifests(name)]
+    return yaml.dump_all(bodies, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes programs and files line by line."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from trainmaster.rendering import (
     worker_layout,
     world_size,
 )
+from trainmaster.rendering.agent_source import config_map_name
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.limits import MAX_WORKERS
 from trainmaster.wire.ports import master_port
@@ -235,12 +237,17 @@ def test_a_pod_template_says_otherwise_where_spares_go() -> None:
 
 
 def test_another_image_gets_the_operators_agent_from_a_config_map() -> None:
-    (one,) = stateful_sets(spec(workers=1, **OTHER_IMAGE), settings=Settings(agent=AgentConfigMap("of-the-operator")))
+    name = config_map_name(b"an agent")
+    (one,) = stateful_sets(spec(workers=1, **OTHER_IMAGE), settings=Settings(agent=AgentConfigMap(name)))
     pod = one.body["spec"]["template"]["spec"]
     assert "initContainers" not in pod
-    assert {"name": "trainmaster-agent", "configMap": {"name": "of-the-operator"}} in pod["volumes"]
+    assert {"name": "trainmaster-agent", "configMap": {"name": name}} in pod["volumes"]
     (worker,) = pod["containers"]
-    assert worker["command"] == ["python3", "/run/trainmaster/agent/agent.pyz", "run", "--"]
+    python, option, verifying, *arguments = worker["command"]
+    assert (python, option) == ("python3", "-c") and "hashlib" in verifying
+    # The kubelet expands it.
+    assert "$" not in verifying
+    assert arguments == [hashlib.sha256(b"an agent").hexdigest(), "/run/trainmaster/agent/agent.pyz", "run", "--"]
     mount = {"name": "trainmaster-agent", "mountPath": "/run/trainmaster/agent", "readOnly": True}
     assert mount in worker["volumeMounts"]
 

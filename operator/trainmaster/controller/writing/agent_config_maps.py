@@ -1,7 +1,8 @@
 """The agent of each namespace whose jobs have images of their own: an immutable ConfigMap, named by its content.
 
 - **Made** with the first StatefulSet that names it in an operator's life, before that set's pods ask for it. One that
-  is there already is read once: whoever may create ConfigMaps could have put another program in its place.
+  is there already is read once: whoever may create ConfigMaps could have put another program in its place. Pods don't
+  rely on that: they compare the hash themselves (`rendering/verified_agent.py`).
 - **Looked for again** when a pod waits for its container for longer than it should (`ensure`): somebody may have
   deleted it, and no watch shows these objects, which are half a megabyte each.
 - **Removed** when no StatefulSet names it: a moment after one has gone, and with every sweep. Sets of an earlier

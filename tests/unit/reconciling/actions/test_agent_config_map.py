@@ -27,8 +27,8 @@ from trainmaster.reconciling.observed.snapshot import Observed
 from trainmaster.rendering import AgentConfigMap, AgentImage, AgentSource
 
 OWN = SETTINGS.agent
-EARLIER = AgentConfigMap("trainmaster-agent-0123456789abcdef0123")
-LATER = replace(SETTINGS, agent=AgentConfigMap("trainmaster-agent-ffffffffffffffffffff"))
+EARLIER = AgentConfigMap(f"trainmaster-agent-{'0123456789abcdef' * 4}")
+LATER = replace(SETTINGS, agent=AgentConfigMap(f"trainmaster-agent-{'f' * 64}"))
 
 
 def with_agent(around: Observed, agent: AgentSource | None) -> Observed:
