@@ -99,6 +99,8 @@ class RunProcesses:
         self._pidfds: dict[int, int] = {}
         self._announcements = -1
         self._sweeps = 0
+        self._emptied = False
+        """Whether nothing is left of the attempt: what is below the agent then is the next one's."""
         self._oom_kills_before = 0
         self._environ: Mapping[str, str] = {}
         self._base_environ: Mapping[str, str] = {}
@@ -197,6 +199,8 @@ class RunProcesses:
 
     def _retreat(self, reason: str) -> None:
         """Start cold, once nothing is left of what the warm process may have begun."""
+        if self._emptied:
+            return
         self._store_pid = 0
         rest = self._below()
         if rest:
@@ -329,6 +333,7 @@ class RunProcesses:
         if rest:
             children.send(rest, signal.SIGKILL)
         elif self._launcher_ended or not self._launcher_pid:
+            self._emptied = True
             self._close()
             self._put(RunEmptied())
             return

@@ -101,7 +101,7 @@ def test_a_probe_that_is_killed_with_its_attempt_says_nothing_of_the_python(job:
     assert [starts(agent)[-1] for agent in job.agents.values()] == ["attempt 2 starts warm"] * 2
 
 
-KILLS = 6
+KILLS = 200
 QUOTA_US, PERIOD_US = 50_000, 100_000
 """Half a processor for each pod, as with `cpu: {limit: 500m}`."""
 SLOW_PROBE = '[ "$TRAINMASTER_WARM" != probe ] || sleep 0.3'
