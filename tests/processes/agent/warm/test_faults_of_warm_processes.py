@@ -151,6 +151,15 @@ def test_a_warm_process_that_was_stopped_is_killed_and_forks_nothing_later(job: 
     run(agent, 2)
     assert starts(agent)[1:] == ["attempt 2 starts cold: the warm process didn't answer in time"]
     assert is_gone(pid)
+    until_warm_again(agent, 2)
+    run(agent, 3)
+    assert starts(agent)[-1] == "attempt 3 starts warm"
+
+
+def until_warm_again(agent: Agent, attempt: int) -> None:
+    """Wait until ranks that started cold are up: then there is a warm process again."""
+    agent.until_state("Running", attempt)
+    warm_pid(agent)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +261,43 @@ def test_without_memory_or_processes_ranks_start_cold(job: Job, script: Path, li
         agent = start_light(job, script, TRAINMASTER_PRELOAD="limited")
     run(agent, 1)
     assert starts(agent) == [f"attempt 1 starts cold: {reason}"]
+    if limit is None:
+        (job.folder / "cgroup" / "memory.max").write_text(f"{2 << 30}\n")
+        run(agent, 2)
+        assert starts(agent)[-1] == "attempt 2 starts warm"
+
+
+@pytest.mark.parametrize(
+    ("end", "how"), [("kill -9 $$", "by signal 9"), ("exit 1", "with exit code 1")], ids=["killed", "no memory"]
+)
+def test_a_probe_that_gave_no_answer_is_asked_again(job: Job, script: Path, end: str, how: str) -> None:
+    wrapper, asked = job.folder / "python3", job.folder / "asked"
+    unanswered = f'if [ "$TRAINMASTER_WARM" = probe ] && [ ! -e {asked} ]; then touch {asked}; {end}; fi'
+    wrapper.write_text(f'#!/bin/sh\n{unanswered}\nexec "{sys.executable}" "$@"\n')
+    wrapper.chmod(0o755)
+    agent = start(job, True, str(script), str(job.folder), python=str(wrapper), PYTHONPATH=stand_in(job))
+    run(agent, 1)
+    assert starts(agent) == [f"attempt 1 starts cold: the probe of this Python has ended {how}"]
+    until_warm_again(agent, 1)
+    run(agent, 2)
+    assert starts(agent)[-1] == "attempt 2 starts warm"
+
+
+def test_a_disk_that_was_full_costs_one_attempt(job: Job, script: Path) -> None:
+    agent = start_light(job, script)
+    agent.until_healthy()
+    # Nothing can be written below it, by root neither.
+    (agent.state_dir / "warm").write_text("")
+    stream = Stream(agent)
+    agent.annotate(job.assignment(1))
+    line = stream.until_report("Failed")
+    assert line["report"]["reason"] == "LaunchError"
+    assert line["report"]["error"].startswith(f"cannot write {agent.state_dir}/warm")
+    agent.request("POST", "/v1/ack", {"seq": line["seq"]})
+    (agent.state_dir / "warm").unlink()
+    run(agent, 2)
+    assert starts(agent)[-1] == "attempt 2 starts warm"
+    stream.close()
 
 
 @pytest.mark.parametrize(
