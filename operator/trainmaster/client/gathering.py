@@ -19,7 +19,7 @@ from trainmaster.client.diagnosis.objects import Object, at, condition, containe
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
 from trainmaster.client.job import TrainingJob, has_index, worker_index
-from trainmaster.client.metrics import RankMetrics, parse_metrics
+from trainmaster.client.metrics import parse_metrics, parse_worker_state
 from trainmaster.client.transport import Transport
 from trainmaster.wire.names import AGENT_PORT, JOB_NAME_LABEL
 from trainmaster.wire.values import mapping, mappings, whole
@@ -30,6 +30,8 @@ MAX_NODES, MAX_PODS, MAX_EVENTS = 500, 3_000, 100
 MAX_TROUBLED_PODS = 4
 # Agents are asked through a proxy, and are as slow as a busy node.
 MAX_METRICS_PODS, MAX_METRICS_BYTES, METRICS_SECONDS = 16, 65_536, 1.0
+# Of a job that starts, the newest pods: those that an attempt waits for longest.
+MAX_STARTING_PODS = 8
 LOG_LINES = 40
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _POD_GROUPS = {"volcano": "scheduling.volcano.sh/v1beta1", "coscheduling": "scheduling.x-k8s.io/v1alpha1"}
@@ -75,14 +77,17 @@ class _Gathering:
             later["pod_group"] = self._ask(self._get, "the PodGroup", f"{path}/{_part(self.job.name)}")
         if self.job.status.phase is None:
             later["operators"] = self._ask(self._operators)
-        asked_metrics = [
-            self._ask(self._metrics, pod) for pod in pods[:MAX_METRICS_PODS] if self.job.phase == "Running"
-        ]
+        asked_pages = [(worker_index(pod), self._ask(self._metrics, pod)) for pod in state.talking]
         evidence = asked_evidence.result()
         later["logs"] = self._ask(self._logs, state, evidence)
         events = self._events([*sets, *state.troubled, *state.claims]) if state.has_events else ()
         found = {name: future.result() for name, future in later.items()}
-        found["ranks"] = [rank for future in asked_metrics for rank in future.result()]
+        pages = [(worker, future.result()) for worker, future in asked_pages]
+        if self.job.phase == "Running":
+            found["ranks"] = [rank for worker, page in pages for rank in parse_metrics(worker, page)]
+        else:
+            states = [parse_worker_state(worker, page) for worker, page in pages]
+            found["worker_states"] = [one for one in states if one is not None]
         queue = found.pop("queue", None) or {}
         values = {name: value for name, value in {**found, **queue}.items() if value is not None}
         changes: dict[str, Any] = {
@@ -202,14 +207,14 @@ class _Gathering:
                 found[failure.pod] = "\n".join(log.splitlines()[-LOG_LINES:])
         return found
 
-    def _metrics(self, pod: Object) -> list[RankMetrics]:
-        """Returns what a pod's agent serves; few users may ask through the API server's proxy, and it isn't missed."""
+    def _metrics(self, pod: Object) -> str:
+        """Returns the page that a pod's agent serves; few users may ask through the API server's proxy."""
         path = self._namespaced("/api/v1", f"pods/{_part(name_of(pod))}:{AGENT_PORT}/proxy/metrics")
         try:
             page = self.transport.beginning(path, limit=MAX_METRICS_BYTES, seconds=METRICS_SECONDS)
         except ClientError:
-            return []
-        return parse_metrics(worker_index(pod), page.decode("utf-8", "replace"))
+            return ""
+        return page.decode("utf-8", "replace")
 
 
 class _State:
@@ -231,6 +236,13 @@ class _State:
         self.has_events = status.phase in ("Pending", "Starting", "Restarting") or job.phase == "Failed"
         self.troubled = [name_of(pod) for pod in (*unscheduled, *unready)][:MAX_TROUBLED_PODS]
         self.claims = list(dict.fromkeys(claim for pod in unscheduled for claim in claims_of(pod)))[:MAX_TROUBLED_PODS]
+        self.talking: list[Object] = []
+        """The pods whose agents are asked what they and their ranks do."""
+        if job.phase == "Running":
+            self.talking = list(pods[:MAX_METRICS_PODS])
+        elif job.phase == "Starting" and not unready:
+            newest = sorted(pods, key=lambda pod: text(pod, "metadata", "creationTimestamp"), reverse=True)
+            self.talking = newest[:MAX_STARTING_PODS]
         self.ended_pods = [name_of(pod) for pod in pods if _ends_again(pod)][:2] if not job.finished else []
 
 

@@ -17,6 +17,7 @@ from trainmaster.client.errors import ClientError
 from trainmaster.client.job import worker_index
 from trainmaster.wire.limits import MAX_INDEX, MAX_PROCESSES
 from trainmaster.wire.names import AGENT_PORT
+from trainmaster.wire.states import STATES
 from trainmaster.wire.values import decimal
 
 # A worker's page, with as many ranks as it can have and every figure of theirs, is half of it.
@@ -24,6 +25,9 @@ MAX_BYTES = 2 * 1024 * 1024
 SECONDS = 3.0
 # A sample of the text format, and the one label that is read of it.
 _SAMPLE = re.compile(r'trainmaster_([a-z_]{1,40})\{[^{}]{0,1000}rank="(\d{1,10})"\} (\S{1,40})')
+
+_ATTEMPT = re.compile(r"(?m)^trainmaster_attempt\{[^{}]{0,1000}\} (\d{1,9})$")
+_STATE = re.compile(r'(?m)^trainmaster_worker_state\{[^{}]{0,1000}state="(\w{1,20})"\} 1$')
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,15 @@ class RankMetrics:
         rank takes as long for a step as it does.
         """
         return self.step_seconds if self.compute_seconds is None else self.compute_seconds
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """WorkerState is what an agent said last of its worker; `attempt` is the newest one that it took part in."""
+
+    worker: int
+    attempt: int
+    state: str
 
 
 _FIELDS = {field.name for field in fields(RankMetrics)} - {"worker", "rank"}
@@ -99,6 +112,15 @@ def parse_metrics(worker: int, page: str) -> list[RankMetrics]:
         whole = sample[1] in ("step", "total_steps")
         found.setdefault(rank, {})[sample[1]] = int(value) if whole else value
     return [RankMetrics(worker, rank, **figures) for rank, figures in sorted(found.items())]
+
+
+def parse_worker_state(worker: int, page: str) -> WorkerState | None:
+    """Returns the attempt and the state that an agent's page has; None where it has none."""
+    attempt = _ATTEMPT.search(page)
+    state = _STATE.search(page)
+    if attempt is None or state is None or state[1] not in STATES:
+        return None
+    return WorkerState(worker, int(attempt[1]), state[1])
 
 
 def _figure(text: str) -> float | None:

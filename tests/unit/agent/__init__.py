@@ -65,7 +65,7 @@
 | `process/launcher` | `process/test_launcher` |
 | `process/mlflow_run` | `processes/agent/test_mlflow_run` |
 | `process/output` | `test_one_worker` |
-| `process/run` | `test_one_worker`, `test_reaped_ranks` |
+| `process/run` | `process/test_run`, `test_one_worker`, `test_reaped_ranks` |
 | `process/run_ids` | `process/test_run_ids`, `processes/agent/test_run_ids` |
 | `process/saved_report` | `test_hostile_lines` |
 | `process/saving` | `process/test_saving`, `test_group` |
@@ -81,5 +81,5 @@
 | `warm/stage/sitecustomize` | `warm/test_same_rank` |
 | `warm/stage/store` | `warm/test_faults_of_warm_processes`, `warm/test_restricted_pods` |
 | `warm/stage/this_process` | `warm/test_faults_of_warm_processes` |
-| `warm/warm_process` | `warm/test_same_rank`, `warm/test_faults_of_warm_processes` |
+| `warm/warm_process` | `warm/test_same_rank`, `warm/test_faults_of_warm_processes`, `warm/test_mixed_groups` |
 """

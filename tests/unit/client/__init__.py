@@ -30,6 +30,7 @@
 | `diagnosis/scheduling` | `diagnosis/test_situations` |
 | `diagnosis/situation` | `diagnosis/test_situations` |
 | `diagnosis/slowness` | `diagnosis/test_situations` |
+| `diagnosis/starting` | `diagnosis/test_situations` |
 | `diagnosis/unserved` | `diagnosis/test_situations` |
 | `diagnosis/volumes` | `diagnosis/test_situations` |
 | `diagnosis/waiting_pods` | `diagnosis/test_situations` |

@@ -7,9 +7,10 @@ import pytest
 from tests.unit.client.fakes import FakeTransport, job, pod
 from trainmaster.agent.network.metrics import render_metrics
 from trainmaster.client import JobClient, JobNotFound, NoCluster, RankMetrics
-from trainmaster.client.metrics import parse_metrics
+from trainmaster.client.metrics import WorkerState, parse_metrics, parse_worker_state
 from trainmaster.wire.limits import MAX_PROCESSES
 from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
 
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
@@ -87,3 +88,22 @@ def test_a_worker_has_no_more_ranks_than_it_can_have_and_names_no_other_worker()
     found = parse_metrics(3, lines)
     assert len(found) == MAX_PROCESSES
     assert {each.worker for each in found} == {3}
+
+
+def test_a_workers_state_is_that_of_the_agents_own_page() -> None:
+    page = render_metrics("circles", 1, Report(2, 1, "uid-1", "Starting"), {}, None)
+    assert parse_worker_state(1, page) == WorkerState(1, 2, "Starting")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "",
+        'trainmaster_attempt{worker="1"} 2',
+        'trainmaster_attempt{worker="1"} 2\ntrainmaster_worker_state{state="Running"} 0',
+        'trainmaster_attempt{worker="1"} 2\ntrainmaster_worker_state{state="Dancing"} 1',
+        'trainmaster_attempt{worker="1"} 99999999999\ntrainmaster_worker_state{state="Running"} 1',
+    ],
+)
+def test_a_page_without_a_state_has_none(page: str) -> None:
+    assert parse_worker_state(1, page) is None

@@ -93,11 +93,29 @@ class NothingForked(OwnEvent):
     """The warm process has forked no ranks, and none are wanted any more."""
 
 
+class RanksForked(OwnEvent):
+    """The warm process has forked all ranks."""
+
+
+KILLED = "killed"
+"""The agent itself has ended the warm process, which says nothing of the next one."""
+FAILED = "failed"
+"""It has ended by itself, was killed by somebody else, or didn't answer in time. Another one may fare better."""
+LACKING = "lacking"
+"""What it needs isn't there: memory, room on the disk, processes, or torch. The next attempt may find it."""
+HOPELESS = "hopeless"
+"""Another one would fare the same: the command, the Python, torch itself or the ranks' own memory are the reason."""
+
+
+class WarmProcessKilled(OwnEvent):
+    """The warm process was sent SIGKILL; `WarmProcessEnded` follows."""
+
+
 class WarmProcessEnded(OwnEvent):
     """There is no warm process any more, or none could be started."""
 
-    for_good: bool
-    """Whether another one would fare the same."""
+    verdict: str
+    """What that says of the next one: one of the four above."""
 
 
 class ModulesLearned(OwnEvent):

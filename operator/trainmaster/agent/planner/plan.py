@@ -21,8 +21,8 @@ from trainmaster.wire.reasons import EXIT_TERMINATED
 from trainmaster.wire.report import Report
 
 Actions = tuple[actions.Action, ...]
-MAX_WARM_STARTS = 12
-"""In one life of the agent: a process that ends again and again is of no use."""
+MAX_WARM_FAILURES = 12
+"""In a row: a process that fails again and again is of no use."""
 
 
 def plan(state: State, now: Now) -> Actions:
@@ -131,7 +131,7 @@ def _warm_up(state: State, _now: Now) -> Actions:
         return ()
     if assignment is None or assignment.state != "Run" or _lacks_code(state, assignment):
         return ()
-    if warm.runs or warm.hopeless or warm.starts >= MAX_WARM_STARTS:
+    if warm.runs or warm.hopeless or warm.failures >= MAX_WARM_FAILURES or warm.lacking >= assignment.attempt:
         return ()
     if state.run is not None and (state.report is None or state.report.state != "Running"):
         # Ranks that start cold need the machine for themselves.
@@ -264,9 +264,7 @@ _DONE: dict[type, Callable[[State, Any, Now], State]] = {
         preparation=None, code=state.code._replace(wanted="", problem="")
     ),
     actions.RunSetup: lambda state, _, __: state._replace(setup_runs=True),
-    actions.WarmUp: lambda state, _, __: state._replace(
-        warm=state.warm._replace(runs=True, starts=state.warm.starts + 1)
-    ),
+    actions.WarmUp: lambda state, _, __: state._replace(warm=state.warm._replace(runs=True)),
     actions.Launch: lambda state, _, __: state._replace(preparation=None),
     actions.ExamineRank: _examined,
     actions.ExamineLauncher: _examined,

@@ -161,14 +161,16 @@ class Warm(NamedTuple):
     """Warm is what is known of the process from which ranks are forked."""
 
     runs: bool = False
-    starts: int = 0
-    """How often it was started."""
+    failures: int = 0
+    """How often in a row it has failed without having forked an attempt's ranks."""
+    lacking: int = 0
+    """The attempt for which it lacked something."""
     modules: Optional[Modules] = None
     """What it imports beside torch and what the job asks for; None while that isn't known."""
     ending: bool = False
-    """Whether it is being ended, so that another one starts."""
+    """Whether it was killed and is still there: no attempt may wait for what it forks."""
     hopeless: bool = False
-    """Whether it can't be started here at all."""
+    """Whether another one would fare the same."""
 
 
 class State(NamedTuple):

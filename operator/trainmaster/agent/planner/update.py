@@ -161,7 +161,8 @@ def _code_fetched(state: State, event: events.CodeFetched, _now: Now) -> State:
     state = state._replace(code=code._replace(has=event.digest, problem=""))
     if code.before in ("", event.digest):
         return state
-    state = state._replace(warm=state.warm._replace(starts=0))
+    # What was found of a warm process was found with the old code.
+    state = state._replace(warm=state.warm._replace(failures=0, lacking=0, hopeless=False))
     settings = state.settings
     if settings.setup:
         # It may install what the code asks for.
@@ -219,9 +220,23 @@ def _nothing_forked(state: State, _event: events.NothingForked, _now: Now) -> St
     return state.change_run(lambda run: run._replace(awaited=0))
 
 
+def _warm_process_killed(state: State, _event: events.WarmProcessKilled, _now: Now) -> State:
+    return state._replace(warm=state.warm._replace(ending=True))
+
+
 def _warm_process_ended(state: State, event: events.WarmProcessEnded, _now: Now) -> State:
-    hopeless = state.warm.hopeless or event.for_good
-    return state._replace(warm=state.warm._replace(runs=False, ending=False, hopeless=hopeless))
+    warm = state.warm._replace(runs=False, ending=False)
+    if event.verdict == events.FAILED:
+        warm = warm._replace(failures=warm.failures + 1)
+    elif event.verdict == events.LACKING:
+        warm = warm._replace(lacking=0 if state.applied is None else state.applied.attempt)
+    elif event.verdict == events.HOPELESS:
+        warm = warm._replace(hopeless=True)
+    return state._replace(warm=warm)
+
+
+def _ranks_forked(state: State, _event: events.RanksForked, _now: Now) -> State:
+    return state._replace(warm=state.warm._replace(failures=0))
 
 
 def _modules_learned(state: State, event: events.ModulesLearned, _now: Now) -> State:
@@ -396,7 +411,9 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.LaunchFailed: _launch_failed,
     events.LauncherStarted: _launcher_started,
     events.NothingForked: _nothing_forked,
+    events.WarmProcessKilled: _warm_process_killed,
     events.WarmProcessEnded: _warm_process_ended,
+    events.RanksForked: _ranks_forked,
     events.ModulesLearned: _modules_learned,
     Modules: _modules_received,
     events.RankStarted: _rank_started,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.errors import NO_TORCH, LaunchError
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, tail_of
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.planner.actions import ExamineLauncher, ExamineRank, Terminate
@@ -25,6 +25,7 @@ from trainmaster.agent.planner.events import (
     NothingForked,
     ProcessEnded,
     RankExamined,
+    RanksForked,
     RankStarted,
     RunEmptied,
     SavingRanksFound,
@@ -98,6 +99,8 @@ class RunProcesses:
         self._pidfds: dict[int, int] = {}
         self._announcements = -1
         self._sweeps = 0
+        self._emptied = False
+        """Whether nothing is left of the attempt: what is below the agent then is the next one's."""
         self._oom_kills_before = 0
         self._environ: Mapping[str, str] = {}
         self._base_environ: Mapping[str, str] = {}
@@ -130,10 +133,7 @@ class RunProcesses:
         children.find_program(command[0], self._environ)
         self._command, self._base_environ = command, base_environ
         warm = self._warm
-        # A worker may be without a warm process while others have theirs, and they have to find each other: ranks that
-        # torchrun starts look for a store of its own. So it is only used where no worker forks.
-        forks = warm is not None and not warm.unsuited
-        if not forks:
+        if self._needs_launcher:
             # Before anything is made for it.
             launcher.find_launcher(self._line, self._environ)
         os.makedirs(self._folder, exist_ok=True)
@@ -149,6 +149,16 @@ class RunProcesses:
         else:
             self._start_launcher()
         return Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank())
+
+    @property
+    def _needs_launcher(self) -> bool:
+        """Returns whether a launcher starts the ranks, which the job's spec alone decides.
+
+        torchrun's agents wait in the store for one another, each for a key of all others (torch 2.13, local_elastic_
+        agent, `_assign_worker_ranks`), so it never meets workers whose ranks start without it. Whatever a worker finds
+        out by itself (no memory, a Python that is deaf, a process that was killed) must not bring torchrun in.
+        """
+        return self._warm is None or self._warm.needs_launcher
 
     def _fork_ranks(self, warm: WarmProcess) -> None:
         """Order the ranks from the warm process; raises OSError where their files can't be made."""
@@ -183,11 +193,14 @@ class RunProcesses:
         if self.up:
             # Whatever has become of the warm process since.
             self._output.say(f"attempt {self.attempt} starts warm")
+            self._put(RanksForked())
         else:
             self._retreat(reason)
 
     def _retreat(self, reason: str) -> None:
         """Start cold, once nothing is left of what the warm process may have begun."""
+        if self._emptied:
+            return
         self._store_pid = 0
         rest = self._below()
         if rest:
@@ -208,13 +221,15 @@ class RunProcesses:
                 self._put(LauncherStarted(self._launcher_pid))
 
     def _start_cold(self, reason: str) -> None:
-        """Start the ranks, or torchrun where no worker of the job can fork; the log says why."""
+        """Start the ranks without a warm process, or torchrun where the command needs it; the log says why."""
         self._output.say(f"attempt {self.attempt} starts cold: {reason}")
-        if self._warm is None or self._warm.unsuited:
+        if self._warm is None or self._needs_launcher:
             self._start_launcher()
             return
         common, _ = torchrun.warm_environment(self._settings, self._base_environ)
         try:
+            if self._warm.lacks_torch:
+                raise LaunchError(NO_TORCH)
             if self._serves_store():
                 self._spawn_store(self._warm.store_command(), {**common, **self._own_variables(0)})
             for local_rank in range(self._settings.processes):
@@ -312,10 +327,13 @@ class RunProcesses:
 
     def sweep(self) -> None:
         """SIGKILL everything below the agent but a warm process that has nothing to do, until there is nothing."""
+        if self._warm is not None and self._warm.busy:
+            self._warm.kill()
         rest = self._below()
         if rest:
             children.send(rest, signal.SIGKILL)
         elif self._launcher_ended or not self._launcher_pid:
+            self._emptied = True
             self._close()
             self._put(RunEmptied())
             return

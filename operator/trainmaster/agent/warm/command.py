@@ -1,4 +1,4 @@
-"""Whether a command line can be started warm is read from it here. Pure.
+"""Whether a command's ranks can start without a launcher, and be forked, is read from it here.
 
 What matters is that the interpreter imports `sitecustomize` from PYTHONPATH, and what it puts first on `sys.path`
 later (https://docs.python.org/3/using/cmdline.html).
@@ -27,16 +27,28 @@ _REFUSED_FLAGS = {
 
 
 class WarmCommand(NamedTuple):
-    """A command that can be started warm."""
+    """A command whose ranks start without a launcher, forked from a warm process or by themselves."""
 
     interpreter: tuple[str, ...]
     """Python and its flags."""
+    script: str
+    """The script's path; empty: the command names a module."""
+
+
+class ScriptPath(NamedTuple):
+    """What Python finds of a script in the file system."""
+
     path: str
     """What Python puts first on sys.path; empty: nothing."""
+    problem: str = ""
+    """Why no rank can be forked for it; empty: one can."""
 
 
-def warm_command(command: Sequence[str], folder: str) -> Union[WarmCommand, str]:
-    """Returns how a command is started warm in the working directory `folder`, or the reason why it can't be."""
+def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
+    """Returns how a command's ranks start without a launcher, or the reason why they can't.
+
+    Only its words count, which are those of every worker: so a job's workers decide alike.
+    """
     if not is_python(command[0]):
         return f"{os.path.basename(command[0])!r} is not Python"
     if starts_torchrun(command):
@@ -49,7 +61,6 @@ def warm_command(command: Sequence[str], folder: str) -> Union[WarmCommand, str]
         if flag.startswith("-Ximporttime"):
             return "Python's flag -X importtime measures imports"
     interpreter = (command[0], *flags)
-    safe = "-P" in flags
     if not words or words[0] == "-":
         return "the command has no script"
     if words[0] == "-m":
@@ -57,15 +68,22 @@ def warm_command(command: Sequence[str], folder: str) -> Union[WarmCommand, str]
             return "the command has no module"
         if words[1] in _LAUNCHERS:
             return f"{words[1]} starts the ranks itself"
-        return WarmCommand(interpreter, "" if safe else folder)
-    script = os.path.join(folder, words[0])
+        return WarmCommand(interpreter, "")
+    return WarmCommand(interpreter, words[0])
+
+
+def script_path(command: WarmCommand, folder: str) -> ScriptPath:
+    """Returns what Python finds of a command's script from the working directory `folder`."""
+    safe = "-P" in command.interpreter
+    if not command.script:
+        return ScriptPath("" if safe else folder)
+    script = os.path.join(folder, command.script)
     if os.path.isdir(script):
-        return WarmCommand(interpreter, script)
+        return ScriptPath(script)
+    path = "" if safe else os.path.dirname(os.path.realpath(script))
     if not script.endswith((".py", ".pyw")) and not os.path.isfile(script):
-        return f"{words[0]!r} is not a file"
-    if _is_archive(script):
-        return f"{words[0]!r} is an archive"
-    return WarmCommand(interpreter, "" if safe else os.path.dirname(os.path.realpath(script)))
+        return ScriptPath(path, f"{command.script!r} is not a file")
+    return ScriptPath(path, f"{command.script!r} is an archive" if _is_archive(script) else "")
 
 
 def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

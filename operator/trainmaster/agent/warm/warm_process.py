@@ -15,7 +15,16 @@ from typing import Any, Optional
 
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.loop import READ, Loop, Timer
-from trainmaster.agent.planner.events import Event, ModulesLearned, WarmProcessEnded
+from trainmaster.agent.planner.events import (
+    FAILED,
+    HOPELESS,
+    KILLED,
+    LACKING,
+    Event,
+    ModulesLearned,
+    WarmProcessEnded,
+    WarmProcessKilled,
+)
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import children
 from trainmaster.agent.process.cgroup import free_memory
@@ -23,8 +32,8 @@ from trainmaster.agent.process.output import KeptLog, Printers, Pump
 from trainmaster.agent.process.saved_report import write_atomically
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.warm import stage
-from trainmaster.agent.warm.command import WarmCommand, warm_command
-from trainmaster.agent.warm.stage import CHANNEL, EXIT_PROBED, MARK, PROBE, VARIABLE
+from trainmaster.agent.warm.command import script_path, warm_command
+from trainmaster.agent.warm.stage import CHANNEL, EXIT_DEAF, EXIT_PROBED, MARK, PROBE, PROBE_PROGRAM, VARIABLE
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import Modules, module_names
 
@@ -62,12 +71,14 @@ class WarmProcess:
         self._loop = loop
         self._settings = settings
         self._command = command
+        self._form = warm_command(command)
         self._printers = printers
         self._put = put
         self._folder = os.path.join(settings.state_dir, "warm")
         self._environ: Mapping[str, str] = {}
         self._own_variables: frozenset[str] = frozenset()
-        self._warm: Optional[WarmCommand] = None
+        self._path = ""
+        """What Python will put first on sys.path."""
         self._probe_pid = 0
         self.pid = 0
         self.was_killed = False
@@ -85,43 +96,45 @@ class WarmProcess:
         self._timer: Optional[Timer] = None
         self._look_timer: Optional[Timer] = None
         self._left_out: list[str] = []
-        self._hopeless = False
+        self._verdict = FAILED
+        """What the end of the process says, as far as it is known."""
         self._importing = False
         """Whether it imports what was learned."""
         self.modules: Optional[Modules] = None
         """What was learned; None: nothing yet."""
         self.reason = "it was not started"
         """Why there is none; empty where there is one, or will be."""
-        self.unsuited = False
-        """Whether the command or the image's Python is the reason: then every worker of the job has none."""
+        self.lacks_torch = False
+        """Whether that is why."""
 
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
         """Start it in this environment, which lacks what is each rank's own."""
-        warm = warm_command(self._command, os.getcwd())
-        if isinstance(warm, str):
-            self.unsuited = True
-            self._end(warm, for_good=True)
+        self._environ, self._own_variables = environ, own_variables
+        self.was_killed, self._verdict, self.lacks_torch = False, FAILED, False
+        form = self._form
+        if isinstance(form, str):
+            self._end(form, HOPELESS)
             return
-        self._warm, self._own_variables = warm, own_variables
-        self._environ = environ
-        self.was_killed = False
+        self._path, problem = script_path(form, os.getcwd())
+        if problem:
+            self._end(problem, HOPELESS)
+            return
         try:
-            os.makedirs(self._folder, exist_ok=True)
             _write_stage(self._folder)
         except OSError as error:
-            self._end(f"it cannot be started: {error}", for_good=True)
+            self._end(f"it cannot be started: {error}", LACKING)
             return
         free = free_memory(self._settings.cgroup_root)
         if free is not None and free < MIN_FREE_BYTES:
             missing = f"{free // _MEBIBYTE} MiB of memory are left, and a warm process gets none below"
-            self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", for_good=True)
+            self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", LACKING)
             return
         self.reason = ""
         try:
             self._read_modules()
-            self._probe_pid = self._spawn((*warm.interpreter, "-c", "raise SystemExit(1)"), PROBE, {})
+            self._probe_pid = self._spawn((*form.interpreter, "-c", PROBE_PROGRAM, self._folder), PROBE, {})
         except (LaunchError, OSError) as error:
-            self._end(f"it cannot be started: {error}", for_good=True)
+            self._end(f"it cannot be started: {error}", LACKING)
 
     def learn(self, names: Sequence[str]) -> None:
         """Import what a rank of this worker had imported, and put `ModulesLearned` when it is done."""
@@ -167,10 +180,21 @@ class WarmProcess:
         """All that was ordered has announced itself, whenever the answer comes."""
         self._answer("")
 
+    @property
+    def needs_launcher(self) -> bool:
+        """Returns whether torchrun has to start the ranks, of every worker of the job, because of the command."""
+        return isinstance(self._form, str)
+
     def store_command(self) -> tuple[str, ...]:
-        """Returns the command line of a process that serves torch's store, where there is none to fork it from."""
-        assert self._warm is not None, "torchrun serves it where the command can't be warm"
-        return (*self._warm.interpreter, os.path.join(self._folder, stage.PACKAGE, "store.py"))
+        """Returns the command line of a process that serves torch's store, where there is none to fork it from.
+
+        Raises OSError where the state folder can't be written.
+        """
+        assert not isinstance(self._form, str), "torchrun serves it where there is a launcher"
+        _write_stage(self._folder)
+        path = script_path(self._form, os.getcwd()).path
+        store = os.path.join(self._folder, stage.PACKAGE, "store.py")
+        return (*self._form.interpreter, store, *filter(None, (path,)))
 
     @property
     def pids(self) -> set[int]:
@@ -186,10 +210,12 @@ class WarmProcess:
         """Returns its own memory, which it shares with no rank; None where there is no process."""
         return children.private_bytes(self.pid) if self.pid else None
 
-    def kill(self) -> None:
-        """End the process, whatever it is doing."""
-        self.was_killed = True
-        children.send(self.pids, signal.SIGKILL)
+    def kill(self, verdict: str = KILLED) -> None:
+        """End the process, whatever it is doing. `verdict`: what its end says."""
+        if self.pids:
+            self.was_killed, self._verdict = True, verdict
+            children.send(self.pids, signal.SIGKILL)
+            self._put(WarmProcessKilled())
 
     def process_ended(self, pid: int, ending: Ending) -> None:
         """A child of the agent was reaped."""
@@ -199,20 +225,28 @@ class WarmProcess:
         elif pid == self.pid:
             self._read(0)
             self.pid = 0
-            how = f"by signal {ending.signal}" if ending.signal else f"with exit code {ending.exit_code}"
-            self._end(self.reason or f"the warm process has ended {how}", for_good=self._hopeless)
+            self._end(self.reason or f"the warm process has ended {_how(ending)}", self._verdict)
 
     # Its start
 
     def _probed(self, ending: Ending) -> None:
-        """Start the process itself, once it is certain that this Python stops before it runs the user's program."""
-        if self._warm is None or ending.exit_code != EXIT_PROBED:
-            self.unsuited = True
-            self._end("this Python doesn't import sitecustomize from PYTHONPATH", for_good=True)
+        """Start the process itself, once it is certain that this Python stops before it runs the user's program.
+
+        Only the probe's own answers are any: it may be killed at any moment, by us too, or end for want of memory.
+        """
+        if self.was_killed:
+            # Perhaps too late, and nobody wants the process any more.
+            self._end("it was ended while it started", self._verdict)
+            return
+        if ending.exit_code == EXIT_DEAF:
+            self._end("this Python doesn't import sitecustomize from PYTHONPATH", HOPELESS)
+            return
+        if ending.exit_code != EXIT_PROBED:
+            self._end(f"the probe of this Python has ended {_how(ending)}", FAILED)
             return
         config = {
             "pythonPath": self._environ.get("PYTHONPATH"),
-            "path": self._warm.path,
+            "path": self._path,
             "ownVariables": sorted(self._own_variables),
             "leftOut": self._left_out,
             "required": [_REQUIRED],
@@ -227,7 +261,7 @@ class WarmProcess:
             self.pid = self._spawn(tuple(self._command), path, {CHANNEL: theirs.fileno()})
         except (LaunchError, OSError) as error:
             ours.close()
-            self._end(f"it cannot be started: {error}", for_good=True)
+            self._end(f"it cannot be started: {error}", LACKING)
             return
         finally:
             theirs.close()
@@ -263,10 +297,9 @@ class WarmProcess:
         if free is None or free >= SHORT_BYTES:
             self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
             return
-        self._hopeless = True
         self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
         self._printers.stderr.write(f"[agent]: {self.reason}\n".encode())
-        self.kill()
+        self.kill(HOPELESS)
 
     # What it says
 
@@ -287,7 +320,7 @@ class WarmProcess:
             self._received += data
         *lines, self._received = self._received.split(b"\n")
         if len(self._received) > MAX_ANSWER_BYTES:
-            self.kill()
+            self.kill(FAILED)
         for line in lines:
             self._handle(json.loads(line))
 
@@ -304,9 +337,13 @@ class WarmProcess:
         elif kind in ("forked", "refused"):
             if answer["attempt"] == self._attempt:
                 self._answer(str(answer.get("reason", "")))
-        elif kind == "unforkable":
-            self._left_out.append(str(answer["name"]))
-            self.unsuited = self._hopeless = answer["name"] == _REQUIRED
+        elif kind in ("unforkable", "failed"):
+            if kind == "failed":
+                self._verdict, self.lacks_torch = LACKING, bool(answer["lacks"])
+            elif answer["name"] == _REQUIRED:
+                self._verdict = HOPELESS
+            else:
+                self._left_out.append(str(answer["name"]))
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
             self._printers.stderr.write(f"[agent]: {self.reason}\n".encode())
 
@@ -356,11 +393,11 @@ class WarmProcess:
             complete = False
         if not complete:
             self.reason = "the warm process takes no orders"
-            self.kill()
+            self.kill(FAILED)
 
     def _late(self) -> None:
         self.reason = "the warm process didn't answer in time"
-        self.kill()
+        self.kill(FAILED)
 
     def _answer(self, reason: str) -> None:
         if self._order is None:
@@ -371,7 +408,7 @@ class WarmProcess:
         answered, self._answered = self._answered, _nobody
         answered(reason)
 
-    def _end(self, reason: str, *, for_good: bool) -> None:
+    def _end(self, reason: str, verdict: str) -> None:
         """There is no warm process any more."""
         self.reason = reason
         self._ready = self._importing = False
@@ -389,7 +426,11 @@ class WarmProcess:
         self._pumps.clear()
         self._logs.clear()
         self._answer(reason)
-        self._put(WarmProcessEnded(for_good))
+        self._put(WarmProcessEnded(verdict))
+
+
+def _how(ending: Ending) -> str:
+    return f"by signal {ending.signal}" if ending.signal else f"with exit code {ending.exit_code}"
 
 
 def _write_stage(folder: str) -> None:

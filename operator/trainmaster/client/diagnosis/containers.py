@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from trainmaster.client.diagnosis.finding import Finding, Step
-from trainmaster.client.diagnosis.objects import Object, containers, items, joined, name_of, plural, text
+from trainmaster.client.diagnosis.objects import Object, containers, items, name_of, text
 from trainmaster.client.diagnosis.situation import Situation
+from trainmaster.client.diagnosis.starting import starting_findings
 from trainmaster.client.diagnosis.waiting_pods import waiting_pods, waits
 from trainmaster.wire.values import mapping
 
@@ -33,8 +34,7 @@ def container_findings(situation: Situation) -> Iterator[Finding]:
                 return
     if situation.failed_reason in ("CreateContainer", "InitFailed"):
         yield _created(situation, situation.name, situation.shown_message, "the operator")
-    if situation.job.phase == "Starting" or situation.failed_reason == "StartupDeadlineExceeded":
-        yield _starting(situation)
+    yield from starting_findings(situation)
 
 
 def _container(situation: Situation, pod: Object, container: str, status: Object) -> Finding | None:
@@ -87,25 +87,6 @@ def _sandbox(situation: Situation, pod: str, node: str, message: str) -> Finding
         Step("what else is wrong there", f"kubectl describe node {node}"),
     )
     return Finding("SandboxFailed", clause, (f"pod {pod}: {message}",), steps)
-
-
-def _starting(situation: Situation) -> Finding:
-    """Returns what is being waited for where nothing is wrong."""
-    workers = situation.job.status.workers
-    waiting = [name for _, name, _ in waiting_pods(situation)]
-    for name in waiting:
-        event = next(situation.events_about("Pod", name), None)
-        if event is not None and event.get("reason") == "Pulling":
-            clause = f"pod {name} is pulling its image; large ones take minutes"
-            return Finding("Starting", clause, (f"pod {name}: {text(event, 'message')}",))
-    up = f"{workers.running} of {plural(workers.desired, 'worker')} have their ranks up"
-    log = Step("what the workers say", f"kubectl dtj logs {situation.name} {situation.where}")
-    if situation.failed_reason:
-        clause = f"its ranks weren't all up in time: {situation.shown_message}"
-        raised = Step("if the image or the volumes are only slow, raise failurePolicy.startupSeconds")
-        return Finding("StartupDeadline", clause, (up,), (log, raised))
-    which = f" (waiting: {joined(waiting)})" if waiting else ""
-    return Finding("Starting", f"{up}{which}, and nothing looks wrong", (), (log,), is_certain=False)
 
 
 def _short(text: str) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.client.diagnosis.objects import Object, name_of, text
 from trainmaster.client.job import TrainingJob
-from trainmaster.client.metrics import RankMetrics
+from trainmaster.client.metrics import RankMetrics, WorkerState
 
 # A job that has failed with one of these never had all its ranks up, so what kept it from starting is the cause.
 START_REASONS = frozenset(
@@ -49,6 +49,8 @@ class Situation:
     """Ends of the pods' logs, by the pod's name."""
     ranks: tuple[RankMetrics, ...] = ()
     """What ranks say of themselves now, where the agents could be asked."""
+    worker_states: tuple[WorkerState, ...] = ()
+    """What agents say of their workers, while the job starts and as far as they could be asked."""
     unread: tuple[str, ...] = ()
 
     @property

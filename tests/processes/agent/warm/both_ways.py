@@ -18,6 +18,7 @@ def start(
     ranks: int = 2,
     worker: int = 0,
     learned: list[str] | None = None,
+    python: str = sys.executable,
     **environ: str,
 ) -> Agent:
     """Start an agent whose ranks are Python's; `command` without Python itself. `learned`: what an agent before it has
@@ -28,7 +29,7 @@ def start(
     if learned is not None:
         (agent.state_dir / "warm").mkdir()
         (agent.state_dir / "warm" / "modules").write_text(json.dumps(learned))
-    return agent.start(sys.executable, *command)
+    return agent.start(python, *command)
 
 
 def stand_in(job: Job, **modules: str) -> str:

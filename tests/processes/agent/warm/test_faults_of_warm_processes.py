@@ -14,6 +14,7 @@ import pytest
 from tests.processes.agent.agents import Agent, Job, Stream, is_gone, until
 from tests.processes.agent.test_zipapp import pythons
 from trainmaster.agent.build import zipapp_bytes
+from trainmaster.agent.errors import NO_TORCH
 from trainmaster.agent.process import children
 
 from .both_ways import NO_MEMORY, stand_in, start, starts, until_lines, without_memory
@@ -150,6 +151,15 @@ def test_a_warm_process_that_was_stopped_is_killed_and_forks_nothing_later(job: 
     run(agent, 2)
     assert starts(agent)[1:] == ["attempt 2 starts cold: the warm process didn't answer in time"]
     assert is_gone(pid)
+    until_warm_again(agent, 2)
+    run(agent, 3)
+    assert starts(agent)[-1] == "attempt 3 starts warm"
+
+
+def until_warm_again(agent: Agent, attempt: int) -> None:
+    """Wait until ranks that started cold are up: then there is a warm process again."""
+    agent.until_state("Running", attempt)
+    warm_pid(agent)
 
 
 @pytest.mark.parametrize(
@@ -251,34 +261,67 @@ def test_without_memory_or_processes_ranks_start_cold(job: Job, script: Path, li
         agent = start_light(job, script, TRAINMASTER_PRELOAD="limited")
     run(agent, 1)
     assert starts(agent) == [f"attempt 1 starts cold: {reason}"]
+    if limit is None:
+        (job.folder / "cgroup" / "memory.max").write_text(f"{2 << 30}\n")
+        run(agent, 2)
+        assert starts(agent)[-1] == "attempt 2 starts warm"
 
 
-GROUP = """
-import pathlib, sys
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo")
-found = torch.tensor([dist.get_rank() + 1.0])
-dist.all_reduce(found)
-pathlib.Path(sys.argv[1], f"sum-{dist.get_rank()}").write_text(str(found.item()))
-dist.barrier()
-"""
+@pytest.mark.parametrize(
+    ("end", "how"), [("kill -9 $$", "by signal 9"), ("exit 1", "with exit code 1")], ids=["killed", "no memory"]
+)
+def test_a_probe_that_gave_no_answer_is_asked_again(job: Job, script: Path, end: str, how: str) -> None:
+    wrapper, asked = job.folder / "python3", job.folder / "asked"
+    unanswered = f'if [ "$TRAINMASTER_WARM" = probe ] && [ ! -e {asked} ]; then touch {asked}; {end}; fi'
+    wrapper.write_text(f'#!/bin/sh\n{unanswered}\nexec "{sys.executable}" "$@"\n')
+    wrapper.chmod(0o755)
+    agent = start(job, True, str(script), str(job.folder), python=str(wrapper), PYTHONPATH=stand_in(job))
+    run(agent, 1)
+    assert starts(agent) == [f"attempt 1 starts cold: the probe of this Python has ended {how}"]
+    until_warm_again(agent, 1)
+    run(agent, 2)
+    assert starts(agent)[-1] == "attempt 2 starts warm"
 
 
-@pytest.mark.parametrize("without", [0, 1])
-def test_workers_with_and_without_a_warm_process_find_each_other(job: Job, without: int) -> None:
-    (job.folder / "group.py").write_text(GROUP)
-    agents = []
-    for worker in range(2):
-        variables = {"TRAINMASTER_CGROUP_ROOT": str(without_memory(job))} if worker == without else {}
-        command = (str(job.folder / "group.py"), str(job.folder))
-        agents.append(start(job, True, *command, ranks=1, worker=worker, GLOO_SOCKET_IFNAME="lo", **variables))
-    job.annotate(job.assignment(1, range(2)))
-    sums = [job.folder / f"sum-{rank}" for rank in range(2)]
-    until(lambda: all(path.exists() for path in sums), 60, "\n".join(agent.output() for agent in agents))
-    until(lambda: all(path.read_text() == "3.0" for path in sums), what="both have the sum")
-    assert starts(agents[without]) == [f"attempt 1 starts cold: {NO_MEMORY}"]
-    assert starts(agents[1 - without]) == ["attempt 1 starts warm"]
+def test_a_disk_that_was_full_costs_one_attempt(job: Job, script: Path) -> None:
+    agent = start_light(job, script)
+    agent.until_healthy()
+    # Nothing can be written below it, by root neither.
+    (agent.state_dir / "warm").write_text("")
+    stream = Stream(agent)
+    agent.annotate(job.assignment(1))
+    line = stream.until_report("Failed")
+    assert line["report"]["reason"] == "LaunchError"
+    assert line["report"]["error"].startswith(f"cannot write {agent.state_dir}/warm")
+    agent.request("POST", "/v1/ack", {"seq": line["seq"]})
+    (agent.state_dir / "warm").unlink()
+    run(agent, 2)
+    assert starts(agent)[-1] == "attempt 2 starts warm"
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("torch", "reason", "error"),
+    [
+        ("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')", "LaunchError", NO_TORCH),
+        ("raise OSError('libcudart.so.12: no such file')", "Error", "OSError: libcudart.so.12: no such file"),
+    ],
+)
+def test_a_torch_that_is_not_there_or_broken_fails_the_attempt_and_not_the_next_one(
+    job: Job, script: Path, torch: str, reason: str, error: str
+) -> None:
+    packages = stand_in(job)
+    (Path(packages) / "torch" / "__init__.py").write_text(torch)
+    agent = start(job, True, str(script), str(job.folder), PYTHONPATH=packages)
+    stream = Stream(agent)
+    agent.annotate(job.assignment(1))
+    line = stream.until_report("Failed")
+    assert (line["report"]["reason"], line["report"]["error"].splitlines()[-1]) == (reason, error)
+    agent.request("POST", "/v1/ack", {"seq": line["seq"]})
+    (Path(packages) / "torch" / "__init__.py").write_text("import random")
+    run(agent, 2)
+    assert starts(agent)[-1] == "attempt 2 starts warm"
+    stream.close()
 
 
 EARLY = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.agent.planner.simulated import Agent
 from trainmaster.agent.planner import actions
-from trainmaster.agent.planner.events import CodeFetched, CodeRefused, WarmProcessEnded
+from trainmaster.agent.planner.events import KILLED, CodeFetched, CodeRefused, WarmProcessEnded
 from trainmaster.agent.planner.state import Ending
 
 ONE, TWO = "1" * 64, "2" * 64
@@ -68,7 +68,7 @@ def test_a_warm_process_that_has_imported_users_modules_is_started_anew() -> Non
     agent = running(TRAINMASTER_WARM_START="true", TRAINMASTER_PRELOAD="lib.data").end(OK)
     agent.run(2, code=TWO).give(CodeFetched(TWO))
     assert len(agent.all(actions.EndWarm)) == 1 and len(agent.all(actions.Launch)) == 1
-    agent.give(WarmProcessEnded(False))
+    agent.give(WarmProcessEnded(KILLED))
     assert len(agent.all(actions.WarmUp)) == 2 and len(agent.all(actions.Launch)) == 2
 
 

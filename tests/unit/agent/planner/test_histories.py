@@ -41,6 +41,9 @@ class Histories(RuleBasedStateMachine):
         self.running: int | None = None
         self.terminating = False
         self.reported: dict[int, Report] = {}
+        self.is_asked_for = False
+        """Whether this life of the agent has started a warm process, or found out that it can't."""
+        self.given_up = False
 
     def give(self, *given: events.Event) -> None:
         for event in given:
@@ -57,6 +60,7 @@ class Histories(RuleBasedStateMachine):
     def restart(self) -> None:
         """The kubelet starts the container again: the file with the assignment is read at once."""
         self.agent.crash_after, self.running, self.terminating = None, None, False
+        self.is_asked_for = self.given_up = False
         self.agent.start()
         self.agent.give(events.AssignmentReceived(self.current))
         self.check()
@@ -69,12 +73,18 @@ class Histories(RuleBasedStateMachine):
                 assert 0 not in action.pids, "not the agent's own process group"
             if isinstance(action, (actions.Begin, actions.RunSetup, actions.WarmUp, actions.Launch)):
                 assert not self.terminating, "nothing starts while terminating"
+            if isinstance(action, actions.WarmUp):
+                assert not agent.state.warm.ending, "one warm process at a time"
+                assert not self.given_up, "what was given up for good isn't tried again"
+                self.is_asked_for = True
             if isinstance(action, actions.Begin):
                 assert action.report.attempt not in self.launched
                 assert action.assignment.state == "Run"
             elif isinstance(action, actions.Launch):
                 attempt = action.assignment.attempt
                 assert self.running is None, "one attempt runs at a time"
+                # So only the job's spec decides whether a launcher starts the ranks (`RunProcesses`).
+                assert self.is_asked_for, "ranks start when it is known whether they can be forked"
                 assert attempt not in self.launched, "an attempt never runs twice here"
                 assert agent.saved is not None
                 assert agent.saved.report.attempt == attempt
@@ -139,10 +149,21 @@ class Histories(RuleBasedStateMachine):
         if run is not None and run.awaited and not run.ranks:
             self.give(events.NothingForked() if run.stopping else events.LauncherStarted(10 * self.agent.pid + 9))
 
-    @rule(for_good=st.booleans())
-    def end_the_warm_process(self, for_good: bool) -> None:
+    @rule(verdict=st.sampled_from([events.KILLED, events.FAILED, events.LACKING, events.HOPELESS]))
+    def end_the_warm_process(self, verdict: str) -> None:
         if self.agent.state.warm.runs:
-            self.give(events.WarmProcessEnded(for_good))
+            self.give(events.WarmProcessEnded(verdict))
+            self.given_up = self.agent.state.warm.hopeless
+
+    @rule()
+    def kill_the_warm_process(self) -> None:
+        if self.agent.state.warm.runs:
+            self.give(events.WarmProcessKilled())
+
+    @rule()
+    def fork_all_ranks(self) -> None:
+        if self.agent.state.warm.runs and self.agent.state.run is not None:
+            self.give(events.RanksForked())
 
     @rule()
     def learn(self) -> None:

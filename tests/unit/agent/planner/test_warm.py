@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.plan import MAX_WARM_STARTS
+from trainmaster.agent.planner.plan import MAX_WARM_FAILURES
 from trainmaster.agent.planner.state import Ending
 from trainmaster.wire.joining import Modules
 
@@ -127,17 +127,52 @@ def test_where_the_launcher_cannot_be_started_either_the_attempt_has_failed() ->
     assert idle(agent.state)
 
 
-def test_a_process_that_has_ended_is_started_again_but_not_for_ever() -> None:
+def test_a_process_that_fails_is_started_again_but_not_for_ever() -> None:
     agent = warm().give(events.RanksUp(1))
-    for _ in range(MAX_WARM_STARTS + 3):
-        agent.give(events.WarmProcessEnded(False))
-    assert agent.names.count("WarmUp") == MAX_WARM_STARTS
+    for _ in range(MAX_WARM_FAILURES + 3):
+        agent.give(events.WarmProcessEnded(events.FAILED))
+    assert agent.names.count("WarmUp") == MAX_WARM_FAILURES
+
+
+def test_failures_count_in_a_row() -> None:
+    agent = warm().give(events.RanksUp(1))
+    for _ in range(2 * MAX_WARM_FAILURES):
+        agent.give(events.WarmProcessEnded(events.FAILED), events.RanksForked())
+    assert agent.names.count("WarmUp") == 2 * MAX_WARM_FAILURES + 1
+
+
+def test_a_process_that_was_killed_says_nothing_of_the_next_one() -> None:
+    """However often attempts are stopped while it starts, which a slow processor makes likely."""
+    agent = Agent(**WARM)
+    agent.forks = True
+    for attempt in range(1, 3 * MAX_WARM_FAILURES):
+        agent.run(attempt).give(events.AssignmentReceived(assignment(attempt, "Hold")), events.WarmProcessKilled())
+        agent.give(events.WarmProcessEnded(events.KILLED), events.NothingForked(), events.RunEmptied())
+    assert agent.names.count("WarmUp") == 3 * MAX_WARM_FAILURES - 1
+
+
+def test_what_a_process_lacks_the_next_attempt_may_find() -> None:
+    agent = warm().give(events.RanksUp(1), events.WarmProcessEnded(events.LACKING))
+    assert agent.names.count("WarmUp") == 1, "its ranks run, and nothing has changed"
+    agent.give(ended(101, FINE), ended(102, FINE), events.RunEmptied()).run(2)
+    assert agent.names.count("WarmUp") == 2
+
+
+def test_an_attempt_waits_for_the_end_of_a_process_that_was_killed() -> None:
+    """It forks nothing any more, and the next attempt is to have another one."""
+    agent = Agent(**WARM)
+    agent.forks = True
+    agent.run().give(events.AssignmentReceived(assignment(1, "Hold")), events.WarmProcessKilled())
+    agent.give(events.NothingForked(), events.RunEmptied()).run(2)
+    assert agent.names.count("Launch") == 1
+    agent.give(events.WarmProcessEnded(events.KILLED))
+    assert agent.names[-3:-1] == ["WarmUp", "Launch"]
 
 
 def test_it_is_not_started_again_while_ranks_start_cold() -> None:
     agent = Agent(**WARM)
     agent.forks = True
-    agent.run().give(events.WarmProcessEnded(False), events.LauncherStarted(55))
+    agent.run().give(events.WarmProcessEnded(events.FAILED), events.LauncherStarted(55))
     assert agent.names.count("WarmUp") == 1
     assert (
         agent.give(events.RankStarted(0, 101), events.RankStarted(1, 102), events.RanksUp(1)).names.count("WarmUp") == 2
@@ -145,10 +180,10 @@ def test_it_is_not_started_again_while_ranks_start_cold() -> None:
 
 
 def test_one_that_would_fare_the_same_is_not_started_again() -> None:
-    assert warm().give(events.RanksUp(1), events.WarmProcessEnded(True)).names.count("WarmUp") == 1
+    assert warm().give(events.RanksUp(1), events.WarmProcessEnded(events.HOPELESS)).names.count("WarmUp") == 1
     assert (
         warm()
-        .give(events.RanksUp(1), events.TerminationRequested(), events.WarmProcessEnded(False))
+        .give(events.RanksUp(1), events.TerminationRequested(), events.WarmProcessEnded(events.KILLED))
         .names.count("WarmUp")
         == 1
     )

@@ -13,7 +13,7 @@ order:
 - `this_process` is below all: what /proc says of it.
 
 The channel is a stream of JSON objects, one a line. The agent sends `fork` and `import`; the warm process answers with
-`ready`, `forked`, `refused`, `imported` and `unforkable`. It ends when the channel does.
+`ready`, `forked`, `refused`, `imported`, `unforkable` and `failed`. It ends when the channel does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ MARK = "TRAINMASTER_ATTEMPT"
 """By this in what /proc shows of its environment the agent's next life finds the process."""
 PROBE = "probe"
 """The value that asks whether this Python imports the stage at all."""
-EXIT_PROBED = 77
+EXIT_PROBED, EXIT_DEAF = 77, 78
+"""A probe's answers: this Python stops in the stage, or never gets there. Any other end is no answer."""
+PROBE_PROGRAM = f"import sys; sys.exit(1 if sys.argv[1] in sys.path else {EXIT_DEAF})"
+"""What a probe runs that doesn't stop; its argument is the stage's folder, which a deaf Python hasn't on sys.path."""
 CHANNEL = 3
 """The descriptor of the channel."""
 LEARN_SIGNAL = signal.SIGRTMAX - 3

@@ -39,8 +39,8 @@ class Imports:
     def add(self, name: str, *, required: bool, users: bool) -> str:
         """Import a module. Returns the reason why it can't be imported before a fork; empty: it can.
 
-        `required`: an error is such a reason. `users`: the module may lie where the user's program does, and an error
-        is the user's to know.
+        `required`: an error is raised. `users`: the module may lie where the user's program does, and an error is the
+        user's to know.
         """
         if name in self._left_out or name in sys.modules:
             return ""
@@ -50,10 +50,10 @@ class Imports:
             with_path = [self._path, *sys.path] if users and self._path else sys.path
             _import_watched(name, with_path, self._own_variables, reads)
         except BaseException as error:
-            problem = f"{type(error).__name__}: {str(error)[:200]}"
             if required:
-                return problem
+                raise
             if users:
+                problem = describe_error(error)
                 print(f"spec.warmStart.preload: {name!r} cannot be imported: {problem}", file=sys.stderr, flush=True)
         now = _random_states()
         if reads:
@@ -69,6 +69,13 @@ class Imports:
             path = getattr(sys.modules.get(name), "__file__", None)
             if isinstance(path, str) and not is_package_path(path):
                 self._users[path] = _version(path)
+
+    def lacks(self, name: str, error: BaseException) -> bool:
+        """Returns whether an error says that nobody has this module, the user's program included."""
+        if not isinstance(error, ModuleNotFoundError) or error.name != name:
+            return False
+        beside = os.path.join(self._path, name)
+        return not self._path or not (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
 
     def unforkable(self) -> str:
         """Returns what of this process a fork can't repeat; empty: nothing."""
@@ -126,6 +133,11 @@ class Imports:
             if _version(path) != version:
                 return f"{path} has changed since it was imported"
         return ""
+
+
+def describe_error(error: BaseException) -> str:
+    """Returns an import's error in a line."""
+    return f"{type(error).__name__}: {str(error)[:200]}"
 
 
 def _import_watched(name: str, path: list[str], variables: frozenset[str], reads: set[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import CHANNEL
 from .forking import Forks
-from .imports import Imports
+from .imports import Imports, describe_error
 from .this_process import oom_score, set_oom_score
 
 OOM_SCORE = 800
@@ -60,7 +60,12 @@ class WarmProcess:
                     self._later.extend(json.load(file))
 
     def _import(self, name: str, *, required: bool = False, users: bool = False) -> None:
-        problem = self._imports.add(name, required=required, users=users)
+        try:
+            problem = self._imports.add(name, required=required, users=users)
+        except BaseException as error:
+            lacks = self._imports.lacks(name, error)
+            self._send({"type": "failed", "name": name, "problem": describe_error(error), "lacks": lacks})
+            os._exit(0)
         if problem:
             self._send({"type": "unforkable", "name": name, "problem": problem})
             os._exit(0)

@@ -29,4 +29,6 @@ def serve_store(address: str, port: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    # Where the ranks find what lies beside their program, torch may lie too.
+    sys.path += sys.argv[1:]
     serve_store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))

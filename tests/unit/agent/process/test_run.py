@@ -1,0 +1,57 @@
+"""What an attempt's processes leave alone (`process/run`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.signer import GOOD, environment
+from trainmaster.agent.loop import Loop
+from trainmaster.agent.planner.events import RunEmptied
+from trainmaster.agent.process import children
+from trainmaster.agent.process.output import Printers
+from trainmaster.agent.process.run import RunProcesses
+from trainmaster.agent.settings import read_settings
+from trainmaster.wire.assignment import Assignment
+
+
+class NoLoop:
+    """A loop that only keeps what is to be called later."""
+
+    def __init__(self) -> None:
+        self.later: list[Any] = []
+
+    def call_later(self, _seconds: float, call: Any) -> None:
+        self.later.append(call)
+
+
+@pytest.mark.parametrize("answered_first", [True, False])
+def test_an_attempt_that_has_ended_kills_nothing_of_the_next_one(
+    answered_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order to fork its ranks may be answered when it has ended, or what it waited for may be gone then."""
+    settings = read_settings(
+        {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_STATE_DIR": str(tmp_path)},
+    )
+    below: list[int] = [4_194_305]
+    killed: list[int] = []
+    monkeypatch.setattr(children, "descendants", lambda _root: list(below))
+    monkeypatch.setattr(children, "send", lambda pids, _number: killed.extend(pids))
+    loop, put = NoLoop(), []
+    printers = cast(Printers, None)
+    run = RunProcesses(cast(Loop, loop), settings, Assignment.parse(GOOD), 0, printers, put.append)
+    if answered_first:
+        run._forked("the warm process has ended by signal 9")
+        assert killed == [4_194_305], "which it may have forked"
+    below.clear()
+    run.sweep()
+    assert put == [RunEmptied()]
+    killed.clear()
+    below.append(4_194_306)
+    for call in loop.later:
+        call()
+    if not answered_first:
+        run._forked("it was ended while it started")
+    assert not killed and put == [RunEmptied()]
