@@ -108,7 +108,7 @@ class Operator:
         await _unless(stop, _while_held(holding, self._insist(parts.resync.fill, connection)))
         await parts.gangs.fill(job.spec for job in parts.store.jobs())
         background += [
-            *(asyncio.create_task(watcher.run(), name="watcher") for watcher in parts.watchers),
+            asyncio.create_task(parts.watcher.run(), name="watcher"),
             asyncio.create_task(parts.resync.run(), name="resync"),
             asyncio.create_task(parts.agents.run(), name="agents"),
             asyncio.create_task(parts.large_jobs.run(parts.store), name="large jobs"),
@@ -231,8 +231,7 @@ class Operator:
 
         def healthy() -> str | None:
             # That this answers shows that the event loop turns. Watching heals itself; if not, a restart may.
-            watchers = self._parts.watchers if self._parts is not None else ()
-            dead = max((watcher.dead_seconds() for watcher in watchers), default=0.0)
+            dead = self._parts.watcher.dead_seconds() if self._parts is not None else 0.0
             return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
 
         server = probes(healthy=healthy, ready=ready)

@@ -63,7 +63,7 @@ class Parts:
     queue: WorkQueue[JobKey]
     resync: Resync
     gangs: GangWatcher
-    watchers: tuple[Watcher, ...]
+    watcher: Watcher
     large_jobs: LargeJobs
     large_job_thread: LargeJobThread
     reach: Reach
@@ -145,18 +145,14 @@ def construct_parts(
         metrics.watch_restarts.inc()
         resync.soon()
 
-    # Jobs apart: their pages are smaller, and what decodes a large one holds up no pod's events.
-    watchers = tuple(
-        Watcher(
-            connection,
-            cluster,
-            settings.namespaces,
-            resources=resources,
-            receive=receive,
-            listed=resync.soon,
-            restarted=restarted,
-        )
-        for resources in ((JOBS,), tuple(resource for resource in watched if resource != JOBS))
+    watcher = Watcher(
+        connection,
+        cluster,
+        settings.namespaces,
+        resources=tuple(watched),
+        receive=receive,
+        listed=resync.soon,
+        restarted=restarted,
     )
     lookups = Lookups(cluster, store, LOOKUPS)
     reconciler = Reconciler(
@@ -177,7 +173,7 @@ def construct_parts(
         queue,
         resync,
         gangs,
-        watchers,
+        watcher,
         large_jobs,
         thread,
         reach,

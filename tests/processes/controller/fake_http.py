@@ -24,6 +24,7 @@ from trainmaster.controller.apiserver.cluster import (
     SERVICES,
     STATEFUL_SETS,
     Resource,
+    whole,
 )
 from trainmaster.controller.apiserver.errors import ClusterError
 
@@ -114,6 +115,7 @@ class FakeHttp:
         name: str | None = None,
         subresource: str | None = None,
     ) -> web.StreamResponse:
+        resource = whole(resource)
         selector = request.query.get("labelSelector", "")
         if request.method == "GET" and request.query.get("watch"):
             return await self._watch(request, resource, namespace, selector)

@@ -11,9 +11,10 @@
 | `apiserver/client` | `apiserver/test_pod_http`, `test_app` |
 | `apiserver/cluster` | `test_lease`, `writing/test_children` |
 | `apiserver/connection` | `test_app` |
-| `apiserver/decoding` | `cache/test_unreadable` |
+| `apiserver/decoding` | `cache/test_kept`, `processes/controller/test_hostile_objects` |
 | `apiserver/errors` | `apiserver/test_errors` |
 | `apiserver/refusals` | `apiserver/test_refusals`, `cluster/test_refused_objects` |
+| `apiserver/kept` | `cache/test_kept` |
 | `apiserver/pod_http` | `apiserver/test_pod_http` |
 | `cache/job_objects` | `cache/test_store`, `cache/test_unreadable`, `cache/test_large_jobs` |
 | `cache/large_jobs` | `cache/test_large_jobs` |

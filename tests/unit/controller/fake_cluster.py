@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainmaster.api.trimming import prune
 from trainmaster.controller.apiserver.cluster import PODS, PodStream, RawObject, Resource
 from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
@@ -110,7 +111,7 @@ class FakeCluster:
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
         await asyncio.sleep(0)
         self._enter("get", resource, name)
-        return copy.deepcopy(self._read(resource, namespace, name))
+        return trimmed(resource, self._read(resource, namespace, name))
 
     async def pages(
         self,
@@ -130,6 +131,7 @@ class FakeCluster:
         ]
         if metadata_only:
             items = [{"metadata": item["metadata"]} for item in items]
+        items = [trimmed(resource, item) for item in items]
         for first in range(0, max(len(items), 1), resource.page):
             yield items[first : first + resource.page]
 
@@ -142,13 +144,13 @@ class FakeCluster:
         if (resource.plural, namespace, name) in self.objects:
             raise AlreadyExists(f"{resource.plural}/{name}", "already exists", status=409, reason="AlreadyExists")
         admitted = self.admit(merge(body, {"metadata": {"namespace": namespace}}))
-        return admitted if dry_run else self.put(resource, admitted)
+        return trimmed(resource, admitted if dry_run else self.put(resource, admitted))
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)
         self._enter("replace", resource, name)
         self._check(self._read(resource, namespace, name), body["metadata"])
-        return self.put(resource, body)
+        return trimmed(resource, self.put(resource, body))
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
@@ -162,7 +164,7 @@ class FakeCluster:
             raise Conflict(name, "uid mismatch: no existing object was found", status=409, reason="Conflict")
         merged = merge(before, body)
         merged["metadata"]["namespace"] = namespace
-        return self.put(resource, merged)
+        return trimmed(resource, self.put(resource, merged))
 
     async def patch(
         self,
@@ -178,7 +180,7 @@ class FakeCluster:
         before = self._read(resource, namespace, name)
         self._check(before, body.get("metadata") or {})
         changes = {"status": body.get("status") or {}} if subresource else dict(body)
-        return self.put(resource, merge(before, changes))
+        return trimmed(resource, self.put(resource, merge(before, changes)))
 
     async def delete(
         self,
@@ -232,6 +234,12 @@ class FakeCluster:
         for name in ("uid", "resourceVersion"):
             if wanted.get(name) not in (None, before["metadata"][name]):
                 raise Conflict(before["metadata"]["name"], f"{name} differs", status=409, reason="Conflict")
+
+
+def trimmed(resource: Resource, raw: Mapping[str, Any]) -> RawObject:
+    """What the real cluster's client keeps of an answer."""
+    found: RawObject = copy.deepcopy(dict(raw)) if resource.kept is None else prune(copy.deepcopy(raw), resource.kept)
+    return found
 
 
 def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> RawObject:

@@ -6,8 +6,6 @@ fields that it doesn't know, and server-side apply must not lose any.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,11 +16,12 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from trainmaster.api.decoding import decode_shallow
 from trainmaster.api.encoding import encode
 from trainmaster.controller.apiserver.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.apiserver.connection import Connection
+from trainmaster.controller.apiserver.decoding import decoded
 from trainmaster.controller.apiserver.errors import Deposed, NotFound, Refused, Unreachable, Unusable, is_unserved
+from trainmaster.controller.apiserver.kept import Fields, listed, metadata_of
 from trainmaster.controller.apiserver.pod_http import (
     API_ERROR_BYTES,
     IDENTITY,
@@ -94,7 +93,7 @@ class KubernetesCluster:
         return document.get("groupVersion") == version and resource.plural in named
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
-        return await self._json("GET", resource.path(namespace, name))
+        return await self._json("GET", resource.path(namespace, name), kept=resource.kept)
 
     async def pages(
         self,
@@ -111,8 +110,10 @@ class KubernetesCluster:
         if field_selector:
             query["fieldSelector"] = field_selector
         accept = METADATA_LIST if metadata_only else "application/json"
+        item = resource.kept and (metadata_of(resource.kept) if metadata_only else resource.kept)
+        page_kept = item and listed(item)
         while True:
-            page = await self._json("GET", resource.path(namespace), query=query, accept=accept)
+            page = await self._json("GET", resource.path(namespace), query=query, accept=accept, kept=page_kept)
             yield [item for item in page.get("items") or () if isinstance(item, dict)]
             next_page = mapping(page.get("metadata")).get("continue")
             if not next_page:
@@ -127,14 +128,14 @@ class KubernetesCluster:
             query["fieldValidation"] = "Strict"
         if dry_run:
             query["dryRun"] = "All"
-        answer = await self._json("POST", resource.path(namespace), query=query, body=body)
+        answer = await self._json("POST", resource.path(namespace), query=query, body=body, kept=resource.kept)
         if not dry_run:
             self._on_write("create", resource.kind)
         return answer
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         query = {"fieldManager": FIELD_MANAGER}
-        answer = await self._json("PUT", resource.path(namespace, name), query=query, body=body)
+        answer = await self._json("PUT", resource.path(namespace, name), query=query, body=body, kept=resource.kept)
         self._on_write("update", resource.kind)
         return answer
 
@@ -147,6 +148,7 @@ class KubernetesCluster:
             query={"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"},
             body=body,
             content_type="application/apply-patch+yaml",
+            kept=resource.kept,
         )
         self._on_write("apply", resource.kind)
         return answer
@@ -166,6 +168,7 @@ class KubernetesCluster:
             query={"fieldManager": FIELD_MANAGER},
             body=body,
             content_type="application/merge-patch+json",
+            kept=resource.kept,
         )
         self._on_write("patch", f"{resource.kind}/{subresource}" if subresource else resource.kind)
         return answer
@@ -212,7 +215,7 @@ class KubernetesCluster:
         if timestamps:
             query["timestamps"] = "true"
         path = PODS.path(namespace, pod, "log")
-        raw = await self._bytes("GET", path, query=query, accept="*/*", limit=max(limit_bytes, _NO_LOG_BYTES))
+        raw = await self._bytes("GET", path, query=query, limit=max(limit_bytes, _NO_LOG_BYTES))
         if _NO_LOG.fullmatch(raw):
             raise Refused(f"GET {path}", raw.decode(), status=400)
         return raw.decode(errors="replace")
@@ -258,13 +261,16 @@ class KubernetesCluster:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
+        kept: Fields | None = None,
     ) -> RawObject:
         asked, versions = self._versions(path)
         for version in versions:
             here = path.replace(asked, version, 1)
             sent = {**body, "apiVersion": version} if body and asked and body.get("apiVersion") == asked else body
             try:
-                raw = await self._bytes(method, here, query=query, body=sent, content_type=content_type, accept=accept)
+                document = await self._decoded(
+                    method, here, query=query, body=sent, content_type=content_type, accept=accept, kept=kept
+                )
             except NotFound as error:
                 if not is_unserved(error):
                     self._served[asked] = version
@@ -276,10 +282,6 @@ class KubernetesCluster:
             break
         if asked:
             self._served[asked] = version
-        try:
-            document = await _decoded(raw)
-        except ValueError as error:
-            raise Unusable(f"{method} {path}", f"{len(raw)} bytes that aren't JSON ({error})") from error
         if not isinstance(document, dict):
             raise Unusable(f"{method} {path}", f"{shown(document)} in place of an object")
         return document
@@ -292,30 +294,49 @@ class KubernetesCluster:
                 return asked, (known,) if known is not None else (asked, *later)
         return "", ("",)
 
-    async def _bytes(
+    async def _decoded(
         self,
         method: Method,
         path: str,
         *,
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        content_type: str,
+        accept: str,
+        kept: Fields | None,
+    ) -> Any:
+        """Returns a successful answer's document."""
+        async with self._answer(method, path, query, body, content_type, accept) as response:
+            try:
+                return await decoded(response.content, kept)
+            except ValueError as error:
+                raise Unusable(f"{method} {path}", f"an answer that isn't JSON ({error})") from error
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise _unreachable(method, path, error) from error
+
+    async def _bytes(self, method: Method, path: str, *, query: Mapping[str, str], limit: int) -> bytes:
+        """Returns the first bytes of a successful answer that a pod wrote."""
+        async with self._answer(method, path, query, accept="*/*") as response:
+            return await bounded_body(response, f"{method} {path}", limit)
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        method: Method,
+        path: str,
+        query: Mapping[str, str] | None,
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
-        limit: int | None = None,
-    ) -> bytes:
-        """Returns a successful answer's body; `limit`: its first bytes, where a pod wrote it."""
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yields a successful answer."""
         url = f"{path}?{urlencode(query)}" if query else path
         response = await self._request(
             method, url, headers={"Content-Type": content_type, "Accept": accept}, json_body=body
         )
         async with response:
             await refuse_unasked(response, f"{method} {path}", API_ERROR_BYTES)
-            if limit is not None:
-                return await bounded_body(response, f"{method} {path}", limit)
-            try:
-                return await response.read()
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise _unreachable(method, url, error) from error
+            yield response
 
     async def _request(
         self,
@@ -354,15 +375,6 @@ class KubernetesCluster:
         all_headers = {**self._client.default_headers, **headers}
         await self._client.update_params_for_auth(all_headers, None, ["BearerToken"], url, method, body)
         return all_headers
-
-
-async def _decoded(raw: bytes) -> Any:
-    """Returns the document. Raises json.JSONDecodeError."""
-    try:
-        return json.loads(raw)
-    except (ValueError, RecursionError):
-        # In a thread, which lets go of the interpreter: megabytes of brackets would hold up all other jobs.
-        return await asyncio.to_thread(decode_shallow, raw)
 
 
 def quote_path(url: str) -> str:

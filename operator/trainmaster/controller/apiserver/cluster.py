@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from trainmaster.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
+from trainmaster.controller.apiserver import kept
 from trainmaster.rendering import GANG_APIS, child_kind
 
 RawObject = dict[str, Any]
@@ -25,8 +26,9 @@ class Resource:
     version: str
     plural: str
     kind: str
-    # Objects in a page of a list, all of which are in memory together. A pod of 10 kB is ten times that as Python's
-    # objects: client-go's 500 would cost 50 MB.
+    # What is kept of an object, in all answers; None: everything.
+    kept: kept.Fields | None = field(default=None, compare=False)
+    # Objects in a page of a list. The API server has all of them in memory, 75 MB where each is as large as it may be.
     page: int = 50
     # A create drops a field that the API server doesn't know, and says so in a warning. Where users write fields, it is
     # refused instead: they would get an object without it, until the first apply is refused for it.
@@ -51,14 +53,16 @@ class Resource:
         return "/".join(parts)
 
 
-# Fewer: of 1.5 MB of JSON, as much as etcd takes, each can be 30 MB of Python's objects, and a page is decoded at a go.
-JOBS = Resource(GROUP, VERSION, PLURAL, KIND, page=4)
-PODS = Resource("", "v1", "pods", "Pod")
-SERVICES = Resource("", "v1", "services", "Service")
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
-STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", strict=True)
-NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
-EVENTS = Resource("", "v1", "events", "Event")
+JOBS = Resource(GROUP, VERSION, PLURAL, KIND, kept.job(kept.LARGE_SPEC_BYTES))
+LARGE_JOBS = replace(JOBS, kept=kept.LARGE_JOB)
+# For answers that a history gets.
+RECORDED_JOBS = replace(JOBS, kept=kept.job(kept.MAX_RECORDED_BYTES), page=4)
+PODS = Resource("", "v1", "pods", "Pod", kept.POD)
+SERVICES = Resource("", "v1", "services", "Service", kept.CHILD)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", kept.CHILD)
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", kept.STATEFUL_SET, strict=True)
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", kept.CHILD)
+EVENTS = Resource("", "v1", "events", "Event", kept.EVENT)
 SECRETS = Resource("", "v1", "secrets", "Secret")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
@@ -66,13 +70,14 @@ RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
 ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview")
 
-NODES = Resource("", "v1", "nodes", "Node")
+NODES = Resource("", "v1", "nodes", "Node", kept.NODE)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
 RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor")
 
 # What asks a gang scheduler for a whole job, by its name in the spec. Each may be absent in a cluster.
 GANGS: Mapping[str, Resource] = {
-    name: Resource(api.group, api.version, api.plural, api.kind) for name, api in GANG_APIS.items()
+    name: Resource(api.group, api.version, api.plural, api.kind, kept.WORKLOAD if name == "kueue" else kept.CHILD)
+    for name, api in GANG_APIS.items()
 }
 # Group and version by those that a newer API server has in their place.
 LATER_VERSIONS: Mapping[str, tuple[str, ...]] = {
@@ -85,6 +90,11 @@ CHILDREN: Mapping[str, Resource] = {
     resource.child_kind: resource
     for resource in (SERVICES, CONFIG_MAPS, NETWORK_POLICIES, STATEFUL_SETS, *GANGS.values())
 }
+
+
+def whole(resource: Resource) -> Resource:
+    """Returns the type for answers of which everything is kept: one object at a time."""
+    return replace(resource, kept=None)
 
 
 class PodStream(Protocol):
@@ -112,7 +122,7 @@ class Cluster(Protocol):
         ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
-        """Read one object. Raises NotFound."""
+        """Read one object: of each answer what the resource keeps. Raises NotFound."""
         ...
 
     def pages(

@@ -19,8 +19,9 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config, load_kube_config_from_dict
 from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
 
-from trainmaster.controller.apiserver.decoding import Response
+from trainmaster.controller.apiserver.decoding import response_class
 from trainmaster.controller.apiserver.errors import ClusterError, Unauthorized, Untrusted, from_response
+from trainmaster.controller.apiserver.kept import Fields
 from trainmaster.kubeconfig import Credentials, Kubeconfig, KubeconfigError, Plugin, check_certificates, read_kubeconfig
 
 logger = logging.getLogger(__name__)
@@ -55,11 +56,12 @@ class Connection:
             )
         return f"the cluster at {host} can't be used: {error}"
 
-    async def for_kopf(self, requested: Requested) -> kopf.AiohttpSession:
+    async def for_kopf(self, requested: Requested, kept_at: Callable[[str], Fields | None]) -> kopf.AiohttpSession:
         """Return a session with these credentials: kopf asks for another when the API server answers 401.
 
-        `requested` is called with every request. The session is as kopf itself would make it, but for how
-        answers are decoded (`apiserver.decoding`), and that no redirect is followed.
+        `requested` is called with every request, `kept_at` says what is kept of the objects at a path. The session is
+        as kopf itself would make it, but for how answers are decoded (`apiserver.decoding`), and that no redirect is
+        followed.
         """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -82,7 +84,7 @@ class Connection:
             headers=info.as_http_headers(),
             proxy=info.proxy_url,
             trust_env=info.trust_env,
-            response_class=Response,
+            response_class=response_class(kept_at),
             trace_configs=[tracing],
         )
         return kopf.AiohttpSession(aiohttp_session=session, server=config.host)

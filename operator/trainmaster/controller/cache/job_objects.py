@@ -11,8 +11,10 @@ from typing import Any
 
 from trainmaster.api.evidence import clean
 from trainmaster.api.limits import is_larger
+from trainmaster.api.trimming import LEFT_OUT
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS
+from trainmaster.controller.apiserver.kept import LARGE_SPEC_BYTES, MAX_STATUS_BYTES
 from trainmaster.controller.cache.records import JobKey, ReadSpec, Record, SpecVersion, spec_version
 from trainmaster.controller.cache.unreadable import Unreadable, first_problem, readable_part
 from trainmaster.controller.cache.views import annotation, parse_time
@@ -21,11 +23,6 @@ from trainmaster.wire.limits import MAX_REQUEST
 from trainmaster.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 from trainmaster.wire.values import mapping, text, whole
 
-# Bytes of a spec, as JSON, from which the job is read and decided on apart. Rendering the worst of 8 KiB takes 35 ms;
-# jobs have 1 to 3 KiB, and the way into a thread and back costs each pass 0.1 ms.
-LARGE_SPEC_BYTES = 8 * 1024
-# Bytes of a status that is read. That of 1,024 workers, the largest of ours, has about 100 KiB.
-MAX_STATUS_BYTES = 256 * 1024
 # The metadata of a job whose spec is read apart that is needed meanwhile.
 _KEPT = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
 # The annotations by which people ask something of a job.
@@ -44,11 +41,12 @@ class JobObjects:
         """Set a record's job by a newer object."""
         metadata = mapping(raw.get("metadata"))
         of = spec_version(metadata)
-        large = is_larger(raw.get("spec"), LARGE_SPEC_BYTES)
+        left_out = raw.get(LEFT_OUT) or ()
+        large = "spec" in left_out or is_larger(raw.get("spec"), LARGE_SPEC_BYTES)
         if large and self._read_large is not None and record.parsed != of:
             kept = {field: metadata.get(field) for field in _KEPT}
             kept["annotations"] = {name: annotation(metadata, name) for name in _ASKING}
-            record.without_spec = {"metadata": kept, "status": raw.get("status")}
+            record.without_spec = {"metadata": kept, "status": raw.get("status"), LEFT_OUT: left_out}
             self._read_large(key)
             if record.job is None:
                 return
@@ -82,7 +80,7 @@ class JobObjects:
         metadata, known = raw["metadata"], record.job
         record.raw_status = raw.get("status") or {}
         try:
-            if is_larger(record.raw_status, MAX_STATUS_BYTES):
+            if "status" in (raw.get(LEFT_OUT) or ()) or is_larger(record.raw_status, MAX_STATUS_BYTES):
                 raise ValueError(f"it has more than {MAX_STATUS_BYTES} bytes")
             status = JobStatus.model_validate(record.raw_status)
         except ValueError as error:

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from trainmaster.controller.apiserver.cluster import JOBS, Cluster
+from trainmaster.api.limits import MAX_BYTES, MAX_OTHER_BYTES
+from trainmaster.api.trimming import LEFT_OUT
+from trainmaster.controller.apiserver.cluster import LARGE_JOBS, Cluster, RawObject
 from trainmaster.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster.controller.cache.records import JobKey, read_spec, spec_version
 from trainmaster.controller.cache.store import Store
@@ -79,7 +81,14 @@ class LargeJobs:
     async def _read(self, store: Store, key: JobKey) -> None:
         if not store.awaits_spec(key):
             return
-        raw = await self._cluster.get(JOBS, key.namespace, key.name)
+        raw = _standing_in(await self._cluster.get(LARGE_JOBS, key.namespace, key.name))
         store.record_spec(
             key, spec_version(mapping(raw.get("metadata"))), await self._thread.run(lambda: read_spec(raw, key.name))
         )
+
+
+def _standing_in(raw: RawObject) -> RawObject:
+    """Returns a job in which a text stands for each field that was too large to be read: it is refused for its size."""
+    spec = mapping(raw.get("spec"))
+    texts = {field: " " * (MAX_BYTES.get(field, MAX_OTHER_BYTES) + 1) for field in spec.get(LEFT_OUT) or ()}
+    return {**raw, "spec": {name: value for name, value in spec.items() if name != LEFT_OUT} | texts}

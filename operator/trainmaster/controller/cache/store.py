@@ -36,7 +36,7 @@ from trainmaster.controller.cache.records import (
     is_newer,
 )
 from trainmaster.controller.cache.unreadable import Unreadable, unforeseen
-from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, pod_view
+from trainmaster.controller.cache.views import child_view, controller_of, job_name_of, owner_uid, pod_view
 from trainmaster.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
 from trainmaster.rendering import AgentConfigMap
 from trainmaster.wire.report import Report
@@ -94,7 +94,7 @@ class Store:
     def _upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         metadata = mapping(raw.get("metadata"))
         version = _version(metadata)
-        if version.uid in self._tombstones:
+        if version.uid in self._tombstones or not self.wants(resource, metadata):
             return
         if resource == JOBS:
             self._upsert_job(raw, metadata, version)
@@ -102,6 +102,25 @@ class Store:
             self._upsert_pod(raw, metadata, version)
         else:
             self._upsert_child(resource, raw, metadata, version)
+
+    def wants(self, resource: Resource, metadata: Mapping[str, Any]) -> bool:
+        """Returns whether an object could be a job's own; what isn't known and can't be is never stored.
+
+        Whoever may create an object can write a job's label into it, but Kubernetes sets who controls it, or a user
+        who names a controller that exists: a StatefulSet for a pod, its job for all else. Which of them is ours is
+        decided with the job (`Record.owns`), whose objects may be known before it.
+        """
+        if resource == JOBS:
+            return True
+        key = self._key(resource, metadata)
+        if key is None:
+            return False
+        if self.version(key, resource, text(metadata.get("name"))) is not None:
+            return True
+        controller = controller_of(metadata)
+        if resource == PODS:
+            return controller.get("kind") == STATEFUL_SETS.kind
+        return controller.get("kind") == JOBS.kind and controller.get("name") == key.name
 
     def delete(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         """Remove an object that a watch shows to be gone. `raw` needs its metadata only."""

@@ -73,12 +73,16 @@ def job_name_of(metadata: Raw) -> str | None:
     return label(metadata, JOB_NAME_LABEL) or None
 
 
+def controller_of(metadata: Raw) -> Raw:
+    """Returns the reference to the controlling owner; an empty one where there is none."""
+    references = mappings(metadata.get("ownerReferences"))
+    return next((reference for reference in references if reference.get("controller") is True), {})
+
+
 def owner_uid(metadata: Raw) -> str | None:
     """Returns the uid of the controlling owner."""
-    for reference in mappings(metadata.get("ownerReferences")):
-        if reference.get("controller") is True:
-            return text(reference.get("uid"), MAX_NAME)
-    return None
+    controller = controller_of(metadata)
+    return text(controller.get("uid"), MAX_NAME) if controller else None
 
 
 def is_from_create(entry: Raw) -> bool:

@@ -22,7 +22,7 @@ from trainmaster.api.attempt_marks import lines_of_attempt
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean, evidence_key, evidence_name
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.v1alpha1 import Failure, JobStatus
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster, whole
 from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
@@ -290,7 +290,7 @@ class EvidenceKeeper:
             evidence = without_output(evidence)
         for _ in range(WRITES):
             try:
-                found = await self._cluster.get(CONFIG_MAPS, job.namespace, evidence_name(job.name))
+                found = await self._cluster.get(whole(CONFIG_MAPS), job.namespace, evidence_name(job.name))
             except NotFound:
                 try:
                     body = _body(job, fitted(evidence))

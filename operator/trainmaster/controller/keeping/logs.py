@@ -16,7 +16,7 @@ from typing import Protocol
 
 from trainmaster.api.kept_logs import KeptLog, kept_workers, log_key, logs_name, times_key
 from trainmaster.api.stamped_lines import StampedLine, stamped_line
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster, whole
 from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.views import owner_uid
@@ -188,7 +188,7 @@ class KeptLogs:
     ) -> Mapping[str, str | None]:
         """Put what was read behind what was kept of earlier attempts; returns the entries that were written."""
         job = snapshot.job
-        found = await self._cluster.get(CONFIG_MAPS, job.namespace, logs_name(job.name))
+        found = await self._cluster.get(whole(CONFIG_MAPS), job.namespace, logs_name(job.name))
         metadata = found["metadata"]
         if owner_uid(metadata) != job.uid:
             logger.info("%s: %s belongs to somebody else", key, logs_name(job.name))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from trainmaster.api.evidence import clean
 from trainmaster.api.stacks import Stacks, stacks_name
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster, whole
 from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from trainmaster.controller.cache.views import owner_uid
 from trainmaster.controller.keeping.logs import allows_logs
@@ -138,7 +138,7 @@ class StacksKeeper:
         name = stacks_name(job.name)
         for _ in range(WRITES):
             try:
-                found = await self._cluster.get(CONFIG_MAPS, job.namespace, name)
+                found = await self._cluster.get(whole(CONFIG_MAPS), job.namespace, name)
             except NotFound:
                 try:
                     await self._cluster.create(

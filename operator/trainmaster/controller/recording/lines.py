@@ -8,13 +8,13 @@ from typing import Any
 
 from trainmaster.api.limits import is_larger
 from trainmaster.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, Record, SampleRecord, to_wire
+from trainmaster.api.trimming import LEFT_OUT
+from trainmaster.controller.apiserver.kept import MAX_RECORDED_BYTES
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.values import mapping
 
 # Bytes of a line with its end, and of a request: a history takes 8 MiB.
 MAX_LINE = 1024 * 1024
-# Bytes of a job, as JSON; a larger one is recorded in part.
-MAX_JOB = 256 * 1024
 # Of such a job, the fields of the status that are larger (lists with an entry for each worker) are left out.
 MAX_STATUS_FIELD = 16 * 1024
 # Ranks of a sample; of a job with more, an even choice is recorded.
@@ -47,7 +47,7 @@ def job_line(at: float, raw: Mapping[str, Any], places: Sequence[PodPlace], *, l
     `large`: its spec is (Store.is_large), so that it pays to look before it becomes a line. That costs as much.
     """
     for job in _smaller_and_smaller(raw):
-        if large and is_larger(job, MAX_JOB):
+        if large and is_larger(job, MAX_RECORDED_BYTES):
             continue
         line = line_of(JobRecord(at, job, tuple(places)))
         if len(line) < MAX_LINE:
@@ -59,6 +59,7 @@ def _smaller_and_smaller(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     metadata = dict(mapping(raw.get("metadata")))
     metadata.pop("managedFields", None)
     job = {**raw, "metadata": metadata}
+    job.pop(LEFT_OUT, None)
     yield job
     job.pop("spec", None)
     yield job

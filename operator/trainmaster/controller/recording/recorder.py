@@ -20,7 +20,8 @@ from typing import Any
 
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.records import DeletedRecord, EvidenceRecord, JobIdentity, LogRecord, PodPlace
-from trainmaster.controller.apiserver.cluster import JOBS, Cluster
+from trainmaster.api.trimming import LEFT_OUT
+from trainmaster.controller.apiserver.cluster import JOBS, RECORDED_JOBS, Cluster
 from trainmaster.controller.apiserver.errors import ClusterError
 from trainmaster.controller.cache.large_jobs import LargeJobThread
 from trainmaster.controller.cache.records import JobKey, ProgressView, Versioned, is_newer
@@ -120,6 +121,9 @@ class Recorder:
         with self._guarded():
             metadata = mapping(raw.get("metadata"))
             known = self._known.get(text(metadata.get("uid")))
+            if LEFT_OUT in raw:
+                # The answer to the status that follows has it.
+                return
             if known is not None and known.generation not in (None, metadata.get("generation", 0)):
                 self._record_job(raw)
 
@@ -218,7 +222,7 @@ class Recorder:
     async def _read_all(self) -> bool:
         """Record each job that wasn't recorded as it is; returns whether there was room for all."""
         for namespace in self._namespaces:
-            async for page in self._cluster.pages(JOBS, namespace):
+            async for page in self._cluster.pages(RECORDED_JOBS, namespace):
                 for raw in page:
                     metadata = mapping(raw.get("metadata"))
                     name = text(metadata.get("name"))

@@ -27,6 +27,7 @@ import kopf
 from trainmaster.api.v1alpha1 import INSTALL_CRD
 from trainmaster.controller.apiserver.cluster import JOBS, RawObject, Resource
 from trainmaster.controller.apiserver.connection import Connection
+from trainmaster.controller.apiserver.kept import Fields
 from trainmaster.controller.watching.watched import SELECTORS
 from trainmaster.wire.names import FIELD_MANAGER
 
@@ -72,7 +73,7 @@ class KopfThread:
         self._unlisted = {
             resource.path(namespace): resource for resource in resources for namespace in namespaces or (None,)
         }
-        self._paths = frozenset(self._unlisted)
+        self._types = dict(self._unlisted)
         # The paths that kopf lists, until it watches them.
         self._listing: set[str] = set()
         self._ready = threading.Event()
@@ -153,7 +154,7 @@ class KopfThread:
 
     def _requested(self, path: str, is_watch: bool) -> None:
         """Record that kopf lists or watches a path."""
-        known = next((one for one in self._paths if path.endswith(one)), None)
+        known = self._known(path)
         if known is None:
             return
         self._unlisted.pop(known, None)
@@ -163,11 +164,19 @@ class KopfThread:
             self._listing.discard(known)
             self._listed()
 
+    def _known(self, path: str) -> str | None:
+        """Returns the path of a list that a request's path is; the API server may be below a path itself."""
+        return next((one for one in self._types if path.endswith(one)), None)
+
+    def _kept_at(self, path: str) -> Fields | None:
+        known = self._known(path)
+        return None if known is None else self._types[known].kept
+
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
         async def login(**_: Any) -> kopf.AiohttpSession:
-            return await self._connection.for_kopf(self._requested)
+            return await self._connection.for_kopf(self._requested, self._kept_at)
 
         kopf.on.login(registry=registry)(login)
         for resource in self._resources:

@@ -109,6 +109,8 @@ class Resync:
                 return
         elif entry is not None:
             self._store.remove(resource, entry[0], place[1], entry[1].uid)
+        if entry is None and not self._store.wants(resource, metadata):
+            return
         try:
             self._store.upsert(resource, await self._cluster.get(resource, *place))
         except NotFound:

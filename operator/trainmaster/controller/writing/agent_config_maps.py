@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster, RawObject
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster, RawObject, whole
 from trainmaster.controller.apiserver.errors import (
     AlreadyExists,
     ClusterError,
@@ -176,7 +176,7 @@ class AgentConfigMaps:
     async def _verify(self, namespace: str, name: str) -> None:
         """Read one that is there. Raises Refused where it isn't what its name says."""
         try:
-            found = await self._cluster.get(CONFIG_MAPS, namespace, name)
+            found = await self._cluster.get(whole(CONFIG_MAPS), namespace, name)
         except NotFound as error:
             raise Conflict(error.request, "it was deleted a moment ago") from error
         problem = _problem(found, name)

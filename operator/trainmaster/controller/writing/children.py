@@ -20,7 +20,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from trainmaster.controller.apiserver.cluster import CHILDREN, GANGS, STATEFUL_SETS, Cluster, RawObject, Resource
+from trainmaster.controller.apiserver.cluster import (
+    CHILDREN,
+    GANGS,
+    STATEFUL_SETS,
+    Cluster,
+    RawObject,
+    Resource,
+    whole,
+)
 from trainmaster.controller.apiserver.errors import AlreadyExists, Conflict, Invalid, NotFound, Refused, is_unserved
 from trainmaster.controller.cache.records import JobKey, Snapshot, Versioned
 from trainmaster.controller.cache.store import Store
@@ -116,7 +124,7 @@ class ChildWriter:
 
     async def _declare_applied(self, key: JobKey, resource: Resource, known: ChildView) -> ChildView:
         """Make the entry of our create one of an apply; returns the child as it is then."""
-        live = await self._read(key, resource, known.name)
+        live = await self._read(key, whole(resource), known.name)
         version = self._decided_on(key, resource, known)
         metadata = {
             "uid": version.uid,

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
-from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, Cluster, RawObject
+from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, RECORDED_JOBS, Cluster, RawObject
 from trainmaster.controller.apiserver.errors import Conflict, Invalid, NotFound, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
@@ -174,7 +174,7 @@ class Executor:
             if 0 <= since < self._progress_seconds:
                 return False, self._progress_seconds - since
         try:
-            answer = await self._cluster.patch(JOBS, key.namespace, key.name, body, subresource="status")
+            answer = await self._cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, subresource="status")
         except (Conflict, Invalid):
             # Invalid: the job was replaced by another of the same name (a uid that differs is "immutable" to a patch).
             await self._read_job_again(key, uid)

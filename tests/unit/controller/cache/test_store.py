@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, GANGS, JOBS, PODS, STATEFUL_SETS
@@ -240,11 +242,38 @@ def test_a_job_whose_status_cannot_be_read_is_left_alone_until_it_can() -> None:
     assert world.snapshot().job.status.phase == "Succeeded"
 
 
-def test_a_foreign_child_is_shown_with_its_owner() -> None:
+def test_a_child_of_an_earlier_job_is_shown_with_its_owner() -> None:
     world = World()
     world.store.upsert(JOBS, versioned(b.job(), 10))
-    world.store.upsert(CONFIG_MAPS, versioned(b.child("ConfigMap", owner_uid=None), 11))
-    assert world.snapshot().observed.children[0].owner_uid is None
+    world.store.upsert(CONFIG_MAPS, versioned(b.child("ConfigMap", owner_uid="earlier"), 11))
+    assert world.snapshot().observed.children[0].owner_uid == "earlier"
+
+
+@pytest.mark.parametrize("controller", [None, {"kind": "ReplicaSet"}, {"kind": "ReplicaSet", "name": "bert"}])
+def test_what_nobody_s_set_or_job_controls_is_never_stored(controller: dict[str, str] | None) -> None:
+    """It has a job's label, and is as large or as many as its creator likes."""
+    store = Store(lambda key: None, KEYS)
+    owners = [] if controller is None else [{**controller, "uid": "theirs", "controller": True}]
+    for resource, raw in (
+        (PODS, b.pod(0)),
+        (CONFIG_MAPS, b.child("ConfigMap")),
+        (STATEFUL_SETS, b.child("StatefulSet")),
+    ):
+        raw["metadata"]["ownerReferences"] = owners
+        store.upsert(resource, versioned(raw, 10))
+        assert not store.wants(resource, raw["metadata"])
+    assert len(store) == 0
+
+
+def test_a_pod_that_loses_its_controller_is_the_job_s_no_more() -> None:
+    world = World()
+    for resource, raw in ((JOBS, b.job()), (STATEFUL_SETS, b.child("StatefulSet")), (PODS, b.pod(0))):
+        world.store.upsert(resource, versioned(raw, 10))
+    assert len(world.snapshot().observed.pods) == 1
+    orphan = b.pod(0)
+    orphan["metadata"]["ownerReferences"] = []
+    world.store.upsert(PODS, versioned(orphan, 11))
+    assert world.snapshot().observed.pods == ()
 
 
 def test_what_was_refused_for_want_of_a_type_is_tried_again_when_it_is_listed() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import GANGS, JOBS, RESOURCE_FLAVORS
+from trainmaster.controller.apiserver.cluster import GANGS, JOBS, RESOURCE_FLAVORS, whole
 from trainmaster.controller.apiserver.errors import Conflict, Forbidden
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
@@ -62,7 +62,7 @@ async def test_giving_quota_back_clears_the_admission_and_keeps_the_rest() -> No
     cluster.put(WORKLOADS, workload("job", *conditions, admission={"clusterQueue": "q"}, requeueState={"count": 1}))
     requeued = WorkloadCondition("Requeued", True, "Preempted", "for bigger")
     await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", (requeued,), "for bigger"), 1_795_233_600.0)
-    status = (await cluster.get(WORKLOADS, b.NAMESPACE, "bert"))["status"]
+    status = (await cluster.get(whole(WORKLOADS), b.NAMESPACE, "bert"))["status"]
     held = {item["type"]: item["status"] for item in status["conditions"]}
     assert held == {"QuotaReserved": "False", "Admitted": "False", "Evicted": "True", "Requeued": "True"}
     assert (status.get("admission"), status["requeueState"]) == (None, {"count": 1})

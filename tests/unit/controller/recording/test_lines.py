@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.controller import builders as b
 from trainmaster.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, SampleRecord, parse_record
-from trainmaster.controller.recording.lines import MAX_JOB, MAX_LINE, MAX_RANKS, facts_of, job_line, sample_line
+from trainmaster.controller.apiserver.kept import MAX_RECORDED_BYTES
+from trainmaster.controller.recording.lines import MAX_LINE, MAX_RANKS, facts_of, job_line, sample_line
 from trainmaster.wire.progress import RankProgress
 
 KEY = JobIdentity(b.NAMESPACE, "bert", b.JOB_UID)
@@ -38,13 +39,13 @@ def test_a_job_is_recorded_as_it_is_without_who_wrote_which_field() -> None:
 
 
 def test_of_a_job_that_is_too_large_the_spec_is_left_out_first() -> None:
-    raw = b.job(status={"phase": "Running", "failures": [{"attempt": 1}]}, env="x" * MAX_JOB)
+    raw = b.job(status={"phase": "Running", "failures": [{"attempt": 1}]}, env="x" * MAX_RECORDED_BYTES)
     assert read_job(raw) == {name: value for name, value in raw.items() if name != "spec"}
 
 
 def test_then_what_the_status_has_of_each_worker_and_what_people_wrote_into_the_metadata() -> None:
     status = {"phase": "Running", "attempt": 2, "podUIDs": ["u" * 36] * 10_000, "failures": [{"attempt": 1}]}
-    raw = b.job(status=status, env="x" * MAX_JOB)
+    raw = b.job(status=status, env="x" * MAX_RECORDED_BYTES)
     raw["metadata"]["annotations"] = {"note": "x" * 10_000}
     recorded = read_job(raw)
     assert recorded["status"] == {"phase": "Running", "attempt": 2, "failures": [{"attempt": 1}]}
