@@ -3,6 +3,7 @@
 # processes, and names each test that failed with its round. The exit code is 1 when one did.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+unset PYTHONDONTWRITEBYTECODE
 rounds=${1:-5}
 failures=$(mktemp)
 busy=()
@@ -18,7 +19,7 @@ for ((round = 1; round <= rounds; round++)); do
   printf '\n== round %s of %s\n' "$round" "$rounds"
   began=$SECONDS code=0
   : >"$failures"
-  TRAINMASTER_TEST_FAILURES=$failures "${VENV:-.venv}/bin/python" -m pytest -q -p no:cacheprovider -n 3 --dist worksteal \
+  TRAINMASTER_TEST_FAILURES=$failures "${VENV:-.venv}/bin/python" -m pytest -q -p no:cacheprovider -n 6 --dist worksteal \
     -m "not slow" --ignore "$recorded" tests/cluster local/tests/cluster || code=$?
   while read -r test; do found+=("round $round: $test"); done <"$failures"
   # pytest's 1 is failed tests; anything else is a run that didn't come to its end.

@@ -96,10 +96,8 @@ class Room:
 @pytest.fixture(scope="module")
 def room(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     """One operator for all examples, as in a team's namespace."""
-    if shared_cluster.embedded is None:
-        pytest.skip("needs the bundled image and this machine's files in the cluster")
+    embedded = shared_cluster.needs_embedded("the pods need the bundled image and this machine's files")
     folder = tmp_path_factory.mktemp("examples")
-    embedded = shared_cluster.embedded
     machine = NodeConfig(name="large", cpu="96", memory="512Gi", resources={"nvidia.com/gpu": 8, NPU: 16})
     embedded.call(embedded.cluster.add_node(machine))
     with new_namespace(shared_cluster) as cluster, running_operator(cluster, folder):

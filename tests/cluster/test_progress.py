@@ -75,8 +75,7 @@ SECONDS = 300.0
 @pytest.mark.torch
 @pytest.mark.timeout(900)
 def test_hugging_faces_trainer_is_shown_and_watched_without_being_told(scenario: Scenario) -> None:
-    if scenario.cluster.shared.embedded is None:
-        pytest.skip("the worker's image has no transformers")
+    scenario.cluster.shared.needs_embedded("the worker's image has no transformers")
     env = [{"name": "OMP_NUM_THREADS", "value": "1"}]
     scenario.apply(
         HUGGING_FACE,
