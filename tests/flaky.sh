@@ -3,7 +3,6 @@
 # processes, and names each test that failed with its round. The exit code is 1 when one did.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
-unset PYTHONDONTWRITEBYTECODE
 rounds=${1:-5}
 failures=$(mktemp)
 busy=()

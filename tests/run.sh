@@ -87,7 +87,10 @@ single() {
   stage "README's commands" real_processes -m "not slow" tests/e2e
 }
 
+# Once, before a dozen processes of pytest would each do it: what they import is compiled.
+"${pytest[@]}" --collect-only tests local/tests >/dev/null 2>&1 &
 stage "lint, import layers, generated files" make --no-print-directory lint generated
+wait
 # Job control, without which what runs in the background ignores Ctrl-C.
 set -m
 lanes=()
