@@ -3,6 +3,8 @@
 So a right that is missing shows as a job that doesn't come to its end. With TRAINMASTER_TEST_RIGHTS (a folder) every
 process of the embedded cluster's tests records there what its operators asked for; `python -m tests.rights FOLDER` then
 compares that with what the chart gives.
+
+Each process of pytest-xdist has an account of its own: on a given cluster the others still need theirs when one ends.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from trainmaster_local.inside import Api, Attributes, Authorizer, Decision
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "trainmaster"
 KUBECTL = Path(sys.executable).with_name("kubectl")
-RELEASE, HOME = "under-test", "trainmaster-under-test"
+RELEASE = f"under-test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+HOME = f"trainmaster-{RELEASE}"
 RECORD = "TRAINMASTER_TEST_RIGHTS"
 # Operators of the tests run outside of the cluster, where they reach agents through the API server.
 VALUES: dict[str, Any] = {

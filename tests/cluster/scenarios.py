@@ -201,8 +201,7 @@ class Scenario:
 
     def kill_agent(self, worker: int, start: Start) -> None:
         """SIGKILL for the first process of a worker's container."""
-        if self.cluster.shared.embedded is None:
-            pytest.skip("a container can't kill its own first process (pid_namespaces(7))")
+        self.cluster.shared.needs_embedded("a container can't kill its own first process (pid_namespaces(7))")
         os.kill(start.parent, signal.SIGKILL)
 
     def patch(self, spec: str, *, check: bool = True) -> str:

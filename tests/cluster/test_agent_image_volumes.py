@@ -65,7 +65,7 @@ def test_a_job_keeps_what_it_has_begun_with_when_the_option_changes(
 
 @pytest.mark.usefixtures("pods_run")
 def test_a_node_that_cant_mount_it_is_named_by_the_pods_events(cluster: Cluster, tmp_path: Path) -> None:
-    """The embedded cluster's nodes have no images' files, so they refuse as a kubelet without the feature does."""
+    cluster.shared.needs_embedded("its nodes refuse image volumes, as a kubelet without the feature does")
     with running_operator(cluster, tmp_path, *OPTION):
         cluster.apply(own_image(failurePolicy={"startupSeconds": 5}))
         cluster.eventually(lambda: status(cluster).get("phase") == "Failed", 60)

@@ -145,12 +145,12 @@ def apply(cluster: Cluster, body: dict[str, Any]) -> None:
 
 
 def test_logs_are_followed_from_before_the_first_pod_through_restart_suspend_and_resume_to_the_end(
-    cluster: Cluster, operator: OperatorProcess, tmp_path: Path
+    cluster: Cluster, operator: OperatorProcess, pods_folder: Path
 ) -> None:
-    apply(cluster, training_job("steps", STEPS.replace("GO", f"{tmp_path}/go"), workers=1))
-    following = Following(cluster, tmp_path, "logs", "steps", "-f")
+    apply(cluster, training_job("steps", STEPS.replace("GO", f"{pods_folder}/go"), workers=1))
+    following = Following(cluster, pods_folder, "logs", "steps", "-f")
     following.until("attempt 1 begins")
-    (tmp_path / "go1").touch()
+    (pods_folder / "go1").touch()
     following.until("attempt 2 begins")
     run = {"kubeconfig": cluster.kubeconfig}
     assert command("kubectl-dtj", "suspend", "steps", "-n", cluster.namespace, **run)[0] == 0
@@ -163,7 +163,7 @@ def test_logs_are_followed_from_before_the_first_pod_through_restart_suspend_and
         options: command("kubectl-dtj", "logs", "steps", *options, "-n", cluster.namespace, **run)[1].splitlines()
         for options in ((), ("--attempt", "1"), ("-p",))
     }
-    (tmp_path / "go3").touch()
+    (pods_folder / "go3").touch()
     code, output, errors = following.end()
     live = [
         *("[rank 0]: attempt 1 begins", "[rank 0]: attempt 1 ends", "--- attempt 2 ---", "[rank 0]: attempt 2 begins"),

@@ -82,7 +82,7 @@ async def row_with(live: Live, uid: str, **fields: Any) -> None:
 
 
 async def test_each_viewer_sees_and_does_what_their_token_may(
-    cluster: Cluster, operator: OperatorProcess, tmp_path: Path
+    cluster: Cluster, operator: OperatorProcess, pods_folder: Path
 ) -> None:
     viewer, editor = person(cluster, "viewer", VIEW), person(cluster, "editor", EDIT)
     nobody = person(cluster, "nobody", [])
@@ -90,7 +90,7 @@ async def test_each_viewer_sees_and_does_what_their_token_may(
     scope = f"/api/jobs?namespace={cluster.namespace}"
     async with dashboard(cluster) as page, page.live(scope, viewer) as jobs:
         assert (await jobs.next("jobs"))["jobs"] == []
-        apply(cluster, training_job("train", PRINTS.replace("FOLDER", str(tmp_path)), workers=2))
+        apply(cluster, training_job("train", PRINTS.replace("FOLDER", str(pods_folder)), workers=2))
         (row,) = (await jobs.next("changed"))["rows"]
         uid = row["uid"]
         assert row["name"] == "train" and row["namespace"] == cluster.namespace
@@ -105,7 +105,7 @@ async def test_each_viewer_sees_and_does_what_their_token_may(
 
         await row_with(jobs, uid, phase="Running")
         async with page.live(f"{where}/logs?follow=1", viewer) as logs, page.live(where, editor) as job:
-            (tmp_path / "1").touch()
+            (pods_folder / "1").touch()
             printed: set[tuple[int, int, str]] = set()
             while len(printed) < 2:
                 lines = await logs.next("lines")

@@ -110,8 +110,7 @@ def test_a_stopped_rank_is_found_and_named_among_those_that_wait_for_it(scenario
 
 def test_a_worker_that_stands_still_as_a_whole_is_named_and_its_pod_replaced(scenario: Scenario) -> None:
     """Agent and rank of worker 1 are stopped: the pod looks well, and only its peers find out."""
-    if scenario.cluster.shared.embedded is None:
-        pytest.skip("a container can't stop its own first process (pid_namespaces(7))")
+    scenario.cluster.shared.needs_embedded("a container can't stop its own first process (pid_namespaces(7))")
     limits = {"hang": {"progressSeconds": 2}, "nodes": {"lostAfterSeconds": 1}}
     scenario.apply(workers=3, failurePolicy=limits, podTemplate={"spec": {"terminationGracePeriodSeconds": 1}})
     started = scenario.until_training(workers=3)
@@ -164,8 +163,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_named_and_its_container_live
 ) -> None:
     """What a container runtime does: agent and ranks of worker 1 in a memory cgroup, whose counters show the kill from
     any other SIGKILL."""
-    if scenario.cluster.shared.embedded is None:
-        pytest.skip("the runtime makes the cgroups there, and kills the whole container (memory.oom.group)")
+    scenario.cluster.shared.needs_embedded("elsewhere the kernel kills the whole container (memory.oom.group)")
     enter = f'test "$NODE_RANK" = 0 || echo $PPID > {memory_cgroup}/cgroup.procs'
     scenario.apply(train(first=EAT), setup=enter)
     scenario.succeeds(attempt=2, restarts=1)

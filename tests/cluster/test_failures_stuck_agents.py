@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cluster.scenarios import Scenario, Stage, Start
 
 # Quick, but longer than a loaded machine makes a healthy agent wait: it must not be ended.
@@ -23,8 +21,7 @@ QUICKLY_PROBED: dict[str, Any] = {"spec": {"containers": [{"name": "worker", "li
 
 
 def stop_agent(scenario: Scenario, started: Start) -> None:
-    if scenario.cluster.shared.embedded is None:
-        pytest.skip("a container can't stop its own first process (pid_namespaces(7))")
+    scenario.cluster.shared.needs_embedded("a container can't stop its own first process (pid_namespaces(7))")
     scenario.send(started.rank, started.parent, signal.SIGSTOP)
 
 

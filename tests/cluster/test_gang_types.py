@@ -14,6 +14,8 @@ from tests.cluster.operator_under_test import OperatorProcess, training_job
 from trainmaster_local.inside import Fault
 from trainmaster_local.testing.clusters import Cluster
 
+pytestmark = pytest.mark.alone
+
 JOB = training_job("job", "pass", scheduling={"gang": {"scheduler": "volcano"}})
 # A watch that is lost is made up for by the sweep, after minutes; one that is there shows a deletion at once.
 SOON = 20.0

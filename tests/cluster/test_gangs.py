@@ -13,7 +13,7 @@ from tests.cluster.operator_under_test import OperatorProcess, condition, status
 from trainmaster_local.config import NodeConfig
 from trainmaster_local.testing.clusters import Cluster
 
-pytestmark = pytest.mark.usefixtures("pods_run")
+pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.alone]
 
 DONE = "print('trained')"
 

@@ -32,7 +32,7 @@ def bare_pod(name: str, job: str, uid: str, **annotations: str) -> dict[str, Any
         },
         "spec": {
             "restartPolicy": "Never",
-            "containers": [{"name": "worker", "image": "busybox", "command": ["python3", "-c", WRITES_MESSAGE]}],
+            "containers": [{"name": "worker", "image": "python:3.12", "command": ["python3", "-c", WRITES_MESSAGE]}],
         },
     }
 

@@ -19,7 +19,7 @@ from tests.processes.agent.agents import free_port
 from trainmaster_local.testing.clusters import Cluster
 
 # Operators start and stop in each, on a machine that may be busy.
-pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.timeout(400), pytest.mark.alone]
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "trainmaster"

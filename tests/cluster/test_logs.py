@@ -66,7 +66,7 @@ def turns(attempt: int) -> list[str]:
 
 
 def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_pods_are_gone(
-    cluster: Cluster, operator: OperatorProcess, tmp_path: Path
+    cluster: Cluster, operator: OperatorProcess, pods_folder: Path
 ) -> None:
     def logs(*options: str) -> list[str]:
         arguments = ("logs", "turns", "-n", cluster.namespace, *options)
@@ -79,11 +79,11 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     jobs = JobClient(cluster.namespace, kubeconfig=str(cluster.kubeconfig))
     followed: list[str] = []
     following = threading.Thread(target=lambda: followed.extend(in_python(jobs.logs("turns", follow=True))))
-    (tmp_path / "1-0").touch()
-    job = training_job("turns", IN_TURNS.replace("FOLDER", str(tmp_path)), workers=2)
+    (pods_folder / "1-0").touch()
+    job = training_job("turns", IN_TURNS.replace("FOLDER", str(pods_folder)), workers=2)
     job["spec"]["failurePolicy"] = {"maxRestarts": 1}
     apply(cluster, job)
-    wait_for(lambda: (tmp_path / f"1-{TURNS}").exists(), "both ranks have had their turns")
+    wait_for(lambda: (pods_folder / f"1-{TURNS}").exists(), "both ranks have had their turns")
     first = turns(1)
     assert logs() == first == in_python(jobs.logs("turns"))
     following.start()
@@ -91,9 +91,9 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     assert logs("--worker", "0") == first[0::2]
     assert logs("--tail", "1", "--no-prefix") == ["attempt 1 turn 4", "attempt 1 turn 5"]
 
-    (tmp_path / "2-0").touch()
-    (tmp_path / "fail-1").touch()
-    wait_for(lambda: (tmp_path / f"2-{TURNS}").exists(), "both ranks have had their turns again")
+    (pods_folder / "2-0").touch()
+    (pods_folder / "fail-1").touch()
+    wait_for(lambda: (pods_folder / f"2-{TURNS}").exists(), "both ranks have had their turns again")
     failing = "[rank 1]: attempt 1 fails"
     both = [*first, failing, "--- attempt 2 ---", *turns(2)]
     assert logs() == both == in_python(jobs.logs("turns"))
@@ -104,7 +104,7 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
 
     # The evidence has the end of the log once it is settled who failed, and a job that ends before then has its own.
     wait_for(lambda: has_log(cluster, attempt=1), "the end of the log is in the evidence")
-    (tmp_path / "fail-2").touch()
+    (pods_folder / "fail-2").touch()
     wait_for(lambda: phase(cluster, "turns") == "Failed", "the job has failed")
     wait_for(lambda: not cluster.items("pods"), "the pods are gone")
     ended = [*both, "[rank 1]: attempt 2 fails"]

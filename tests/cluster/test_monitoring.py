@@ -188,8 +188,7 @@ def addressed(cluster: Cluster) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def watched(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """Jobs of all kinds, watched for a while."""
-    if shared_cluster.embedded is None:
-        pytest.skip("the agents' addresses are only reached on the cluster's own machine")
+    shared_cluster.needs_embedded("the agents' addresses are only reached on the cluster's own machine")
     folder = tmp_path_factory.mktemp("monitoring")
     objects = {one["metadata"]["name"]: one for one in monitoring(thresholds=THRESHOLDS)}
     with new_namespace(shared_cluster) as cluster, running_operator(cluster, folder) as operator:

@@ -72,6 +72,7 @@ def test_a_job_s_network_policy_stands_before_its_pods_and_comes_back(cluster: C
         )
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("scheduler", GANGS)
 def test_a_gang_s_object_is_made_written_anew_and_given_back(
     cluster: Cluster, operator: OperatorProcess, scheduler: str

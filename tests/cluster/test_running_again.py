@@ -76,8 +76,7 @@ def test_a_name_is_generated_by_create_and_refused_by_apply(with_crd: Cluster, t
 @pytest.mark.torch
 @pytest.mark.timeout(300)
 def test_a_job_that_is_made_anew_resumes_from_its_claim(cluster: Cluster, pods_run: None, tmp_path: Path) -> None:
-    if cluster.shared.embedded is None:
-        pytest.skip("needs a default StorageClass and the bundled image")
+    cluster.shared.needs_embedded("the job needs a default StorageClass and the bundled image")
 
     def log_of(run: dict[str, Any], *command: str) -> str:
         cluster.kubectl(*command, "-f", written(tmp_path, run))

@@ -188,8 +188,7 @@ def served(
 @pytest.fixture
 def shell(request: pytest.FixtureRequest, shared_cluster: SharedCluster, tmp_path: Path) -> Iterator[Console]:
     """The shell in which a block's commands are run, once its situation has come about."""
-    if shared_cluster.embedded is None:
-        pytest.skip("the page shows the embedded cluster's node and its kubelet's words")
+    shared_cluster.needs_embedded("the page shows the embedded cluster's node and its kubelet's words")
     block: Block = request.param
     names = [name for name in (*SITUATIONS, "ignored") if re.search(rf"\b{name}\b", block.text)]
     if block.heading == "The custom resource isn't installed":

@@ -22,10 +22,14 @@ from pathlib import Path
 from typing import Any
 
 # torch imports _dynamo (over a second) when the first optimizer or DDP is made, and a rank FSDP2 (a quarter) when it is
-# asked for; here it is done once for all tests.
+# asked for, and at its end what writes checkpoints; here it is done once for all tests.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["torch", "torch._dynamo", "trainloop.run", "trainloop.parallel.sharded", "tests.trainer.toy"]
+    [
+        *("torch", "torch._dynamo", "torch._subclasses.schema_check_mode", "torch.utils.serialization.config"),
+        *("trainloop.run", "trainloop.parallel.sharded", "trainloop.checkpoints.export", "trainloop.checkpoints.room"),
+        *("tests.trainer.toy", "tests.trainer.preloaded"),
+    ]
 )
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""The agent runs a DDP script on gloo by the real torchrun: it finishes, and survives a killed rank in place."""
+"""The agent runs a DDP script on gloo by the real torchrun, and survives a killed rank in place."""
 
 from __future__ import annotations
 
@@ -65,18 +65,16 @@ def job(tmp_path: Path) -> Iterator[Job]:
     made.end()
 
 
-def start(job: Job, workers: int, processes: int, *arguments: str) -> list[Agent]:
+def start(job: Job) -> Agent:
+    """Start a worker with two ranks that train until they are ended."""
     path = job.folder / "train.py"
     path.write_text(SCRIPT)
-    environ = {
-        "TRAINMASTER_LAUNCHER": "torchrun",
-        "NPROC_PER_NODE": str(processes),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    agents = [job.agent(w, **environ).start(sys.executable, str(path), *arguments) for w in range(workers)]
-    job.annotate(job.assignment(1, range(workers)))
-    return agents
+    environ = {"TRAINMASTER_LAUNCHER": "torchrun", "NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
+    agent = job.agent(0, **environ, GLOO_SOCKET_IFNAME="lo").start(
+        sys.executable, str(path), "1000", "0.05", str(job.folder)
+    )
+    job.annotate(job.assignment(1))
+    return agent
 
 
 def start_loop(job: Job, processes: int, options: dict[str, Any]) -> Agent:
@@ -90,39 +88,30 @@ def start_loop(job: Job, processes: int, options: dict[str, Any]) -> Agent:
     return agent
 
 
-def test_two_workers_train_under_torchrun_and_finish(job: Job) -> None:
-    agents = start(job, 2, 1, "3", "0", str(job.folder))
-    for rank, agent in enumerate(agents):
-        assert agent.exit_code(120) == 0, agent.output()
-        assert agent.termination()["state"] == "Finished"
-        assert f"[rank {rank}]: attempt 1 pid " in agent.output()
-        assert "world 2" in agent.output()
-
-
 def test_a_killed_rank_is_named_with_its_signal_and_all_train_again_in_place(job: Job) -> None:
-    agents = start(job, 1, 2, "1000", "0.05", str(job.folder))
-    stream = Stream(agents[0])
+    agent = start(job)
+    stream = Stream(agent)
 
     def pid() -> int:
-        lines = [line for line in agents[0].output().splitlines() if "[rank 1]: attempt 1 pid " in line]
+        lines = [line for line in agent.output().splitlines() if "[rank 1]: attempt 1 pid " in line]
         return int(lines[0].split()[5]) if lines else 0
 
     os.kill(until(pid, 90, "rank 1 trains"), signal.SIGKILL)
     culprit = stream.until(lambda line: (line.get("report") or {}).get("culprit") is True and "Failed" in str(line), 90)
     report = culprit["report"]
     assert (report["rank"], report["signal"], report["reason"]) == (1, 9, "Signal")
-    assert agents[0].request("POST", "/v1/ack", {"seq": culprit["seq"]})[0] == 204
-    assert agents[0].request("POST", "/v1/assignment", job.assignment(2))[0] == 204
+    assert agent.request("POST", "/v1/ack", {"seq": culprit["seq"]})[0] == 204
+    assert agent.request("POST", "/v1/assignment", job.assignment(2))[0] == 204
     progress = stream.until(lambda line: line["type"] == "progress" and line["attempt"] == 2, 90)
     assert set(progress["ranks"]) <= {"0", "1"}
     assert progress["ranks"]["0"]["totalSteps"] == 1000
     stream.close()
-    process = agents[0].process
+    process = agent.process
     assert process is not None
     process.terminate()
-    assert agents[0].exit_code() == 143
+    assert agent.exit_code() == 143
     assert (job.folder / "saved-0").exists() and (job.folder / "saved-1").exists()
-    assert agents[0].termination()["state"] == "Stopped"
+    assert agent.termination()["state"] == "Stopped"
 
 
 RACE = """

@@ -73,13 +73,10 @@ def _compressed(method: str) -> tuple[float, float, int]:
     ("method", "once", "in_the_mean"),
     [("none", 1e-6, 1e-6), ("fp16", 1e-3, 1e-3), ("bf16", 1e-2, 1e-2), ("onebit", 2.0, 0.2), ("powersgd", 1.0, 0.2)],
 )
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_what_compression_leaves_out_comes_with_later_steps(
-    method: str, once: float, in_the_mean: float, ranks: int
-) -> None:
+def test_what_compression_leaves_out_comes_with_later_steps(method: str, once: float, in_the_mean: float) -> None:
     """Error feedback: the mean of many compressed steps comes near the true gradient, however coarse one step is."""
-    numbers, size = 64 * 32 + 32, ranks
-    for first, mean, sent in run_ranks(ranks, _compressed, method):
+    numbers, size = 64 * 32 + 32, 3
+    for first, mean, sent in run_ranks(size, _compressed, method):
         assert first < once
         assert mean < in_the_mean
         assert sent == pytest.approx(_theory(method, numbers, size), rel=0.05)
@@ -97,7 +94,7 @@ def _theory(method: str, numbers: int, size: int) -> float:
     }[method]
 
 
-@pytest.mark.parametrize(("method", "ranks", "steps"), [("onebit", 2, 1), ("onebit", 4, 3), ("powersgd", 4, 1)])
+@pytest.mark.parametrize(("method", "ranks", "steps"), [("onebit", 2, 1), ("onebit", 3, 3), ("powersgd", 3, 1)])
 def test_compressed_ranks_stay_equal_and_resume_to_the_bit(tmp_path: Path, method: str, ranks: int, steps: int) -> None:
     """After the first step too, where the uninterrupted run goes on with other buckets than it began with."""
     changes: dict[str, Any] = {
@@ -257,7 +254,7 @@ def _violations(settings: Config, steps: int, balance: Memory | None = None) -> 
 
 
 @pytest.mark.parametrize("method", ["onebit", "powersgd"])
-@pytest.mark.parametrize(("ranks", "start_step"), [(2, 0), (4, 0), (2, 2)])
+@pytest.mark.parametrize(("ranks", "start_step"), [(3, 0), (2, 2)])
 def test_what_is_held_is_what_was_not_sent_from_the_first_step_on(method: str, ranks: int, start_step: int) -> None:
     """sum(true mean gradients) - sum(sent) = held, for each parameter, though its bucket is another after step 1."""
     communication = {"compression": method, "powersgd_rank": 2, "start_step": start_step}

@@ -72,14 +72,11 @@ def test_a_checkpoint_that_is_newer_than_what_is_in_memory_counts(tmp_path: Path
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
 
 
-#: The ways over the ranks of which none has all of the state.
-PARTS = [("zero1", 2), ("zero1", 4), ("fsdp", 2), ("fsdp", 4)]
-
-
 @pytest.mark.torch
-@pytest.mark.parametrize(("strategy", "ranks"), PARTS)
-def test_a_run_whose_ranks_have_parts_goes_on_from_the_last_snapshot(tmp_path: Path, strategy: str, ranks: int) -> None:
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
+def test_a_run_whose_ranks_have_parts_goes_on_from_the_last_snapshot(tmp_path: Path, strategy: str) -> None:
     """What the killed rank had is in its worker's memory, as it was after the fourth step."""
+    ranks = 3
     settings = config(None, **{**EXACT, "parallel": {"strategy": strategy, "bucket_mb": 0.004}})
     through = run_ranks(ranks, train, settings)
     attempt(1, ranks, tmp_path, settings, {1: ("kill", 5)}, local_ranks=ranks)

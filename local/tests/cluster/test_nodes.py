@@ -348,8 +348,7 @@ def test_a_deployment_rolls_out_and_back(cluster: Cluster) -> None:
 
 
 def test_a_pod_reaches_the_api_with_its_own_token(cluster: Cluster) -> None:
-    if cluster.shared.embedded is None:
-        pytest.skip("an image of Python has no kubectl")
+    cluster.shared.needs_embedded("an image of Python has no kubectl")
     program = (
         "import os, subprocess\n"
         "done = subprocess.run(['kubectl', 'auth', 'whoami', '-o', 'jsonpath={.status.userInfo.username}'],"

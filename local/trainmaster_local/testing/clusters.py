@@ -7,19 +7,23 @@ session, `shared_cluster`:
         yield opened
 
 Its tests then ask for `cluster`, a namespace of their own. What only some of the clusters can show is skipped with its
-reason.
+reason (`SharedCluster.needs_embedded`).
+
+Processes of pytest-xdist share a given cluster. A test with the marker `alone` changes it for all namespaces: it runs
+while no other test of that cluster does.
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
 import ssl
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from trainmaster_local.embedded import ThreadedCluster
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
+GIVEN = "TRAINMASTER_TEST_KUBECONFIG"
 
 
 class KubectlFailed(AssertionError):
@@ -74,6 +79,12 @@ class SharedCluster:
         """Returns what a request needs to be the administrator's, beside `tls`."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
+    def needs_embedded(self, reason: str) -> ThreadedCluster:
+        """Returns the embedded cluster; on any other the test is skipped for this reason."""
+        if self.embedded is None:
+            pytest.skip(f"only on the embedded cluster: {reason}")
+        return self.embedded
+
     @cached_property
     def administrator(self) -> Administrator:
         return Administrator(self.server, self.headers, self.tls)
@@ -97,9 +108,7 @@ class Cluster:
     @property
     def embedded(self) -> ThreadedCluster:
         """The embedded cluster; a test that asks for it is skipped on any other."""
-        if self.shared.embedded is None:
-            pytest.skip("needs the embedded cluster's faults or nodes")
-        return self.shared.embedded
+        return self.shared.needs_embedded("a test makes its faults or nodes")
 
     def kubectl(
         self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 120.0
@@ -275,3 +284,26 @@ def pods_run(shared_cluster: SharedCluster) -> None:
     """Skips tests whose pods have to run where no pod does."""
     if not shared_cluster.runs_pods:
         pytest.skip("a kube-apiserver alone runs no pods")
+
+
+@pytest.fixture
+def pods_folder(shared_cluster: SharedCluster, tmp_path: Path) -> Path:
+    """A folder of this machine that the test's pods see too."""
+    shared_cluster.needs_embedded("its pods and the test wait for each other by files of this machine")
+    return tmp_path
+
+
+# Outside of pytest-timeout, which counts from here: to wait for one's turn is no hang.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Runs a test of a given cluster when it is its turn, among all processes that have the kubeconfig."""
+    given = os.environ.get(GIVEN)
+    if not given or "shared_cluster" not in getattr(item, "fixturenames", ()):
+        return (yield)
+    kind = fcntl.LOCK_SH if item.get_closest_marker("alone") is None else fcntl.LOCK_EX
+    with Path(given).open() as turn:
+        # A test that waits to be alone lets no later one in.
+        with Path(__file__).open() as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            fcntl.flock(turn, kind)
+        return (yield)

@@ -1,4 +1,7 @@
-"""A kubeconfig that is none ends every program that needs a cluster with one sentence and exit code 1."""
+"""A kubeconfig that is none ends every program that needs a cluster with one sentence and exit code 1.
+
+Which sentence is for which mistake, and for many more: tests/unit/kubeconfig.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,33 @@ from pathlib import Path
 import pytest
 
 BIN = Path(sys.executable).parent
-OPERATOR = ("operator", "run", "--all-namespaces", "--metrics-port", "0")
+STATUS = ("kubectl-dtj", "status")
+OPERATOR = ("trainmaster", "operator", "run", "--all-namespaces", "--metrics-port", "0")
+KEYS = ("trainmaster", "operator", "keys", "rotate")
 UNLOADABLE = """
 current-context: a
 contexts: [{name: a, context: {cluster: a}}]
 clusters: [{name: a, cluster: {server: "https://a:1", certificate-authority-data: QUFB}}]
 """
-KEYS = ("operator", "keys", "rotate")
+NO_CERTIFICATE = "certificate-authority: holds no certificate that can be loaded"
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments"), [("kubectl-dtj", ("status",)), ("trainmaster", OPERATOR), ("trainmaster", KEYS)]
-)
-@pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("command", "text", "sentence"),
     [
-        ("root:x:0:0:root:/root:/bin/bash\n", "holds no clusters, contexts and users"),
-        ("clusters: [", "not YAML at line 1"),
-        ("", "is empty"),
-        (UNLOADABLE, "certificate-authority: holds no certificate that can be loaded"),
-        ("current-context: gone\n", "current-context: 'gone' is not among its contexts: none"),
+        (STATUS, "root:x:0:0:root:/root:/bin/bash\n", "holds no clusters, contexts and users"),
+        (OPERATOR, "clusters: [", "not YAML at line 1"),
+        (KEYS, "", "is empty"),
+        (OPERATOR, "current-context: gone\n", "current-context: 'gone' is not among its contexts: none"),
+        *((command, UNLOADABLE, NO_CERTIFICATE) for command in (STATUS, OPERATOR, KEYS)),
     ],
 )
 def test_what_is_no_kubeconfig_is_one_sentence(
-    tmp_path: Path, program: str, arguments: tuple[str, ...], text: str, sentence: str
+    tmp_path: Path, command: tuple[str, ...], text: str, sentence: str
 ) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
+    program, *arguments = command
     done = subprocess.run(
         [BIN / program, *arguments],
         env={**os.environ, "KUBECONFIG": str(path)},

@@ -23,6 +23,17 @@ def test_fails(name, failures):
     tries.write_text(str(tried + 1))
     assert tried >= failures
 """
+# Two of xdist's processes show what six do.
+CONFTEST = """
+import pytest
+
+pytest_plugins = ["tests.failed_tests"]
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    if config.option.numprocesses:
+        config.option.numprocesses = 2
+"""
 
 
 def run(folder: Path, cases: Cases, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +47,7 @@ def run(folder: Path, cases: Cases, script: str, *arguments: str) -> subprocess.
     patterns = "|".join(f"*' {place}/test_'*|*' {place}'|*' {place} local/{place}'" for place in cases)
     python.write_text(f'#!/bin/sh\ncase "$*" in {patterns}) exec {sys.executable} "$@"; esac\n')
     python.chmod(0o755)
-    (folder / "conftest.py").write_text("pytest_plugins = ['tests.failed_tests']\n")
+    (folder / "conftest.py").write_text(CONFTEST)
     (folder / "tests").mkdir(exist_ok=True)
     for name in ("tests/__init__.py", "tests/failed_tests.py", f"tests/{script}"):
         shutil.copy(ROOT / name, folder / name)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -29,35 +30,45 @@ def case(body: str) -> str:
     return f"def test_it():\n    {body}\n"
 
 
-@pytest.mark.parametrize(
-    ("path", "source", "complaint"),
-    [
-        pytest.param("tests/unit/api/test_it.py", case("assert True"), None, id="nothing"),
-        pytest.param("tests/unit/api/test_it.py", case(ASYNCIO), None, id="an asyncio loop"),
-        pytest.param(
-            "tests/unit/test_it.py", case("import subprocess; subprocess.run(['true'])"), "Popen", id="process"
-        ),
-        pytest.param(
-            "tests/unit/test_it.py", case("import os; os.fork() or os._exit(0); os.wait()"), "fork", id="fork"
-        ),
-        pytest.param("local/tests/unit/test_it.py", case(BIND), "socket.bind", id="bind"),
-        pytest.param("tests/unit/test_it.py", FIXTURE, "socket.bind", id="a fixture that listens"),
-        pytest.param("tests/processes/test_it.py", case(BIND), None, id="in its place"),
-    ],
-)
-def test_the_fast_set_is_held_to_its_rule(tmp_path: Path, path: str, source: str, complaint: str | None) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = ['.']\n")
-    (tmp_path / "conftest.py").write_text("pytest_plugins = ['fast_set']\n")
-    shutil.copy(TESTS / "fast_set.py", tmp_path)
-    (tmp_path / path).parent.mkdir(parents=True)
-    (tmp_path / path).write_text(source)
+#: By the test's file: its source, and what it is told to have done.
+CASES: dict[str, tuple[str, str]] = {
+    "tests/unit/api/test_nothing.py": (case("assert True"), ""),
+    "tests/unit/api/test_an_asyncio_loop.py": (case(ASYNCIO), ""),
+    "tests/unit/test_a_process.py": (case("import subprocess; subprocess.run(['true'])"), "Popen"),
+    "tests/unit/test_a_fork.py": (case("import os; os.fork() or os._exit(0); os.wait()"), "fork"),
+    "local/tests/unit/test_a_socket.py": (case(BIND), "socket.bind"),
+    "tests/unit/test_a_fixture_that_listens.py": (FIXTURE, "socket.bind"),
+    "tests/processes/test_in_its_place.py": (case(BIND), ""),
+}
+
+
+@pytest.fixture(scope="module")
+def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What pytest says of each test that failed, by its file."""
+    folder = tmp_path_factory.mktemp("tree")
+    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = ['.']\n")
+    (folder / "conftest.py").write_text("pytest_plugins = ['fast_set']\n")
+    shutil.copy(TESTS / "fast_set.py", folder)
+    for path, (source, _) in CASES.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(source)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml=report.xml", "tests", "local"],
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == (1 if complaint else 0), done.stdout + done.stderr
-    if complaint:
-        assert complaint in done.stdout and "Move it to tests/processes." in done.stdout
+    assert done.returncode == 1, done.stdout + done.stderr
+    cases = ElementTree.parse(folder / "report.xml").iter("testcase")
+    found = {f"{one.attrib['classname'].replace('.', '/')}.py": one.find("failure") for one in cases}
+    assert set(found) == set(CASES)
+    return {path: failure.attrib["message"] for path, failure in found.items() if failure is not None}
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_the_fast_set_is_held_to_its_rule(complaints: dict[str, str], path: str) -> None:
+    _, done = CASES[path]
+    assert (path in complaints) == bool(done)
+    if done:
+        assert done in complaints[path] and "Move it to tests/processes." in complaints[path]

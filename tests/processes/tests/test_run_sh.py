@@ -39,9 +39,10 @@ def test_failed_tests_of_real_processes_run_once_more(
     assert done.returncode == code, done.stdout + done.stderr
     named = [line for line in done.stdout.splitlines() if line.startswith("!!!! FLAKY: ")]
     assert sorted(line.partition("[")[2].partition("-")[0] for line in named) == flaky
-    assert ("The run has failed." in done.stdout) == bool(code)
+    assert ("The run has failed:" in done.stdout) == bool(code)
     failures = {name: count for place in cases.values() for name, count in place}
     tries = {name: int((tmp_path / f"{name}.tries").read_text()) for name in failures}
+    assert re.search(r"^\d+ (failed|passed)\b.* in ", done.stdout, re.MULTILINE), "pytest's own last line"
     end = r"^ +\d+ s  cluster \(.*\n(.*\n)* +\d+ s  all\nLeft out: soaks and repetitions"
     assert re.search(end, done.stdout, re.MULTILINE)
     assert tries == {name: 1 + (count > 0 and len(failures) <= 10) for name, count in failures.items()}

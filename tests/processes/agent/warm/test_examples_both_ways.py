@@ -77,7 +77,7 @@ def bert_mrpc(folder: Path) -> dict[str, Any]:
     return shortened("bert-mrpc", task=task, data={"workers": 1})
 
 
-MORE = (reviews, deepseek_tiny, bert_mrpc)
+MORE = (gan, shakespeare, reviews, deepseek_tiny, bert_mrpc)
 
 
 def train(job: Job, warm: bool, *command: str, **environ: str) -> str:
@@ -94,8 +94,8 @@ def train(job: Job, warm: bool, *command: str, **environ: str) -> str:
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "settings",
-    # The slow ones are the same loop again, with tasks that tests/cluster/test_examples trains.
-    [average, gan, hugging_face, shakespeare, *(pytest.param(s, marks=pytest.mark.slow) for s in MORE)],
+    # The slow ones are the same loop again, with tasks that tests/trainer and tests/cluster/test_examples train.
+    [average, hugging_face, *(pytest.param(s, marks=pytest.mark.slow) for s in MORE)],
 )
 def test_the_loop_computes_the_same(job: Job, settings: Callable[[Path], dict[str, Any]]) -> None:
     document = settings(job.folder)
