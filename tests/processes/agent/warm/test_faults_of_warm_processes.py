@@ -16,6 +16,7 @@ from tests.processes.agent.test_zipapp import pythons
 from trainmaster.agent.build import zipapp_bytes
 from trainmaster.agent.errors import NO_TORCH
 from trainmaster.agent.process import children
+from trainmaster.rendering import AgentConfigMap, agent_source
 
 from .both_ways import NO_MEMORY, stand_in, start, starts, until_lines, without_memory
 
@@ -234,12 +235,13 @@ def test_ranks_are_forked_under_every_python_of_this_machine(python: str, job: J
 
 
 def test_the_zipapp_has_the_stages_source(job: Job, script: Path) -> None:
-    """Its bytecode lies apart from it."""
+    """Its bytecode lies apart from it, and what runs is a copy without a name."""
     zipapp = job.folder / "agent.pyz"
     zipapp.write_bytes(zipapp_bytes())
     settings = {"TRAINMASTER_LAUNCHER": "torchrun", "TRAINMASTER_WARM_START": "true"}
     agent = job.agent(0, PYTHONPATH=stand_in(job), **settings)
-    agent.start(*agent_command(script, job), agent=[sys.executable, str(zipapp)])
+    verifying = agent_source.agent_command(AgentConfigMap(agent_source.config_map_name(zipapp_bytes())))[1:4]
+    agent.start(*agent_command(script, job), agent=[sys.executable, *verifying, str(zipapp)])
     run(agent, 1, ranks=1)
     assert starts(agent) == ["attempt 1 starts warm"]
 

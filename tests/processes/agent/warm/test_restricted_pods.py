@@ -16,6 +16,7 @@ import pytest
 
 from tests.processes.agent.agents import Job
 from trainmaster.agent.build import zipapp_bytes
+from trainmaster.rendering.agent_source import AgentConfigMap, agent_command, config_map_name
 
 from .both_ways import starts
 
@@ -82,7 +83,8 @@ def test_the_mounted_agent_writes_only_where_a_restricted_pod_lets_it(job: Job) 
     users = [] if ROOT else ["--user", "--map-root-user"]
     restricted = ["unshare", *users, "--mount", "--propagation", "private", "sh", "-c", RESTRICTED, "sh"]
     places = [str(agent.state_dir), str(agent.termination_log)]
-    runs = [*restricted, *places, sys.executable, str(zipapp)]
+    verifying = agent_command(AgentConfigMap(config_map_name(zipapp_bytes())))[1:4]
+    runs = [*restricted, *places, sys.executable, *verifying, str(zipapp)]
     closed = (str(folder) for folder in Path(sys.base_prefix).parents if not folder.stat().st_mode & 0o001)
     hidden = {"HIDDEN": next(closed, ""), "PREFIX": sys.base_prefix, "KEPT": str(job.folder / "interpreter")}
     hidden["BECOME"] = SETPRIV if ROOT else "env"
