@@ -177,6 +177,19 @@ def test_whoever_may_only_write_config_maps_runs_nothing_in_a_jobs_pods(
     assert f"the ConfigMap {NAME} has another agent than the operator has put there, so it isn't run" in said
 
 
+@pytest.mark.usefixtures("pods_run")
+def test_a_training_that_names_a_mounted_path_is_read(cluster: Cluster, operator: OperatorProcess) -> None:
+    """What the loop compares it with is in the pods' environment."""
+    spec = {
+        "launcher": "exec",
+        "command": ["python3", "-m", "trainloop", "--config", "/etc/trainmaster/training.yaml", "--print-config"],
+        "training": {"epochs": 1, "batch": {"size": 8}, "checkpoint": {"path": "/checkpoints/here"}},
+        "checkpoint": {"path": "/checkpoints", "volume": {"emptyDir": True}},
+    }
+    cluster.apply(training_job("job", "", workers=1, **spec))
+    cluster.kubectl("wait", "--for=condition=Succeeded", "dtj/job", "--timeout=90s")
+
+
 def _why(cluster: Cluster) -> str:
     """What the job says of its end."""
     return str(condition(cluster, "Failed")["message"])

@@ -127,6 +127,7 @@ def test_a_mounted_file_that_is_not_spec_training_is_refused(monkeypatch: pytest
     (value,) = [one["value"] for one in worker["env"] if one["name"] == "TRAINMASTER_TRAINING"]
     assert value.endswith(" /etc/trainmaster/training.yaml") and "--config" in worker["args"]
     file = tmp_path / "training.yaml"
+    monkeypatch.delenv("TRAINMASTER_HOSTS_FILE", raising=False)
     monkeypatch.setenv("TRAINMASTER_TRAINING", f"{value.partition(' ')[0]} {file}")
     file.write_text(text)
     assert load_config(file).optimizer.lr == 3e-05
@@ -137,6 +138,9 @@ def test_a_mounted_file_that_is_not_spec_training_is_refused(monkeypatch: pytest
         file.write_text(yaml.safe_dump(other, sort_keys=False))
         with pytest.raises(ConfigError, match=r"isn't what spec\.training says, so it isn't used"):
             load_config(file)
+    monkeypatch.setenv("TRAINMASTER_HOSTS_FILE", "/hosts")
+    file.write_text(text.replace("own:task", "local:task"))
+    assert load_config(file).task.name == "local:task", "a local cluster writes its own paths into it"
     own = tmp_path / "own.yaml"
     own.write_text(yaml.safe_dump(GOOD))
     assert load_config(own).epochs == 1
