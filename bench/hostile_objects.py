@@ -134,7 +134,7 @@ async def row(title: str, count: int, size: int, folder: Path) -> list[object]:
         try:
             began, cells = time.monotonic(), []
             await operator.answer("begin")
-            await ready(http)
+            await ready(http, operator)
             start = time.monotonic() - began
             cells.append(await measured(operator))
             http.expire()
@@ -162,10 +162,10 @@ async def row(title: str, count: int, size: int, folder: Path) -> list[object]:
     ]
 
 
-async def ready(http: FakeHttp) -> None:
-    """Waits until all types are watched, and what was asked for has been answered."""
+async def ready(http: FakeHttp, operator: Child) -> None:
+    """Waits until all types are watched, and what was asked for has been answered, or the operator has ended."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(http.watches) < 5:
+        while len(http.watches) < 5 and operator.process.poll() is None:
             await asyncio.sleep(0.1)
     await quiet(http)
 

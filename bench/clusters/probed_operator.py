@@ -8,6 +8,7 @@ while the loop stands still. The operator's memory is bounded to 3 GiB: an attac
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import resource
 import sys
@@ -110,6 +111,9 @@ async def main(kubeconfig: str, reach: str) -> None:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    # As `trainmaster operator run` does.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     with Path(sys.argv[3]).open("w") as log:
         sys.stderr = log
         set_up("text", "INFO")

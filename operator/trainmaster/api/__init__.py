@@ -7,9 +7,10 @@ with the name that was meant (`nearest`) or the place where it belongs (`misplac
 `labels`, `pod_template` for what a podTemplate can't change, `pod_schema` for what Kubernetes refuses in it, `paths`
 for whose paths are whose, `words` for those of the command, `training_schema` for the bundled loop's configuration;
 `merge` merges it as Kubernetes does. `values`, `quantities`, `accelerator_names` are kinds of value, `torchrun_words`
-torchrun's options; `compact` keeps large ones small in memory. `decoding` reads what others wrote, `encoding` writes
-what is sent, `printable` makes texts harmless to print, `signing` signs assignments, `evidence` is what is kept of an
-attempt, `kept_logs` what is kept of workers' output (`stamped_lines` are those of a log with their times,
-`attempt_marks` cut a log into its attempts), and `stacks` what ranks answered to who asked for theirs;
-`records` is what the operator sends to the history of jobs, and `options` how the settings of a process are given.
+torchrun's options; `compact` keeps large ones small in memory. `decoding` reads what others wrote, `trimming` only the
+fields that are needed of it, `encoding` writes what is sent, `printable` makes texts harmless to print, `signing` signs
+assignments, `evidence` is what is kept of an attempt, `kept_logs` what is kept of workers' output (`stamped_lines` are
+those of a log with their times, `attempt_marks` cut a log into its attempts), and `stacks` what ranks answered to who
+asked for theirs; `records` is what the operator sends to the history of jobs, and `options` how
+the settings of a process are given.
 """

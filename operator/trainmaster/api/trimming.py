@@ -1,8 +1,8 @@
 """JSON of any size is decoded piece by piece, and only the fields that a shape names are kept.
 
 Others decide how large an object is, and Python's objects take ten to thirty times the room of their text. So nothing
-but a piece of the text is in memory, and the objects of the fields that are kept. A value that fits into a piece is
-decoded at once and pruned; of a larger one regular expressions pass over what isn't kept, without making objects of it.
+but a piece of the text is in memory, and the objects of the fields that are kept. A small value is decoded at once and
+pruned; of a larger one regular expressions pass over what isn't kept, without making objects of it.
 
 A shape is a mapping of fields that are kept to their shapes, `Each` for the items of a list, or `Whole`. What isn't of
 the kind that the shape says is left out: readers count it as missing.
@@ -21,8 +21,10 @@ from typing import Any
 from trainmaster.api.decoding import decode
 from trainmaster.api.limits import is_larger
 
-# Bytes of a piece. A value within it is decoded at once, which holds the interpreter for two milliseconds at most.
+# Bytes of a piece of the text: regular expressions hold the interpreter for two milliseconds with it.
 PIECE = 64 * 1024
+# Characters of a value that is decoded at once. Pods have about 10,000.
+AT_ONCE = 16 * 1024
 # By this name an object lists those of its `marked` fields that are too large to be kept. No shape names it.
 LEFT_OUT = "leftOut"
 
@@ -151,22 +153,22 @@ class Trimmer:
         return (yield from self._items(shape) if isinstance(shape, Each) else self._object(shape))
 
     def _at_once(self, shape: Shape) -> Generator[None, None, Any]:
-        """Decodes a value that fits into a piece; returns _TOO_LARGE for another, and for what json refuses."""
+        """Decodes a small value; returns _TOO_LARGE for another, and for what json refuses."""
         wanted = 0
         while True:
-            available = len(self._text) - self._at
+            text = self._text[self._at : self._at + AT_ONCE]
             # A line ends with its document, after which nothing more may come for hours.
-            if self._ended or available >= wanted or self._text.find("\n", self._at) >= 0:
-                wanted = 2 * available
+            if self._ended or len(text) >= wanted or "\n" in text:
+                wanted = min(2 * len(text), AT_ONCE)
                 try:
-                    value, end = _decode_first(self._text, self._at)
+                    value, length = _decode_first(text)
                 except json.JSONDecodeError:
-                    if self._ended or available >= PIECE:
+                    if self._ended or len(text) == AT_ONCE:
                         return _TOO_LARGE
                 except (ValueError, RecursionError):
                     return _TOO_LARGE
                 else:
-                    length, self._at = end - self._at, end
+                    self._at += length
                     return _prune(value, shape, length)
             yield
 

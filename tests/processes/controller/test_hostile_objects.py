@@ -1,8 +1,9 @@
-"""`apiserver.decoding`: objects that can't be decoded cost only themselves, with the whole operator over HTTP."""
+"""`apiserver.decoding`: large objects and undecodable ones cost only themselves; with the whole operator, over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from tests.processes.controller.fake_http import FakeHttp, kubeconfig, serving
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
-from trainmaster.controller.apiserver.cluster import JOBS, PODS
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, Resource
 from trainmaster.controller.app import Operator
+from trainmaster.controller.cache.store import Store
 from trainmaster.controller.settings import OperatorSettings
 from trainmaster.reconciling import decide
 
@@ -115,3 +117,35 @@ async def test_strange_pods_cost_only_themselves(tmp_path: Path) -> None:
         cluster.put(PODS, b.pod(1, containerStatuses=statuses))
         async with operating(tmp_path, http):
             await until(lambda: len(http.watches) >= 5 and started(cluster, "bert"))
+
+
+async def test_large_objects_are_small_before_anything_holds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, when watches expire, and in watches: by kopf, sweeps and reads. Fifty ended an operator before."""
+    received: list[tuple[str, int]] = []
+    upsert = Store.upsert
+
+    def measured(self: Store, resource: Resource, raw: Any) -> None:
+        received.append((resource.kind, len(json.dumps(raw))))
+        upsert(self, resource, raw)
+
+    monkeypatch.setattr(Store, "upsert", measured)
+    cluster = FakeCluster()
+    async with serving(cluster) as http:
+        http.written_as[ODD] = "[" + ",".join(['{"name":"A","value":"x"}'] * 50_000) + "]"
+        for number in range(5):
+            theirs = b.pod(number, name="theirs", uid=f"theirs-{number}")
+            theirs["spec"]["containers"] = [{"env": ODD}]
+            cluster.put(PODS, theirs)
+            data = b.child("ConfigMap", f"theirs-{number}")
+            cluster.put(CONFIG_MAPS, {**data, "data": ODD, "metadata": {**data["metadata"], "finalizers": ODD}})
+        async with operating(tmp_path, http):
+            await until(lambda: len(http.watches) >= 5)
+            http.expire()
+            await until(lambda: http.lists[PODS.plural] >= 3)
+            for number in range(5):
+                cluster.put(PODS, cluster.objects[PODS.plural, b.NAMESPACE, f"theirs-{number}"])
+            cluster.put(JOBS, b.job())
+            await until(lambda: started(cluster, "bert") and [kind for kind, _ in received].count("Pod") >= 15)
+    assert max(size for _, size in received) < 4_096

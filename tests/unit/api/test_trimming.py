@@ -52,11 +52,11 @@ def trimmed(text: str | bytes, piece: int, shape: Shape = SHAPE) -> list[Any]:
     return found + trimmer.end()
 
 
-@pytest.fixture(params=[trimming.PIECE, 1], ids=["at once", "piece by piece"])
+@pytest.fixture(params=[trimming.AT_ONCE, 1], ids=["at once", "piece by piece"])
 def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Values that fit into a piece are decoded at once; here also none is."""
+    """Small values are decoded at once; here also none is."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(trimming, "PIECE", request.param)
+        patched.setattr(trimming, "AT_ONCE", request.param)
         yield
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import re
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -257,10 +258,14 @@ def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> RawObject:
 
 
 def selected(raw: Mapping[str, Any], selector: str) -> bool:
-    """Label selectors: `name`, `name=value`, `name!=value`, joined by commas."""
+    """Label selectors: `name`, `name=value`, `name!=value`, `name notin (value,value)`, joined by commas."""
     labels = raw["metadata"].get("labels") or {}
-    for term in filter(None, selector.split(",")):
-        if "!=" in term:
+    for term in filter(None, re.split(r",(?![^(]*\))", selector)):
+        if " notin " in term:
+            name, values = term.rstrip(")").split(" notin (")
+            if labels.get(name) in values.split(","):
+                return False
+        elif "!=" in term:
             name, value = term.split("!=")
             if labels.get(name) == value:
                 return False

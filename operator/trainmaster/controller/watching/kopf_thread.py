@@ -4,7 +4,7 @@
 
 - When kopf ends it cancels every task of its loop that wasn't there at its start: streams, workers, the lease.
 - In the main thread it takes SIGTERM and SIGINT for itself: the operator would no longer end when it should.
-- A page of a list costs Python a few ms for each object, in one go. While 500 pods are listed, other tasks wait for
+- A page of a list costs Python a few ms for each object. While 500 pods are listed, other tasks wait for
   29 to 69 ms in kopf's own loop and for 11 to 29 ms beside its thread (the slowest of 100; 194 to 612 and 53 to 152 ms
   at most). Changes one by one cost the same either way (docs/architecture.md, "What of kopf is used").
 
