@@ -5,8 +5,8 @@
 A row for each attack (bench/clusters/strangers.py) on each server, in a process of its own as in a cluster, for
 SECONDS, ROUNDS times; the first row of a server is without an attack. LOAD busy processes run beside it. Meanwhile
 another client asks for a probe (the operator) or for its list of jobs. The lag is that of the server's event loop by
-the clock, the memory the most that was resident; both are compared with the issue's limits: three quarters of the
-chart's memory.
+the clock; its own part leaves out the time that others had the processor. The memory is the most that was resident,
+compared with three quarters of the chart's limit.
 """
 
 from __future__ import annotations
@@ -68,14 +68,13 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(text.split()[1]) / 1_024 for text in status.splitlines() if text.startswith("VmHWM"))
 
-    def lags(self, since: float) -> list[float]:
+    def lags(self, since: float, which: str) -> list[float]:
         """Returns the loop's lags since a moment, in ms. A loop that stands still has missed all its ticks."""
         lines = [json.loads(text) for text in self.ticks.read_text().splitlines()]
         standing = time.time() - (lines[-1]["at"] if lines else since)
         missed = [standing] * int(standing / 0.005) if standing > 1.0 else []
-        return [1_000 * lag for text in lines if text["at"] >= since for lag in text["lags"]] + [
-            1_000 * lag for lag in missed
-        ]
+        found = [lag for text in lines if text["at"] >= since for lag in text[which]]
+        return [1_000 * lag for lag in (*found, *missed)]
 
 
 @asynccontextmanager
@@ -173,7 +172,7 @@ def p99(values: Sequence[float]) -> float:
 
 
 async def measured(server: Server, ask: Ask, attack: str, seconds: float) -> list[float]:
-    """Returns the loop's p99 lag (ms), another client's p99 (ms) and the most memory (MiB) of one round."""
+    """Returns the loop's p99 lag and its own part of it (ms), another client's p99 (ms) and the most memory (MiB)."""
     server.forget_peak()
     since, until = time.time(), time.monotonic() + seconds
     commands = [
@@ -184,7 +183,7 @@ async def measured(server: Server, ask: Ask, attack: str, seconds: float) -> lis
     waited = await asked(ask, until)
     for each in strangers:
         await asyncio.to_thread(each.wait)
-    return [p99(server.lags(since)), p99(waited), server.peak()]
+    return [p99(server.lags(since, "lags")), p99(server.lags(since, "own")), p99(waited), server.peak()]
 
 
 async def rows_of(server: Server, ask: Ask, seconds: float, rounds: int) -> list[list[object]]:
@@ -200,14 +199,15 @@ async def rows_of(server: Server, ask: Ask, seconds: float, rounds: int) -> list
                 found.append(await measured(server, ask, attack, seconds))
                 await asyncio.sleep(1.0)
         if server.process.poll() is not None or not found:
-            rows.append([server.name, attack, "ended", "", ""])
+            rows.append([server.name, attack, "ended", "", "", ""])
             break
-        lag, waited, memory = (statistics.median(column) for column in zip(*found, strict=True))
+        lag, own, waited, memory = (statistics.median(column) for column in zip(*found, strict=True))
         rows.append(
             [
                 server.name,
                 attack,
                 f"{lag:.0f} ms ({lag / LAG_LIMIT:.2f})",
+                f"{own:.0f} ms",
                 f"{waited:.0f} ms ({waited / CLIENT_LIMIT:.2f})",
                 f"{memory:.0f} MiB ({memory / memory_limit:.2f})",
             ]
@@ -246,7 +246,14 @@ async def main(seconds: float, rounds: int, load: int, servers: Sequence[str]) -
         for each in busy:
             each.kill()
             each.wait()
-    columns = ["server", "attack", "p99 lag (of 100 ms)", "another client (of 500 ms)", "memory (of 3/4 limit)"]
+    columns = [
+        "server",
+        "attack",
+        "p99 lag (of 100 ms)",
+        "its own part",
+        "another client (of 500 ms)",
+        "memory (of 3/4 limit)",
+    ]
     table(f"strangers at the ports, {load} busy processes beside them, median of {rounds}", columns, rows)
 
 

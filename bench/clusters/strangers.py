@@ -60,7 +60,7 @@ ATTACKS = {
     "half bodies": Attack(lambda: head("POST /v1/records", "Content-Length: 100") + b"{", 400),
     "pipelined requests": Attack(lambda: head("GET /nowhere") * 500),
     "metrics, not read": Attack(lambda: head("GET /metrics") * 20, reads=False),
-    "the page, not read": Attack(lambda: head("GET /page/app.js") * 20, reads=False),
+    "the page, not read": Attack(lambda: head("GET /page/vendor/uplot.js") * 20, 256, reads=False),
     "invented tokens": Attack(with_invented_token, 140),
 }
 

@@ -1,8 +1,8 @@
 """A command measures its own event loop: `python -m bench.clusters.ticking FILE ARGUMENTS ...`.
 
 It is `trainmaster ARGUMENTS`, and every quarter of a second appends a line of JSON to FILE: `at` (seconds since the
-epoch) and `lags`, how late the loop came to what was due each 5 ms (seconds of the clock: what others take of the
-machine counts too).
+epoch), `lags`, how late the loop came to what was due each 5 ms (seconds of the clock: what others take of the machine
+counts too), and `own`, what the process itself used of a processor in these times.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ TICK, LINE_SECONDS = 0.005, 0.25
 async def tick(file: Path) -> None:
     """Writes how late it is, for ever."""
     lags: list[float] = []
+    own: list[float] = []
     written = time.perf_counter()
     with file.open("a", buffering=1) as lines:
         while True:
-            before = time.perf_counter()
+            before, used = time.perf_counter(), time.process_time()
             await asyncio.sleep(TICK)
             now = time.perf_counter()
             lags.append(now - before - TICK)
+            own.append(min(lags[-1], time.process_time() - used))
             if now - written > LINE_SECONDS:
-                lines.write(json.dumps({"at": time.time(), "lags": lags}) + "\n")
-                lags, written = [], now
+                lines.write(json.dumps({"at": time.time(), "lags": lags, "own": own}) + "\n")
+                lags, own, written = [], [], now
 
 
 def main(file: Path, arguments: list[str]) -> None:
