@@ -16,6 +16,7 @@
 | How soon is a killed rank on the dashboard's page? | `dashboard_failure` |
 | What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
 | What do large objects of a tenant cost the operator? | `hostile_objects` |
+| What do strangers at the ports of operator, history and dashboard cost all others? | `hostile_ports` |
 | How long from one's own code to its first step, by `submit --code` and by `push`? | `hands` |
 | How long does a command take among a thousand jobs? | `hands_status` |
 | How large is the dashboard's page, how soon is it seen, and what do 1,000 jobs cost it? | `dashboard_page` |

@@ -18,6 +18,9 @@ ACCEPTS_AT_ONCE = 16
 """Then the loop sees to everything else. Far fewer than the places of an address, so that a connection is read before
 others of its address push it out."""
 BACKLOG = 1_024
+SOCKET_BYTES = 65_536
+"""The kernel's buffer for each direction of a connection, which counts as memory of the container. The kernel takes
+twice as much, and would let it grow to 6 MB."""
 HANDSHAKE_SECONDS = 5.0
 SHORT_SECONDS = 0.1
 """Where descriptors are short and nobody can be closed for it, nobody is let in for so long."""
@@ -54,6 +57,9 @@ class HttpServer:
         self._tls = tls
         await self._runner.setup()
         for listener in self._listeners:
+            for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                # The connections inherit it.
+                listener.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BYTES)
             listener.listen(BACKLOG)
             loop.add_reader(listener, self._accept, listener)
         address: tuple[str, int] = self._listeners[0].getsockname()[:2]

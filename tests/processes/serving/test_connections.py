@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ import trustme
 from aiohttp import web
 
 from tests.unit.controller.polling import until
-from trainmaster.serving import Exposition, HttpServer, app, application, connection, exposition
+from trainmaster.serving import Exposition, HttpServer, app, application, connection, exposition, server
 from trainmaster.serving.places import Places
 
 HOST = "127.0.0.1"
@@ -105,6 +106,18 @@ async def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.Monke
             await until(lambda: len(places) == 1)
             await until(lambda: len(places) == 0)
             writer.close()
+
+
+async def test_the_kernel_keeps_little_of_what_nobody_reads() -> None:
+    async with served() as (port, places):
+        _, writer = await connected(port, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: len(places) == 1 and not next(iter(places)).is_waiting())
+        (place,) = places
+        assert isinstance(place, connection.Connection) and place.transport is not None
+        sock = place.transport.get_extra_info("socket")
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            assert sock.getsockopt(socket.SOL_SOCKET, buffer) <= 2 * server.SOCKET_BYTES
+        writer.transport.abort()
 
 
 async def test_a_slow_reader_gets_all_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,62 @@
+"""A command measures its own event loop: `python -m bench.clusters.ticking FILE ARGUMENTS ...`.
+
+It is `trainmaster ARGUMENTS`, and every quarter of a second appends a line of JSON to FILE: `at` (seconds since the
+epoch), `lags`, how late the loop came to what was due each 5 ms (seconds of the clock: what others take of the machine
+counts too), and `own`, what the process itself used of a processor in these times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+TICK, LINE_SECONDS = 0.005, 0.25
+
+
+async def tick(file: Path) -> None:
+    """Writes how late it is, for ever."""
+    lags: list[float] = []
+    own: list[float] = []
+    written = time.perf_counter()
+    with file.open("a", buffering=1) as lines:
+        while True:
+            before, used = time.perf_counter(), time.process_time()
+            await asyncio.sleep(TICK)
+            now = time.perf_counter()
+            lags.append(now - before - TICK)
+            own.append(min(lags[-1], time.process_time() - used))
+            if now - written > LINE_SECONDS:
+                lines.write(json.dumps({"at": time.time(), "lags": lags, "own": own}) + "\n")
+                lags, own, written = [], [], now
+
+
+def main(file: Path, arguments: list[str]) -> None:
+    """Runs the command, and the ticks in the loop of its main thread."""
+    run = asyncio.run
+
+    def ticking(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
+        async def both() -> Any:
+            task = asyncio.create_task(tick(file))
+            try:
+                return await main
+            finally:
+                task.cancel()
+
+        is_main = threading.current_thread() is threading.main_thread()
+        return run(both() if is_main else main, **options)
+
+    vars(asyncio)["run"] = ticking
+    from trainmaster.cli.main import app
+
+    sys.argv = ["trainmaster", *arguments]
+    app()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
