@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -63,19 +65,26 @@ def test_a_docstring_does_what_it_shows(jobs: JobClient, example: Any) -> None:
     passes(test)
 
 
-def left_over() -> list[str]:
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's run_locally makes its folders, and no other test's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def left_over(scratch: Path) -> list[str]:
     """Processes of clusters that run_locally has started."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
-        if "trainmaster-run-" in command:
+        if f"{scratch}/trainmaster-run-" in command:
             found.append(command)
     return found
 
 
-def nothing_is_left() -> None:
+def nothing_is_left(scratch: Path) -> None:
     deadline = time.monotonic() + 30
-    while left := left_over():
+    while left := left_over(scratch):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 
@@ -87,18 +96,18 @@ def never_ends() -> None:
 
 
 @pytest.mark.timeout(200)
-def test_run_locally_leaves_nothing_behind_a_job_that_takes_too_long_or_is_refused() -> None:
+def test_run_locally_leaves_nothing_behind_a_job_that_takes_too_long_or_is_refused(scratch: Path) -> None:
     with pytest.raises(WaitTimeout, match=r"^Job never-ends-\w+ is \w+ after 8 s\.$"):
         run_locally(never_ends, timeout=8, spec={"launcher": "exec"})
-    nothing_is_left()
+    nothing_is_left(scratch)
     with pytest.raises(InvalidRequest, match="workers"):
         run_locally(never_ends, workers=-1)
-    nothing_is_left()
+    nothing_is_left(scratch)
     failed = run_locally(training_job("fails", "import sys; sys.exit('no data')", workers=1), timeout=100)
     assert not failed.succeeded
     assert failed.job.phase == "Failed"
     assert any("no data" in line for line in failed.logs[0])
-    nothing_is_left()
+    nothing_is_left(scratch)
 
 
 _NEVER_ENDS = """
@@ -114,24 +123,25 @@ run_locally(never_ends, spec={"launcher": "exec"})
 
 
 @pytest.mark.parametrize("begun", ["trainmaster_local.cluster", "operator run"])
-def test_an_interrupt_stops_what_run_locally_has_started(tmp_path: Path, begun: str) -> None:
-    program = tmp_path / "program.py"
+def test_an_interrupt_stops_what_run_locally_has_started(scratch: Path, begun: str) -> None:
+    program = scratch / "program.py"
     program.write_text(_NEVER_ENDS)
     process = subprocess.Popen(
         [sys.executable, str(program)],
+        env={**os.environ, "TMPDIR": str(scratch)},
         stderr=subprocess.PIPE,
         text=True,
         # A shell has what it starts in the background ignore SIGINT, and that is inherited through these tests.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
-    while not any(begun in command for command in left_over()):
+    while not any(begun in command for command in left_over(scratch)):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert said.rstrip().endswith("KeyboardInterrupt")
-    nothing_is_left()
+    nothing_is_left(scratch)
 
 
 _REPORTS = """

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,10 @@ def start_rank(
     function: Callable[..., Any], rank: int, size: int, port: int, out: Path, *arguments: Any
 ) -> BaseProcess:
     """Start one rank that calls `function(*arguments)` and leaves what it returns in `out`."""
+    forkserver.ensure_running()
+    server = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
     process = _CONTEXT.Process(
-        target=_rank, args=(function, environment(rank, size, port), out, arguments), daemon=False
+        target=_rank, args=(function, environment(rank, size, port), out, arguments, server), daemon=False
     )
     process.start()
     return process
@@ -90,11 +93,15 @@ def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, seconds:
         return [value for _, value in results]
 
 
-def _rank(function: Callable[..., Any], variables: dict[str, str], out: Path, arguments: tuple[Any, ...]) -> None:
-
+def _rank(
+    function: Callable[..., Any], variables: dict[str, str], out: Path, arguments: tuple[Any, ...], server: str
+) -> None:
     import torch
 
     os.environ.update(variables)
+    # Its loader processes are forked from the server of all tests: one of each rank's own would import torch anew.
+    forkserver._forkserver._forkserver_address = server  # type: ignore[attr-defined]
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     # A rank outlives no hang: it prints its stacks, and ends.
     faulthandler.dump_traceback_later(140, exit=True)
