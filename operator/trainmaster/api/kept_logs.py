@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.api.attempt_marks import marked_attempt
 from trainmaster.wire.limits import MAX_INDEX
 from trainmaster.wire.values import decimal, loads, mapping
 
@@ -76,11 +77,35 @@ class KeptLog:
             return KeptLog((end,), times, cut=True) if end else KeptLog(cut=True)
         return KeptLog(self.lines[first:], None if self.times is None else self.times[first:], cut=True)
 
-    def followed_by(self, later: KeptLog) -> KeptLog:
-        """Returns this log with another one behind it."""
-        both = self.times is not None and later.times is not None
-        times = (*(self.times or ()), *(later.times or ())) if both else None
-        return KeptLog((*self.lines, *later.lines), times, self.cut)
+    def before(self, line: str, time: int | None) -> KeptLog:
+        """Returns what was printed before a pod's log, which begins with this line at this time.
+
+        What was kept of a pod while it was still there is at the end of this log. It begins where the pod's log does:
+        at the attempt that it begins with, or else at its time.
+        """
+        attempt, times = marked_attempt(line), self.times
+        for at, own in enumerate(self.lines):
+            if attempt is not None:
+                begins = (marked_attempt(own) or 0) >= attempt
+            elif times is not None and time is not None:
+                begins = times[at] >= time
+            else:
+                begins = own == line
+            if begins:
+                return KeptLog(self.lines[:at], None if times is None else times[:at], self.cut)
+        return self
+
+    def continued(self, later: KeptLog) -> KeptLog:
+        """Returns this log and behind it another one, which may repeat the end of this one."""
+        if not later.lines:
+            return self
+        earlier = self.before(later.lines[0], later.times[0] if later.times is not None else None)
+        if not earlier.lines:
+            return KeptLog(later.lines, later.times, self.cut or later.cut)
+        times = None
+        if earlier.times is not None and later.times is not None:
+            times = (*earlier.times, *later.times)
+        return KeptLog((*earlier.lines, *later.lines), times, self.cut)
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], worker: int) -> KeptLog | None:

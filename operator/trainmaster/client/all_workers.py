@@ -10,14 +10,14 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.stamped_lines import stamped_line
 from trainmaster.client.arrivals import Ended
 from trainmaster.client.containers import Container, container_of, containers_of, has_started, runs
-from trainmaster.client.errors import InvalidRequest, JobNotFound, NotAllowed
+from trainmaster.client.errors import InvalidRequest, JobNotFound
 from trainmaster.client.job import TrainingJob, worker_index
 from trainmaster.client.merging import Merger, WorkerLine
 from trainmaster.client.output import Output
@@ -54,6 +54,7 @@ class AllWorkers:
     job: TrainingJob
     tail: int | None
     _places: dict[Container, _Place] = field(default_factory=dict, init=False)
+    _kept: dict[int, KeptLog] = field(default_factory=dict, init=False)
 
     async def text(self, *, follow: bool) -> AsyncGenerator[str, None]:
         """Yields the lines, labelled where there may be several workers. Raises ClientError."""
@@ -77,12 +78,11 @@ class AllWorkers:
 
     async def _there(self) -> AsyncGenerator[WorkerLine, None]:
         """Yields what there is: from the pods, and what was kept of those that are gone."""
-        pods = await self.output.pods(self.job.name)
-        streams = [self._of_pod(pod) for pod in pods if has_started(pod)]
-        if self.job.finished or not pods:
-            there = {worker_index(pod) for pod in pods}
-            kept = await self._kept_or_none() if pods else await self.output.kept_logs(self.job.name)
-            streams += [_of_kept(worker, log, self.tail) for worker, log in kept.items() if worker not in there]
+        name = self.job.name
+        pods = {worker_index(pod): pod for pod in await self.output.pods(name) if has_started(pod)}
+        kept = await (self.output.kept_logs_or_none(name) if pods else self.output.kept_logs(name))
+        streams = [self._of_pod(pod, kept.get(worker)) for worker, pod in pods.items()]
+        streams += [_of_kept(worker, log, self.tail) for worker, log in kept.items() if worker not in pods]
         async with aclosing(self._merged(streams)) as lines:
             async for line in lines:
                 yield line
@@ -99,44 +99,42 @@ class AllWorkers:
             finally:
                 await merger.close()
 
-    async def _of_pod(self, pod: Mapping[str, Any]) -> AsyncGenerator[WorkerLine, None]:
+    async def _of_pod(self, pod: Mapping[str, Any], kept: KeptLog | None) -> AsyncGenerator[WorkerLine, None]:
         """Yields a worker's output, as it was kept when its pod has gone since it was listed."""
-        found = False
+        worker, found = worker_index(pod), False
+        lines = _behind_kept(worker, kept, self._of_containers(pod))
+        last = deque[WorkerLine](maxlen=self.tail)
         try:
-            async with aclosing(self._of_containers(pod)) as lines:
+            async with aclosing(lines):
                 async for line in lines:
                     found = True
-                    yield line
-        except JobNotFound:
-            worker = worker_index(pod)
-            log = None if found else (await self._kept_or_none()).get(worker)
-            if log is not None:
-                for line in _kept_lines(worker, log, self.tail):
-                    yield line
-
-    async def _of_containers(self, pod: Mapping[str, Any]) -> AsyncGenerator[WorkerLine, None]:
-        containers = containers_of(pod)
-        alone = len(containers) == 1
-        streams = [
-            self._read(container, _Place(self.tail if alone else None), previous=container is not containers[-1])
-            for container in containers
-        ]
-        # The kubelet cuts the log of one container.
-        last = None if alone or self.tail is None else deque[WorkerLine](maxlen=self.tail)
-        for stream in streams:
-            async with aclosing(stream) as lines:
-                async for line in lines:
-                    if last is None:
+                    if self.tail is None:
                         yield line
                     else:
                         last.append(line)
-        for line in last or ():
+        except JobNotFound:
+            log = None if found else (await self.output.kept_logs_or_none(self.job.name)).get(worker)
+            if log is not None:
+                last.extend(_kept_lines(worker, log, self.tail))
+        for line in last:
             yield line
+
+    async def _of_containers(self, pod: Mapping[str, Any]) -> AsyncGenerator[WorkerLine, None]:
+        containers = containers_of(pod)
+        # The kubelet cuts the log of one container.
+        place = _Place(self.tail if len(containers) == 1 else None)
+        for container in containers:
+            previous = container is not containers[-1]
+            async with aclosing(self._read(container, replace(place), previous=previous)) as lines:
+                async for line in lines:
+                    yield line
 
     async def _followed(self) -> AsyncGenerator[WorkerLine, None]:
         """Yields what there is and what comes, until the job has ended."""
         merger = Merger(self.output.transport.readers(), follow=True)
         job, tail = self.job, self.tail
+        # Of earlier pods, what was kept comes before the first line of the one that is there.
+        self._kept = await self.output.kept_logs_or_none(job.name) if tail is None else {}
         try:
             while True:
                 for pod in await self.output.pods(job.name):
@@ -161,7 +159,7 @@ class AllWorkers:
             await merger.close()
         seen = {container.worker for container, place in self._places.items() if place.time}
         tail = None if self._places else self.tail
-        kept = (await self._kept_or_none()).items()
+        kept = (await self.output.kept_logs_or_none(job.name)).items()
         rest = [line for worker, log in kept if worker not in seen for line in _kept_lines(worker, log, tail)]
         for line in sorted(rest, key=lambda line: line.time):
             yield line
@@ -180,7 +178,9 @@ class AllWorkers:
         place = self._places.setdefault(container, _Place(tail))
         if not known or runs(pod) or not place.time:
             # One that was read to its end and still runs broke off, or is to be followed from there.
-            merger.add(container, self._read(container, place, follow=True, gone_is_the_end=True))
+            lines = self._read(container, place, follow=True, gone_is_the_end=True)
+            kept = self._kept.pop(container.worker, None)
+            merger.add(container, lines if kept is None else _behind_kept(container.worker, kept, lines))
 
     async def _read(
         self,
@@ -235,12 +235,20 @@ class AllWorkers:
             )
         return job
 
-    async def _kept_or_none(self) -> dict[int, KeptLog]:
-        """Returns what was kept, nothing for those who may read pods' logs and no ConfigMaps."""
-        try:
-            return await self.output.kept_logs(self.job.name)
-        except NotAllowed:
-            return {}
+
+async def _behind_kept(
+    worker: int, kept: KeptLog | None, lines: AsyncGenerator[WorkerLine, None]
+) -> AsyncGenerator[WorkerLine, None]:
+    """Yields the lines of a pod, and before them what was kept of the worker's earlier pods."""
+    async with aclosing(lines):
+        async for line in lines:
+            if kept is not None:
+                for earlier in _kept_lines(worker, kept.before(line.text, round(line.time * 1_000)), None):
+                    yield earlier
+                kept = None
+            yield line
+    for earlier in _kept_lines(worker, kept or KeptLog(), None):
+        yield earlier
 
 
 async def _of_kept(worker: int, log: KeptLog, tail: int | None) -> AsyncGenerator[WorkerLine, None]:

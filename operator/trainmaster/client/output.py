@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,8 +12,9 @@ from typing import Any
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster.api.kept_logs import KeptLog, kept_workers, logs_name
 from trainmaster.api.stacks import Stacks, stacks_name
+from trainmaster.api.stamped_lines import stamped_line
 from trainmaster.client.blocking import AsyncTransport
-from trainmaster.client.errors import JobNotFound
+from trainmaster.client.errors import JobNotFound, NotAllowed
 from trainmaster.client.job import has_index, items_of, worker_index
 from trainmaster.wire.names import JOB_NAME_LABEL
 
@@ -34,18 +36,44 @@ class Output:
         return sorted(filter(has_index, items_of(answer)), key=worker_index)
 
     async def log(self, name: str, worker: int, *, follow: bool, tail: int | None) -> AsyncGenerator[str, None]:
-        """Yields a worker's output line by line, from the operator's copy when the pod is gone. Raises JobNotFound."""
+        """Yields a worker's output line by line: what was kept of its earlier pods, and its pod's. Raises JobNotFound.
+
+        With both `follow` and `tail`, it begins with the pod's.
+        """
         pod = next((pod for pod in await self.pods(name) if worker_index(pod) == worker), None)
-        if pod is not None:
-            try:
-                async with aclosing(self.pod_log(pod["metadata"]["name"], follow=follow, tail=tail)) as lines:
-                    async for line in lines:
-                        yield line
-                return
-            except JobNotFound:
-                # The job has ended meanwhile: its pods go when their logs are kept.
-                pass
-        for line in await self._kept(name, worker, tail):
+        lines: AsyncGenerator[str, None] = (
+            self._kept(name, worker) if pod is None else self._of_pod(name, pod, follow, tail)
+        )
+        last = deque[str](maxlen=tail)
+        async with aclosing(lines):
+            async for line in lines:
+                if follow or tail is None:
+                    yield line
+                else:
+                    last.append(line)
+        for line in last:
+            yield line
+
+    async def _of_pod(
+        self, name: str, pod: Mapping[str, Any], follow: bool, tail: int | None
+    ) -> AsyncGenerator[str, None]:
+        worker = worker_index(pod)
+        kept = None if follow and tail is not None else (await self.kept_logs_or_none(name)).get(worker)
+        raws = self.pod_log(pod["metadata"]["name"], follow=follow, tail=tail, timestamps=True)
+        try:
+            async with aclosing(raws):
+                async for raw in raws:
+                    time, text = stamped_line(raw)
+                    if kept is not None:
+                        for line in kept.before(text, None if time is None else round(time * 1_000)).lines:
+                            yield line
+                        kept = None
+                    yield text
+            return
+        except JobNotFound:
+            # The job has ended meanwhile: its pods go when their logs are kept.
+            pass
+        async for line in self._kept(name, worker):
             yield line
 
     async def pod_log(
@@ -81,6 +109,13 @@ class Output:
         logs = {worker: KeptLog.parse(data, worker) for worker in kept_workers(data)}
         return {worker: log for worker, log in logs.items() if log is not None}
 
+    async def kept_logs_or_none(self, name: str) -> dict[int, KeptLog]:
+        """Returns what was kept, nothing for those who may read pods' logs and no ConfigMaps."""
+        try:
+            return await self.kept_logs(name)
+        except NotAllowed:
+            return {}
+
     async def evidence(self, name: str) -> list[AttemptEvidence]:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
         data = await self._config_map(evidence_name(name))
@@ -91,11 +126,12 @@ class Output:
         """Returns the answer to the newest request for stacks; None where there is none."""
         return Stacks.parse(await self._config_map(stacks_name(name)))
 
-    async def _kept(self, name: str, worker: int, tail: int | None) -> Sequence[str]:
+    async def _kept(self, name: str, worker: int) -> AsyncGenerator[str, None]:
         log = (await self.kept_logs(name)).get(worker)
         if log is None:
             raise JobNotFound(f"Job {name} has no worker {worker}, and nothing was kept of one.")
-        return log.lines if tail is None else log.lines[-tail:] if tail else ()
+        for line in log.lines:
+            yield line
 
     async def _config_map(self, name: str) -> dict[str, str]:
         try:

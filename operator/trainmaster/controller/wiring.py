@@ -18,7 +18,9 @@ from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping.evidence import EvidenceKeeper
+from trainmaster.controller.keeping.last_output import LastOutput
 from trainmaster.controller.keeping.logs import KeptLogs
+from trainmaster.controller.keeping.pod_logs import PodLogs
 from trainmaster.controller.keeping.stacks import StacksKeeper
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.leaders.reach import DirectReach, ProxyReach, Reach
@@ -70,13 +72,14 @@ class Parts:
     streams: LeaderStreams
     agents: AgentConfigMaps
     evidence: EvidenceKeeper
+    last_output: LastOutput
     stacks: StacksKeeper
     recorder: Recorder | None
     reconciler: Reconciler
 
     async def close(self) -> None:
         """End what the parts do in the background."""
-        for part in (self.evidence, self.stacks, self.streams, self.gangs, self.reach):
+        for part in (self.last_output, self.evidence, self.stacks, self.streams, self.gangs, self.reach):
             await part.close()
         if self.recorder is not None:
             # It sends what waits, for a while.
@@ -99,18 +102,21 @@ def construct_parts(
     large_jobs = LargeJobs(cluster, thread)
     store = Store(queue.add, keys, read_large=large_jobs.add, count_unreadable=metrics.count_unreadable)
     recorder = _recorder(settings, cluster, store, thread, metrics, leads)
+    pod_logs = PodLogs(cluster)
     logs = KeptLogs(
         cluster,
+        pod_logs,
         limit=settings.kept_log_bytes if settings.keep_logs else 0,
         on_kept=recorder.kept_logs if recorder is not None else None,
     )
     evidence = EvidenceKeeper(
         cluster,
         store,
-        logs.tail,
+        pod_logs.tail,
         keep_output=settings.keep_logs,
         on_kept=recorder.kept_evidence if recorder is not None else None,
     )
+    last_output = LastOutput(store, pod_logs, logs, evidence)
     stacks = StacksKeeper(cluster, keep_output=settings.keep_logs)
     secrets = AgentsSecrets(cluster, keys)
     agents = AgentConfigMaps(cluster, store, zipapp_bytes(), settings.namespaces, interval=settings.resync_seconds)
@@ -133,6 +139,7 @@ def construct_parts(
         ask_for_stacks=ask_for_stacks,
         keep_logs=logs,
         evidence=evidence,
+        last_output=last_output,
         written=recorder.written if recorder is not None else lambda job: None,
         progress_seconds=settings.progress_seconds,
     )
@@ -164,7 +171,7 @@ def construct_parts(
         metrics,
         decide,
         _rendering(settings, keys, agents.name),
-        kept_by_job=(lookups, executor, logs, evidence, stacks),
+        kept_by_job=(lookups, executor, logs, evidence, last_output, stacks),
         thread=thread,
         want=gangs.want,
     )
@@ -180,6 +187,7 @@ def construct_parts(
         streams,
         agents,
         evidence,
+        last_output,
         stacks,
         recorder,
         reconciler,

@@ -105,7 +105,7 @@ def test_what_was_kept_is_merged_when_the_pods_are_gone_and_for_the_one_that_goe
     assert sorted(read(gone)) == ["[worker 0] a", "[worker 0] c", "[worker 1] b"]
     assert sorted(read(gone, tail=1)) == ["[worker 0] c", "[worker 1] b"]
     meanwhile = served(running(0), running(1), logs={0: [lines("1 x")], 1: [JobNotFound("gone")]}, kept=kept)
-    assert sorted(read(meanwhile)) == ["[worker 0] x", "[worker 1] b"]
+    assert sorted(read(meanwhile)) == ["[worker 0] a", "[worker 0] c", "[worker 0] x", "[worker 1] b"]
 
 
 def test_no_job_is_an_error_and_one_that_has_printed_nothing_is_none() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.client.fakes import FakeTransport, event, job, pod
-from trainmaster.client import JobClient, JobNotFound, WaitTimeout
+from trainmaster.client import JobClient, JobNotFound, NotAllowed, WaitTimeout
 
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
 PODS = "/api/v1/namespaces/default/pods"
@@ -71,10 +71,26 @@ def test_watch_ends_when_the_job_is_gone() -> None:
 
 def test_logs_come_from_the_pod_while_there_is_one() -> None:
     transport = FakeTransport(
-        {f"GET {PODS}": {"items": [pod(1), pod(0)]}}, {f"{PODS}/reviews-1/log": [[b"a", b"\xffb"]]}
+        {f"GET {PODS}": {"items": [pod(1), pod(0)]}, f"GET {KEPT}": NotAllowed("no")},
+        {f"{PODS}/reviews-1/log": [[b"a", b"\xffb"]]},
     )
     assert list(client(transport).logs("reviews", 1, tail=5)) == ["a", "�b"]
-    assert transport.asked[-1][2] == {"container": "worker", "tailLines": "5"}
+    assert transport.asked[-1][2] == {"container": "worker", "tailLines": "5", "timestamps": "true"}
+
+
+def test_logs_begin_with_what_was_kept_of_earlier_pods() -> None:
+    def transport() -> FakeTransport:
+        kept = {"worker-0.log": "one\n--- attempt 2 ---\ntwo\n", "worker-0.times": '{"times":"1 1 1"}'}
+        there = [b"2026-11-21T04:00:01Z --- attempt 2 ---", b"2026-11-21T04:00:02Z two", b"2026-11-21T04:00:03Z three"]
+        return FakeTransport(
+            {f"GET {PODS}": {"items": [pod(0)]}, f"GET {KEPT}": {"data": kept}}, {f"{PODS}/reviews-0/log": [there]}
+        )
+
+    every = ["one", "--- attempt 2 ---", "two", "three"]
+    assert list(client(transport()).logs("reviews", 0)) == every
+    assert list(client(transport()).logs("reviews", 0, follow=True)) == every
+    assert list(client(transport()).logs("reviews", 0, tail=4)) == every
+    assert list(client(transport()).logs("reviews", 0, tail=2)) == every[2:]
 
 
 def test_logs_come_from_what_was_kept_when_the_pod_goes_at_that_moment() -> None:

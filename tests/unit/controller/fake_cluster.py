@@ -36,7 +36,8 @@ class Fault:
 @dataclass
 class FakeCluster:
     """See the module. `calls` counts (verb, kind); `on_event` gets (type, resource, object) after each write; `admit`
-    is done to each object that is created, as an API server's strategies and webhooks do."""
+    is done to each object that is created, as an API server's strategies and webhooks do. `logs` are what containers
+    have printed, by pod, and `follows` what they still print."""
 
     objects: dict[tuple[str, str, str], RawObject] = field(default_factory=dict)
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -44,6 +45,7 @@ class FakeCluster:
     faults: list[Fault] = field(default_factory=list)
     history: list[tuple[int, str, Resource, RawObject]] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
+    follows: dict[str, AsyncIterator[bytes]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     admit: Callable[[RawObject], RawObject] = field(default=lambda created: created)
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
@@ -214,6 +216,21 @@ class FakeCluster:
         await asyncio.sleep(0)
         self._enter("log", PODS, pod)
         return self.logs.get(pod, "")
+
+    @asynccontextmanager
+    async def followed_log(
+        self, namespace: str, pod: str, *, container: str, tail_lines: int
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        await asyncio.sleep(0)
+        self._enter("follow", PODS, pod)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield self.logs.get(pod, "").encode()
+            if pod in self.follows:
+                async for chunk in self.follows[pod]:
+                    yield chunk
+
+        yield chunks()
 
     @asynccontextmanager
     async def pod_proxy(

@@ -49,26 +49,6 @@ def kept_lines(worker: int, log: KeptLog) -> Iterator[WorkerLine]:
     return (WorkerLine(time / 1_000, worker, text) for time, text in zip(times, log.lines, strict=True))
 
 
-def kept_before(worker: int, log: KeptLog, first: WorkerLine) -> Iterator[WorkerLine]:
-    """Yields what the operator kept of a worker's output from before the first line of a pod's log.
-
-    What is kept has the pod's own lines at its end where the pod has outlived the end or the suspension of its job.
-    They begin where the pod's log does: at the attempt that it begins with, or else at its time.
-    """
-    begins = first.separates
-    for line in kept_lines(worker, log):
-        if begins is not None:
-            own = (line.separates or 0) >= begins
-        elif log.times is not None:
-            # The operator keeps milliseconds.
-            own = round(line.time * 1_000) >= round(first.time * 1_000)
-        else:
-            own = line.text == first.text
-        if own:
-            return
-        yield line
-
-
 def of_pod(
     jobs: JobClient, job: TrainingJob, pod: Mapping[str, Any], selection: Selection, kept: KeptLog | None = None
 ) -> Iterator[WorkerLine]:
@@ -94,7 +74,9 @@ def behind_kept(
     for lines, keep in streams:
         for line in lines:
             if kept is not None:
-                yield from picked(kept_before(worker, kept, line), keep_kept)
+                # The operator keeps milliseconds.
+                earlier = kept.before(line.text, round(line.time * 1_000))
+                yield from picked(kept_lines(worker, earlier), keep_kept)
                 kept = None
             if keep(line):
                 yield line

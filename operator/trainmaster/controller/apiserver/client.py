@@ -25,9 +25,11 @@ from trainmaster.controller.apiserver.kept import Fields, listed, metadata_of
 from trainmaster.controller.apiserver.pod_http import (
     API_ERROR_BYTES,
     IDENTITY,
+    PIECE,
     PROXIED_HEAD_BYTES,
     PodHttp,
     bounded_body,
+    chunks_of,
     refuse_unasked,
     unreachable,
 )
@@ -221,6 +223,19 @@ class KubernetesCluster:
         return raw.decode(errors="replace")
 
     @asynccontextmanager
+    async def followed_log(
+        self, namespace: str, pod: str, *, container: str, tail_lines: int
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        query = {"container": container, "tailLines": str(tail_lines), "follow": "true", "timestamps": "true"}
+        path = PODS.path(namespace, pod, "log")
+        response = await self._request("GET", f"{path}?{urlencode(query)}", headers={"Accept": "*/*"}, endless=True)
+        try:
+            await refuse_unasked(response, f"GET {path}", API_ERROR_BYTES)
+            yield _log_chunks(response, f"GET {path}")
+        finally:
+            response.close()
+
+    @asynccontextmanager
     async def pod_proxy(
         self,
         method: Literal["GET", "POST"],
@@ -345,7 +360,9 @@ class KubernetesCluster:
         *,
         headers: Mapping[str, str],
         json_body: Mapping[str, Any] | None = None,
+        endless: bool = False,
     ) -> aiohttp.ClientResponse:
+        """Returns an open answer; an endless one has no time to be over, and little of it is read ahead."""
         config = self._client.configuration
         all_headers = await self._authenticated(method, url, {**headers, **IDENTITY}, json_body)
         if self._session is None:
@@ -357,7 +374,8 @@ class KubernetesCluster:
                 self._host + quote_path(url),
                 headers=all_headers,
                 data=None if json_body is None else encode(json_body),
-                timeout=aiohttp.ClientTimeout(total=self._timeout),
+                timeout=aiohttp.ClientTimeout(total=None if endless else self._timeout, sock_connect=self._timeout),
+                read_bufsize=PIECE if endless else None,
                 allow_redirects=False,
                 auto_decompress=False,
                 proxy=config.proxy,
@@ -375,6 +393,13 @@ class KubernetesCluster:
         all_headers = {**self._client.default_headers, **headers}
         await self._client.update_params_for_auth(all_headers, None, ["BearerToken"], url, method, body)
         return all_headers
+
+
+async def _log_chunks(response: aiohttp.ClientResponse, request: str) -> AsyncIterator[bytes]:
+    async for chunk in chunks_of(response, request):
+        if _NO_LOG.fullmatch(chunk):
+            raise Refused(request, chunk.decode(), status=400)
+        yield chunk
 
 
 def quote_path(url: str) -> str:

@@ -203,6 +203,12 @@ class Cluster(Protocol):
         """
         ...
 
+    def followed_log(
+        self, namespace: str, pod: str, *, container: str, tail_lines: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Open a container's log from its last lines on, with their times, until the container ends."""
+        ...
+
     def pod_proxy(
         self,
         method: Literal["GET", "POST"],

@@ -206,12 +206,19 @@ async def refuse_unasked(
         raise from_response(request, response.status, response.headers, body)
 
 
+def chunks_of(
+    response: aiohttp.ClientResponse, request: str, received: _Received | None = None
+) -> AsyncIterator[bytes]:
+    """Yields a body in small pieces, with a turn of the loop after each. Raises ClusterError."""
+    return ResponseStream(response, request, received or _Received()).chunks()
+
+
 async def bounded_body(
     response: aiohttp.ClientResponse, request: str, limit: int, received: _Received | None = None
 ) -> bytes:
     """Returns the first bytes of a body. Raises ClusterError."""
     body = bytearray()
-    async for chunk in ResponseStream(response, request, received or _Received()).chunks():
+    async for chunk in chunks_of(response, request, received):
         body += chunk
         if len(body) >= limit:
             break

@@ -27,8 +27,9 @@ from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError,
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import owner_uid
-from trainmaster.controller.keeping.logs import TAIL_LINES, allows_logs
+from trainmaster.controller.keeping.logs import allows_logs
 from trainmaster.controller.keeping.owned_config_map import owned_config_map
+from trainmaster.controller.keeping.pod_logs import TAIL_LINES
 from trainmaster.controller.watching.watched import EVIDENCE_CONTENT
 from trainmaster.reconciling.observed.snapshot import Job, PodView
 from trainmaster.reconciling.reasons import Strength, known_reason
@@ -177,6 +178,19 @@ class EvidenceKeeper:
             return
         kept.secured = {known for known in kept.secured if known[0] == failure.attempt} | {(failure.attempt, culprits)}
         await self._write_now(key, snapshot, failure, with_log=culprits)
+
+    async def add_output(self, job: Job, attempt: int, pod: PodView, log: KeptLog) -> None:
+        """Add what a pod printed last to the evidence of the attempt that it ended. Raises ClusterError.
+
+        `attempt`: the newest one that there was when the pod began to end.
+        """
+        for failure in job.status.failures:
+            if (failure.pod, failure.worker) == (pod.name, pod.worker) and failure.attempt <= attempt:
+                text = _end_of_attempt("".join(f"{line}\n" for line in log.lines), failure.attempt, attempt)
+                if text and self._keeps_output(job):
+                    record = failure.model_dump(by_alias=True, exclude_none=True, mode="json")
+                    await self._write(job, AttemptEvidence(failure.attempt, record, logs={pod.worker: text}))
+                return
 
     def forget(self, uid: str) -> None:
         """Forget a job that is gone."""

@@ -9,6 +9,7 @@ write finds in it what was meant. Each pass makes at most one status write and s
 - Children are created, then applied, with preconditions (`children`).
 - A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. What only it
   has of a failure is saved first.
+- The log of each pod that ends is followed; of those that the operator ends, it is being read before.
 - What the API server refuses for good (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
   tried again with a back-off of its own; other failures are raised, and the queue tries the whole pass again.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,7 +49,7 @@ from trainmaster.reconciling.decision import (
     ReportWorkload,
     Touch,
 )
-from trainmaster.reconciling.observed.snapshot import Job, RefusedWrite
+from trainmaster.reconciling.observed.snapshot import Job, PodView, RefusedWrite
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 
@@ -88,6 +89,14 @@ class Evidence(Protocol):
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None: ...
 
 
+class LastOutput(Protocol):
+    """Keeps what pods print while they end."""
+
+    def follow(self, key: JobKey, snapshot: Snapshot) -> None: ...
+
+    async def before_deletion(self, key: JobKey, snapshot: Snapshot, pods: Iterable[PodView]) -> None: ...
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Holds what a pass did. `retry_after`: seconds until something that was put off should be tried again."""
@@ -112,6 +121,7 @@ class Executor:
         ask_for_stacks: AskForStacks,
         keep_logs: LogKeeper,
         evidence: Evidence | None = None,
+        last_output: LastOutput | None = None,
         written: Callable[[RawObject], None] = lambda job: None,
         progress_seconds: float,
         now: Callable[[], float] = time.time,
@@ -128,6 +138,7 @@ class Executor:
         self._ask_for_stacks = ask_for_stacks
         self._keep_logs = keep_logs
         self._evidence = evidence
+        self._last_output = last_output
         self._progress_seconds = progress_seconds
         self._now = now
         self._status_written: dict[str, float] = {}
@@ -148,6 +159,9 @@ class Executor:
         wrote, waits = await self._write_status(key, snapshot, decision)
         if self._evidence is not None:
             self._evidence.record_failure(key, snapshot, decision.status)
+        if self._last_output is not None:
+            self._last_output.follow(key, snapshot)
+            await self._last_output.before_deletion(key, snapshot, scaled_away(snapshot, decision.actions))
         retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
         for event in decision.events:
             await self._events.record(snapshot.job, event)
@@ -316,6 +330,9 @@ class Executor:
         snapshot = self._store.snapshot(key)
         if self._evidence is not None and snapshot is not None and not action.force:
             await self._evidence.before_deletion(key, snapshot, action.pod.uid)
+        if self._last_output is not None and snapshot is not None and not action.force:
+            pods = [pod for pod in snapshot.observed.pods if pod.uid == action.pod.uid]
+            await self._last_output.before_deletion(key, snapshot, pods)
         logger.info("%s: deleting pod %s: %s", key, action.pod.name, action.reason)
         try:
             await self._cluster.delete(
@@ -366,6 +383,17 @@ class Executor:
             )
         except NotFound:
             self._store.remove(JOBS, key, key.name, action.uid)
+
+
+def scaled_away(snapshot: Snapshot, actions: Sequence[Action]) -> list[PodView]:
+    """Returns the pods that their StatefulSets end when the actions have been carried out."""
+    gone: list[PodView] = []
+    for action in actions:
+        if isinstance(action, Apply) and action.manifest["kind"] == "StatefulSet":
+            name, spec = action.manifest["metadata"]["name"], action.manifest["spec"]
+            end = spec.get("ordinals", {}).get("start", 0) + spec["replicas"]
+            gone += [pod for pod in snapshot.observed.pods if pod.set_name == name and pod.worker >= end]
+    return gone
 
 
 def describe(action: Action) -> str:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.api.kept_logs import KeptLog
-from trainmaster.controller.keeping.logs import joined
+from trainmaster.controller.keeping.logs import joined, share_out
+from trainmaster.controller.keeping.pod_logs import LONGEST_TAIL
 
 # Less is no log's share: the operator keeps none then.
 LEAST = 100
@@ -20,32 +21,45 @@ LOG = st.builds(
 LOGS = st.dictionaries(st.integers(0, 2), LOG, max_size=3)
 
 
-@given(before=LOGS, logs=LOGS, share=st.integers(LEAST, 300), rest=st.integers(0, 300))
+@given(before=LOGS, logs=LOGS, failed=st.sets(st.integers(0, 2)), limit=st.integers(3 * LEAST, 900))
 def test_what_is_kept_fits_the_limit_and_is_the_end_of_each_log(
-    before: dict[int, KeptLog], logs: dict[int, KeptLog], share: int, rest: int
+    before: dict[int, KeptLog], logs: dict[int, KeptLog], failed: set[int], limit: int
 ) -> None:
-    limit = share * len(logs) + rest
     old = {name: text for worker, log in before.items() for name, text in log.to_data(worker).items()}
-    changes = joined(old, logs, dict.fromkeys(logs, share), limit)
+    changes, new = joined(old, logs, share_out({*before, *logs}, limit, {0, *failed}))
     after: dict[str, str] = {name: text for name, text in {**old, **changes}.items() if text is not None}
-    if logs:
-        assert sum(len(text.encode()) for text in after.values()) <= limit
+    assert sum(len(text.encode()) for text in after.values()) <= limit
+    assert all(old.get(name) != text for name, text in changes.items())
     for worker, log in logs.items():
         kept = KeptLog.parse(after, worker)
-        assert kept is not None
-        whole = (before[worker].followed_by(log) if worker in before else log).lines
+        assert kept is not None and kept.lines == new[worker].lines
+        whole = before.get(worker, KeptLog()).continued(log).lines
         assert not kept.lines or kept.lines == whole[-len(kept.lines) :] or whole[-1].endswith(kept.lines[0])
         assert kept.times is None or len(kept.times) == len(kept.lines)
         assert kept.cut or kept.lines == whole
 
 
 def test_an_older_log_comes_first_and_loses_its_beginning() -> None:
-    def text(changes: dict[str, str | None], worker: int) -> str | None:
-        return changes[f"worker-{worker}.log"]
-
     old = KeptLog(("x" * 60, "two")).to_data(0)
-    changes = joined(old, {0: KeptLog(("three",))}, {0: 100}, 100)
-    assert (text(changes, 0), changes["worker-0.times"]) == ("two\nthree\n", '{"cut":true}')
+    changes, _ = joined(old, {0: KeptLog(("three",))}, {0: 100})
+    assert (changes["worker-0.log"], changes["worker-0.times"]) == ("two\nthree\n", '{"cut":true}')
     both = {**KeptLog(("one",)).to_data(0), **KeptLog(("gone",)).to_data(1)}
-    changes = joined(both, {0: KeptLog(("two",))}, {0: 50}, 50)
-    assert (text(changes, 0), text(changes, 1)) == ("one\ntwo\n", None)
+    changes, _ = joined(both, {0: KeptLog(("two",))}, {0: 60, 1: 0})
+    assert (changes["worker-0.log"], changes["worker-1.log"]) == ("one\ntwo\n", None)
+
+
+def test_one_pods_log_leaves_the_others_theirs() -> None:
+    """Of 1,000 workers, one after the other is drained."""
+    shares = share_out(range(1_000), 512 * 1024, {0})
+    assert shares[0] == LONGEST_TAIL and shares[999] > 400 and sum(shares.values()) <= 512 * 1024
+    data: dict[str, str | None] = {}
+    for worker in range(3):
+        changes, _ = joined(
+            {k: v for k, v in data.items() if v},
+            {worker: KeptLog(("line",) * 3_000)},
+            share_out(range(worker + 1), 512 * 1024, {0}),
+        )
+        data |= changes
+    assert {name: len(str(text)) for name, text in data.items() if name.endswith("log")} == dict.fromkeys(
+        ("worker-0.log", "worker-1.log", "worker-2.log"), 15_000
+    )

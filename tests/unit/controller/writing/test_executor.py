@@ -24,8 +24,9 @@ from trainmaster.controller.apiserver.errors import (
 )
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keeping import logs
+from trainmaster.controller.keeping import logs, pod_logs
 from trainmaster.controller.keeping.logs import KeptLogs
+from trainmaster.controller.keeping.pod_logs import PodLogs
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
@@ -74,7 +75,7 @@ class World:
             EventRecorder(self.cluster, lambda: self.now),
             push=push,
             ask_for_stacks=lambda _key, _job, action: self.asked.append(action),
-            keep_logs=KeptLogs(self.cluster, limit=100_000),
+            keep_logs=KeptLogs(self.cluster, PodLogs(self.cluster), limit=100_000),
             progress_seconds=5.0,
             now=lambda: self.now,
         )
@@ -366,7 +367,7 @@ async def test_an_operator_that_finds_an_attempt_s_logs_kept_adds_them_no_second
     world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status={"phase": "Running", "attempt": 3})))
     world.cluster.logs = {"bert-0": "step 1\n"}
     for _ in range(2):
-        await KeptLogs(world.cluster, limit=100_000)(KEY, world.snapshot())
+        await KeptLogs(world.cluster, PodLogs(world.cluster), limit=100_000)(KEY, world.snapshot())
         assert world.stored("configmaps", "bert-logs")["data"]["worker-0.log"] == "step 1\n"
 
 
@@ -379,9 +380,10 @@ async def test_logs_that_were_kept_are_said_as_they_stand_there() -> None:
         world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status=status)))
         world.cluster.logs = {"bert-0": f"step {attempt}\n", "bert-1": "one\n"}
         for _ in range(2):
-            keep = KeptLogs(world.cluster, limit=100_000, on_kept=lambda _job, logs: said.append(dict(logs)))
+            keep = KeptLogs(
+                world.cluster, PodLogs(world.cluster), limit=100_000, on_kept=lambda _job, logs: said.append(dict(logs))
+            )
             await keep(KEY, world.snapshot())
-    said = [logs for logs in said if logs]
     assert [logs[0].lines for logs in said] == [("step 1",), ("step 1", "step 2")]
     assert [set(logs) for logs in said] == [{0, 1}, {0, 1}]
     data = world.stored("configmaps", "bert-logs")["data"]
@@ -406,7 +408,7 @@ async def test_logs_are_neither_read_nor_kept_where_the_job_or_the_operator_forb
     limit: int, spec: dict[str, Any]
 ) -> None:
     world = World()
-    world.executor._keep_logs = KeptLogs(world.cluster, limit=limit)
+    world.executor._keep_logs = KeptLogs(world.cluster, PodLogs(world.cluster), limit=limit)
     world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(**spec)))
     world.add_pods()
     world.cluster.logs = {"bert-0": "a patient's name\n"}
@@ -438,7 +440,7 @@ async def test_a_log_that_comes_too_late_is_missed_aloud(
 
     monkeypatch.setattr(world.cluster, "pod_log", pod_log)
     monkeypatch.setattr(logs, "READING_SECONDS", 1.0)
-    monkeypatch.setattr(logs, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(pod_logs, "SETTLE_SECONDS", 0.0)
     with caplog.at_level("WARNING", logs.__name__):
         await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))
     assert world.stored("configmaps", "bert-logs")["data"] == {"worker-0.log": "step 1\n"}

@@ -1,0 +1,215 @@
+"""`keeping.last_output`: what pods print while they end is read to its last line, and costs nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.signer import KEYS
+from tests.unit.controller import builders as b
+from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.virtual_time import in_virtual_time
+from trainmaster.api.kept_logs import KeptLog
+from trainmaster.api.stamped_lines import stamped_line
+from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster.controller.apiserver.errors import Unavailable
+from trainmaster.controller.cache.records import JobKey, Snapshot
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.keeping.evidence import EvidenceKeeper
+from trainmaster.controller.keeping.last_output import PLACES, LastOutput, Places
+from trainmaster.controller.keeping.logs import KeptLogs
+from trainmaster.controller.keeping.pod_logs import LONGEST_LINE, STAMPED, LogEnd, PodLogs
+from trainmaster.reconciling.times import to_seconds
+
+KEY = JobKey(b.NAMESPACE, "bert")
+DEADLINE = "2026-11-21T04:00:30Z"
+DELETED = "PodDeleted"
+
+
+@dataclass
+class World:
+    """A job whose pod bert-1 is deleted at second 0 of the clock, with a grace period of 30 s."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.store = Store(lambda _key: None, KEYS)
+        failure = {"attempt": 1, "reason": DELETED, "worker": 1, "pod": "bert-1", "failedAt": "2026-11-21T04:00:00Z"}
+        status = {"phase": "Restarting", "attempt": 1, "failures": [failure]}
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job(status=status, **self.spec)))
+        self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        for index in range(2):
+            self.store.upsert(PODS, self.cluster.put(PODS, b.pod(index)))
+        ending = b.pod(1)
+        ending["metadata"]["deletionTimestamp"] = DEADLINE
+        self.store.upsert(PODS, self.cluster.put(PODS, ending))
+        self.recorded: list[dict[int, KeptLog]] = []
+        self.last_output = self.operator()
+
+    def operator(self) -> LastOutput:
+        """Another operator, which remembers nothing."""
+        pods = PodLogs(self.cluster)
+        logs = KeptLogs(self.cluster, pods, limit=100_000, on_kept=lambda _job, kept: self.recorded.append(dict(kept)))
+        start, clock = to_seconds("2026-11-21T04:00:00Z") or 0.0, asyncio.get_running_loop().time
+        evidence = EvidenceKeeper(self.cluster, self.store, pods.tail)
+        return LastOutput(self.store, pods, logs, evidence, now=lambda: start + clock())
+
+    def snapshot(self) -> Snapshot:
+        found = self.store.snapshot(KEY)
+        assert found is not None
+        return found
+
+    def prints(self, *chunks: str | float, ends: bool = True) -> None:
+        """What bert-1 still prints, and how many seconds pass in between."""
+
+        async def follow() -> AsyncIterator[bytes]:
+            for chunk in chunks:
+                if isinstance(chunk, str):
+                    yield chunk.encode()
+                else:
+                    await asyncio.sleep(chunk)
+            if not ends:
+                await asyncio.Event().wait()
+
+        self.cluster.follows["bert-1"] = follow()
+
+    def kept(self) -> str:
+        found = self.cluster.objects.get(("configmaps", b.NAMESPACE, "bert-logs"))
+        return str(found["data"].get("worker-1.log")) if found else ""
+
+
+@in_virtual_time
+async def test_a_pod_that_ends_is_read_to_its_last_line() -> None:
+    world = World()
+    world.cluster.logs["bert-1"] = "2026-11-21T03:59:00Z step 7\n"
+    world.prints(10.0, "2026-11-21T04:00:10Z saved at st", "ep 7\n")
+    for _ in range(3):
+        # Each pass asks for all of them.
+        world.last_output.follow(KEY, world.snapshot())
+        await asyncio.sleep(5.0)
+    assert world.kept() == "step 7\nsaved at step 7\n" == "".join(f"{line}\n" for line in world.recorded[-1][1].lines)
+    assert world.cluster.calls["follow", "Pod"] == 1
+    evidence = world.cluster.objects["configmaps", b.NAMESPACE, "bert-evidence"]["data"]["attempt-1.json"]
+    assert "saved at step 7" in evidence and DELETED in evidence
+
+
+@in_virtual_time
+async def test_a_log_that_cannot_be_read_is_asked_for_again_until_the_pod_is_gone() -> None:
+    world = World()
+    world.cluster.fail("follow", "pods", Unavailable("log", "the kubelet is busy"), times=3)
+    world.cluster.logs["bert-1"] = "2026-11-21T03:59:00Z step 7\n"
+    world.last_output.follow(KEY, world.snapshot())
+    await asyncio.sleep(5.0)
+    assert world.kept() == "step 7\n"
+    world = World()
+    world.cluster.fail("follow", "pods", Unavailable("log", "the node is gone"), times=1_000)
+    world.last_output.follow(KEY, world.snapshot())
+    await asyncio.sleep(3.0)
+    world.store.remove(PODS, KEY, "bert-1", "pod-bert-1")
+    await asyncio.sleep(100.0)
+    assert world.cluster.calls["follow", "Pod"] < 6
+
+
+@in_virtual_time
+async def test_a_deletion_waits_a_second_for_a_log_that_doesnt_come() -> None:
+    world = World()
+    clock = asyncio.get_running_loop().time
+    pods = world.snapshot().observed.pods
+    world.cluster.logs["bert-0"] = "2026-11-21T03:59:00Z step 7\n"
+    await world.last_output.before_deletion(KEY, world.snapshot(), pods[:1])
+    assert clock() == 0.0
+    world.cluster.fail("follow", "pods", Unavailable("log", "the kubelet is busy"), times=1_000)
+    await world.last_output.before_deletion(KEY, world.snapshot(), pods)
+    assert clock() == 1.0
+
+
+@in_virtual_time
+async def test_a_container_that_never_ends_is_let_go_after_its_grace_period_and_what_it_printed_is_kept() -> None:
+    world = World()
+    world.prints("2026-11-21T04:00:10Z saving\n", ends=False)
+    world.last_output.follow(KEY, world.snapshot())
+    await asyncio.sleep(59.0)
+    assert world.kept() == ""
+    await asyncio.sleep(3.0)
+    assert world.kept() == "saving\n"
+
+
+@in_virtual_time
+async def test_an_operator_that_ends_writes_what_it_has_read_and_the_next_one_goes_on() -> None:
+    world = World()
+    world.prints("2026-11-21T04:00:10Z saving\n", ends=False)
+    world.last_output.follow(KEY, world.snapshot())
+    await asyncio.sleep(1.0)
+    await world.last_output.close()
+    assert world.kept() == "saving\n"
+    world.prints("2026-11-21T04:00:10Z saving\n", "2026-11-21T04:00:11Z saved\n")
+    world.operator().follow(KEY, world.snapshot())
+    await asyncio.sleep(1.0)
+    assert world.kept() == "saving\nsaved\n"
+
+
+@in_virtual_time
+async def test_a_job_that_keeps_no_output_has_none_read() -> None:
+    world = World({"runPolicy": {"keepLogs": False}})
+    world.last_output.follow(KEY, world.snapshot())
+    await world.last_output.before_deletion(KEY, world.snapshot(), world.snapshot().observed.pods)
+    await asyncio.sleep(5.0)
+    assert world.cluster.calls["follow", "Pod"] == 0 and world.kept() == ""
+
+
+@in_virtual_time
+async def test_a_flood_is_read_slowly_and_only_its_end_is_held() -> None:
+    """10 MB in the grace period, in one line without an end and in short ones."""
+    world = World()
+    world.prints(*["x" * 8_192] * 600, *["2026-11-21T04:00:10Z x\n" * 300] * 600, "2026-11-21T04:00:20Z saved\n")
+    clock = asyncio.get_running_loop().time
+    world.last_output.follow(KEY, world.snapshot())
+    one = world.last_output._jobs[b.JOB_UID].followed["pod-bert-1"]
+    while one.runs:
+        assert one.end._size <= STAMPED * one.end.limit + LONGEST_LINE
+        await asyncio.sleep(0.5)
+    assert clock() > 20.0
+    await asyncio.sleep(1.0)
+    assert world.kept().endswith("\nsaved\n") and len(world.kept()) <= 64 * 1024
+
+
+@in_virtual_time
+async def test_no_namespace_takes_anothers_place() -> None:
+    places, reading = Places(), 0
+
+    async def read(namespace: str, seconds: float) -> None:
+        nonlocal reading
+        async with places.one(namespace):
+            reading += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                reading -= 1
+
+    tasks = [asyncio.create_task(read(f"hostile-{number % 8}", 3_600.0)) for number in range(1_000)]
+    await asyncio.sleep(1.0)
+    assert reading <= PLACES
+    async with asyncio.timeout(2.0):
+        await read("mine", 1.0)
+    assert not all(task.done() for task in tasks)
+
+
+@given(st.lists(st.binary(max_size=40).map(lambda part: part.replace(b"\r", b"\n")), max_size=40), st.integers(0, 300))
+def test_the_end_of_a_log_is_the_end_of_what_came_in_whatever_pieces(pieces: list[bytes], limit: int) -> None:
+    end = LogEnd(limit)
+    for piece in pieces:
+        end.feed(piece)
+    log = end.log()
+    whole = b"".join(pieces).decode(errors="replace").replace("\x00", "").removesuffix("\n").split("\n")
+    texts = [stamped_line(line).text for line in whole]
+    assert end._size <= max(STAMPED * limit, 40 * 40)
+    if log.lines:
+        assert texts[-len(log.lines) + 1 :] == list(log.lines[1:]) or len(log.lines) == 1
+        assert sum(len(line.encode()) + 1 for line in log.lines) <= max(limit, 1)
+    assert log.cut or list(log.lines) == texts or texts == [""]
