@@ -1,5 +1,5 @@
-"""The lines that ranks print while their pods end are kept: of a pod that is deleted, of the lead, and of a job that is
-suspended."""
+"""The lines that ranks print while their pods end are kept: of a pod that is deleted, of the lead, and of a suspended
+job; also where there was no operator at that moment."""
 
 from __future__ import annotations
 
@@ -96,3 +96,18 @@ def test_what_ranks_print_while_a_pod_is_deleted_and_while_the_job_is_suspended_
         *(line for rank in (0, 1) for attempt in (1, 2, 3) for line in printed(rank, attempt)),
     ]
     wait_for(lambda: sorted(lines(cluster)) == sorted(everything), "all of it is kept, once")
+
+
+def test_what_a_pod_printed_last_is_kept_where_no_operator_was_there(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    apply(cluster, training_job("job", SAVES_AT_THE_END, workers=2))
+    trains(cluster, 1)
+    operator.kill()
+    cluster.kubectl("delete", "pod", "job-1")
+    wait_for(lambda: len(cluster.items("pods")) == 2, "there is another pod")
+    operator.start()
+    trains(cluster, 2)
+    wait_for(
+        lambda: set(printed(1, 1)) <= set(lines(cluster, "--previous", "--worker", "1")), "the lead had its last lines"
+    )

@@ -38,7 +38,7 @@ from trainmaster.agent.planner.state import Now
 from trainmaster.agent.planner.update import initial, update
 from trainmaster.agent.process import children, environment, saved_report
 from trainmaster.agent.process.launcher import attempt_dir, trainer_token_file
-from trainmaster.agent.process.output import Printer, Printers
+from trainmaster.agent.process.output import PrintedEnd, Printer, Printers
 from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.process.setup_line import SetupLine
 from trainmaster.agent.settings import Settings
@@ -46,6 +46,7 @@ from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.log_rules import NONE
+from trainmaster.wire.output import OutputLine, newest_lines, output_share
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.stream import Ping
 from trainmaster.wire.values import last_lines
@@ -73,7 +74,8 @@ class Executor:
         self._command = command
         self._loop = Loop()
         self._events: deque[QueuedEvent] = deque()
-        self._printers = Printers(Printer(self._loop, 1), Printer(self._loop, 2))
+        self._printed = PrintedEnd()
+        self._printers = Printers(Printer(self._loop, 1, self._printed), Printer(self._loop, 2, self._printed))
         self._file = AssignmentFile(settings.assignment_file)
         self._authority = Authority(settings)
         os.makedirs(settings.state_dir, exist_ok=True)
@@ -325,6 +327,15 @@ class Executor:
         except OSError as error:
             self._complain(f"cannot write the termination message: {error.strerror}")
 
+    def _hand_over(self, _action: actions.HandOver) -> None:
+        state, settings = self._state, self._settings
+        workers = 1 if state.assignment is None else len(state.assignment.workers)
+        times_and_lines = newest_lines(self._printed.lines(), output_share(workers))
+        if times_and_lines:
+            times, lines = zip(*times_and_lines)
+            line = OutputLine(state.started, settings.worker, settings.pod_uid, lines, times)
+            self._network.hand_over(line, _now())
+
     def _exit(self, _action: actions.Exit) -> None:
         self._loop.call_later(LAST_ROUND_SECONDS, self._loop.stop)
 
@@ -367,6 +378,8 @@ class Executor:
                     self._events.append(events.AssignmentReceived(self._authority.read(message.assignment)))
                 except ProtocolError as error:
                     self._complain(str(error))
+            elif isinstance(message, OutputLine):
+                self._network.keep_output(message)
             elif not isinstance(message, (Watched, Ping)):
                 self._events.append(message)
 
@@ -462,5 +475,6 @@ _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.KeepReport: lambda it, action: it._network.record(action.report, _now()),
     actions.Diagnose: Executor._diagnose,
     actions.WriteTerminationMessage: Executor._write_termination_message,
+    actions.HandOver: Executor._hand_over,
     actions.Exit: Executor._exit,
 }

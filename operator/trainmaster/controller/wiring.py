@@ -52,6 +52,7 @@ from trainmaster.reconciling.decision import CollectStacks
 from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.rendering import AgentConfigMap, AgentImageVolume, NetworkPeers
 from trainmaster.rendering import Settings as RenderingSettings
+from trainmaster.wire.output import OutputLine
 from trainmaster.wire.stream import EvidenceLine
 
 LOOKUPS = (UNSEEN_PODS, KILLED_CONTAINERS, MISSING_PODS, NODE_DOMAINS, PRIORITIES, FLAVORS)
@@ -122,7 +123,7 @@ def construct_parts(
     agents = AgentConfigMaps(cluster, store, zipapp_bytes(), settings.namespaces, interval=settings.resync_seconds)
     direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
     reach: Reach = DirectReach(settings.agent_port) if direct else ProxyReach(cluster, settings.agent_port)
-    events = _StreamEvents(queue, evidence, stacks, secrets, metrics, settings.progress_seconds)
+    events = _StreamEvents(queue, evidence, last_output, stacks, secrets, metrics, settings.progress_seconds)
     streams = LeaderStreams(reach, store, keys, events)
 
     def ask_for_stacks(key: JobKey, job: Job, action: CollectStacks) -> None:
@@ -201,6 +202,7 @@ class _StreamEvents:
         self,
         queue: WorkQueue[JobKey],
         evidence: EvidenceKeeper,
+        last_output: LastOutput,
         stacks: StacksKeeper,
         secrets: AgentsSecrets,
         metrics: OperatorMetrics,
@@ -208,6 +210,7 @@ class _StreamEvents:
     ) -> None:
         self._queue = queue
         self._evidence = evidence
+        self._last_output = last_output
         self._stacks = stacks
         self._secrets = secrets
         self._metrics = metrics
@@ -221,6 +224,9 @@ class _StreamEvents:
 
     def answered(self, uid: str, line: EvidenceLine) -> None:
         self._stacks.record(uid, line)
+
+    def printed(self, key: JobKey, uid: str, line: OutputLine) -> None:
+        self._last_output.report(key, uid, line)
 
     def unauthorized(self, namespace: str) -> None:
         self._secrets.doubt(namespace)

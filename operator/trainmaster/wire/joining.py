@@ -1,7 +1,7 @@
 """A leader and the agents that have joined it send each other these lines (docs/protocol.md, "The agents' port").
 
-Progress and evidence are the lines of the stream (`stream`). `Ping` also stands for every line that this side doesn't
-know: a newer agent may send more.
+Progress, evidence and output are the lines of the stream (`stream`, `output`). `Ping` also stands for every line that
+this side doesn't know: a newer agent may send more.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from trainmaster.wire.limits import (
     MAX_VARIABLE_NAME,
     MAX_VARIABLES,
 )
+from trainmaster.wire.output import OutputLine
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, Ping, ProgressLine, parse_ranks_line
 from trainmaster.wire.values import mapping_in, seconds_in, shown, text, whole_in
@@ -197,8 +198,10 @@ class Modules(NamedTuple):
         return {"type": "modules", "names": list(self.names)}
 
 
-FollowerMessage = Union[Joined, Reported, ProgressLine, EvidenceLine, Stalled, Seen, Environment, Modules, Ping]
-LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mismatch, Modules, Ping]
+FollowerMessage = Union[
+    Joined, Reported, ProgressLine, EvidenceLine, OutputLine, Stalled, Seen, Environment, Modules, Ping
+]
+LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mismatch, Modules, OutputLine, Ping]
 
 
 def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
@@ -206,6 +209,8 @@ def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
     kind = data.get("type")
     if kind in ("progress", "evidence"):
         return parse_ranks_line({"worker": 0, **data})
+    if kind == "output":
+        return OutputLine.parse(data)
     if kind == "report":
         return Reported(Report.parse(data.get("report")))
     if kind == "hello":
@@ -258,6 +263,8 @@ def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
         )
     if kind == "modules":
         return Modules(module_names(data.get("names")))
+    if kind == "output":
+        return OutputLine.parse(data)
     return Ping()
 
 

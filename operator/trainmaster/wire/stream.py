@@ -9,6 +9,7 @@ from trainmaster.wire import evidence, progress
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.limits import MAX_INDEX, MAX_PROCESSES, MAX_RANKS_IN_LINE, MAX_REQUEST, MAX_UID, MAX_WORKERS
+from trainmaster.wire.output import OutputLine
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.recovery import Recovery
 from trainmaster.wire.report import Report
@@ -120,7 +121,7 @@ class Ping(NamedTuple):
         return {"type": "ping"}
 
 
-StreamLine = Union[Hello, WorkerLine, ReportLine, ProgressLine, EvidenceLine, Ping]
+StreamLine = Union[Hello, WorkerLine, ReportLine, ProgressLine, EvidenceLine, OutputLine, Ping]
 RanksLine = TypeVar("RanksLine", ProgressLine, EvidenceLine)
 
 
@@ -144,6 +145,8 @@ def parse_line(line: bytes, most_ranks: int = MAX_PROCESSES) -> StreamLine:
         return WorkerLine.parse(data)
     if kind == "report":
         return ReportLine(whole_in(data, "seq"), Report.parse(data.get("report")))
+    if kind == "output":
+        return OutputLine.parse(data)
     if kind in ("progress", "evidence"):
         ranks = data.get("ranks")
         if isinstance(ranks, dict) and len(ranks) > most_ranks:

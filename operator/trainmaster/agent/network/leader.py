@@ -41,7 +41,8 @@ from trainmaster.wire.joining import (
     Watched,
     parse_from_follower,
 )
-from trainmaster.wire.limits import MAX_EVIDENCE_BYTES, MAX_PROCESSES
+from trainmaster.wire.limits import MAX_EVIDENCE_BYTES, MAX_KEPT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, MAX_PROCESSES
+from trainmaster.wire.output import OutputLine, output_share
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, Hello, Ping, ProgressLine, ReportLine, StreamLine, WorkerLine
 
@@ -85,6 +86,8 @@ class Leader:
         self._steps: dict[int, tuple[int, dict[int, int]]] = {}
         """The attempt of each worker's last progress, and the step of each of its ranks."""
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
+        self._outputs: dict[int, bytes] = {}
+        """What workers printed last that have ended, by worker, the newest last."""
         self._diagnosis = Diagnosis()
         self._collect_at = now
         """When stacks may be asked for next, on the monotonic clock."""
@@ -164,6 +167,20 @@ class Leader:
         self._record(report)
         return self._drain()
 
+    def keep_output(self, line: OutputLine) -> list[LeaderAction]:
+        """Keep what a worker printed last, as the leader before this one had it."""
+        self._keep_output(line)
+        return self._drain()
+
+    def hand_over(self) -> list[LeaderAction]:
+        """This agent ends: send what workers printed last to the one that will lead."""
+        workers = () if self._assignment is None else self._assignment.workers
+        rows = (self._workers.get(worker) for worker in workers)
+        heir = next((row.peer for row in rows if row is not None and row.peer is not None), None)
+        if heir is not None:
+            self._send((heir,), b"".join(self._outputs.values()))
+        return self._drain()
+
     def leave(self, peer: int) -> list[LeaderAction]:
         """A follower's connection has ended."""
         self._lose_connection(peer)
@@ -181,7 +198,7 @@ class Leader:
             *sorted(self._kept.values(), key=lambda line: line.seq),
         ]
         self._streams.append(peer)
-        kept = (*self._progress.all(), *self._evidence.all())
+        kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.values())
         self._actions.append(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
         self._announce(now.steady)
         return self._drain()
@@ -261,6 +278,8 @@ class Leader:
             self._begin_diagnosis(message.attempt, now.steady)
         elif isinstance(message, EvidenceLine):
             self._add_evidence(message._replace(worker=row.worker), now)
+        elif isinstance(message, OutputLine):
+            self._keep_output(message._replace(worker=row.worker, uid=row.uid))
         elif isinstance(message, Environment):
             row.environment, row.environment_attempt = dict(message.environment), message.attempt
             self._compare_environments()
@@ -339,6 +358,18 @@ class Leader:
             steps = {}
         steps.update((rank, -1 if progress.step is None else progress.step) for rank, progress in line.ranks.items())
         self._steps[line.worker] = line.attempt, steps
+        self._publish_data(data)
+
+    def _keep_output(self, line: OutputLine) -> None:
+        """Keep what a worker printed last, in place of what it printed before, and publish it."""
+        data = json_line(line.to_wire())
+        # Assignments may differ in their workers.
+        if len(data) > min(2 * output_share(len(self._named)), MAX_OUTPUT_BYTES):
+            return
+        self._outputs.pop(line.worker, None)
+        self._outputs[line.worker] = data
+        while sum(map(len, self._outputs.values())) > MAX_KEPT_OUTPUT_BYTES:
+            del self._outputs[next(iter(self._outputs))]
         self._publish_data(data)
 
     def _begin_diagnosis(self, attempt: int, now: float) -> None:

@@ -48,6 +48,7 @@ from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import FollowerMessage
 from trainmaster.wire.limits import MAX_ASSIGNMENT_BYTES
+from trainmaster.wire.output import OutputLine
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, ProgressLine, WorkerLine, split
 
@@ -153,6 +154,16 @@ class Network:
     def record(self, report: Report, now: Now) -> None:
         """Keep another worker's report, which came from the leader."""
         self._lead(self._leader.record(report, now))
+
+    def hand_over(self, line: OutputLine, now: Now) -> None:
+        """Send what was printed last to the leader, or, where this worker leads, to the next one, with all it kept."""
+        self.send_to_leader(line, now)
+        if self._follower.leader == self._settings.worker:
+            self._lead(self._leader.hand_over())
+
+    def keep_output(self, line: OutputLine) -> None:
+        """Keep what another worker printed last, which the leader hands over because it ends."""
+        self._lead(self._leader.keep_output(line))
 
     def answer(self, peer: int, response: bytes) -> None:
         """Answer a request that was put into the queue."""

@@ -180,6 +180,10 @@ class Diagnose(Action):
     message: Union[Collect, Hung, Patience]
 
 
+class HandOver(Action):
+    """Send the leader what was printed last, which the container's log won't have for long."""
+
+
 class WriteTerminationMessage(Action):
     """Leave a report where the kubelet finds it."""
 

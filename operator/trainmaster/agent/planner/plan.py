@@ -185,8 +185,12 @@ def _leave(state: State, now: Now) -> Actions:
     report = state.report
     if state.terminating:
         if report is None or not report.ended:
-            return (actions.Exit(EXIT_TERMINATED),)
-        return (actions.WriteTerminationMessage(report), actions.Exit(report.process_exit_code()))
+            return (actions.HandOver(), actions.Exit(EXIT_TERMINATED))
+        return (
+            actions.HandOver(),
+            actions.WriteTerminationMessage(report),
+            actions.Exit(report.process_exit_code()),
+        )
     time = exit_at(state)
     if report is None or time is None or now.steady < time:
         return ()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import select
 import stat
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from trainmaster.agent.loop import READ, WRITE, Loop
+from trainmaster.wire.limits import MAX_OUTPUT_BYTES
 from trainmaster.wire.values import last_lines
 
 CHUNK_BYTES = 65_536
@@ -29,12 +31,34 @@ Reader = Callable[[bytes, Sequence[bytes], bytes], None]
 """Gets what has come of a stream, the lines that it ends, and the beginning of the next one."""
 
 
+class PrintedEnd:
+    """PrintedEnd is the end of what the agent has printed: of its ranks and of itself, as it stands in its log."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[tuple[float, bytes]] = deque()
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        """Add whole lines, which are printed now."""
+        self._pieces.append((time.time(), data))
+        self._size += len(data)
+        while self._size > MAX_OUTPUT_BYTES and len(self._pieces) > 1:
+            self._size -= len(self._pieces.popleft()[1])
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yields the lines, and when each was printed, in milliseconds since the epoch."""
+        for at, data in self._pieces:
+            for line in data[-MAX_OUTPUT_BYTES:].decode("utf-8", "replace").split("\n")[:-1]:
+                yield round(at * 1_000), line
+
+
 class Printer:
     """A printer writes to one of the agent's own output streams (descriptor 1 or 2)."""
 
-    def __init__(self, loop: Loop, fd: int) -> None:
+    def __init__(self, loop: Loop, fd: int, end: PrintedEnd) -> None:
         self._loop = loop
         self._fd = fd
+        self._end = end
         self._pending = bytearray()
         self._on_room: list[Callable[[], None]] = []
         mode = os.fstat(fd).st_mode
@@ -51,7 +75,8 @@ class Printer:
         self._on_room.append(call)
 
     def write(self, data: bytes) -> None:
-        """Pass on, now or when the stream accepts it; keeps the order."""
+        """Pass on whole lines, now or when the stream accepts it; keeps the order."""
+        self._end.add(data)
         self._pending += data
         self._flush(0)
 

@@ -179,17 +179,17 @@ class EvidenceKeeper:
         kept.secured = {known for known in kept.secured if known[0] == failure.attempt} | {(failure.attempt, culprits)}
         await self._write_now(key, snapshot, failure, with_log=culprits)
 
-    async def add_output(self, job: Job, attempt: int, pod: PodView, log: KeptLog) -> None:
-        """Add what a pod printed last to the evidence of the attempt that it ended. Raises ClusterError.
+    async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None:
+        """Add what a worker's pod printed last to the evidence of the attempt that it ended. Raises ClusterError.
 
         `attempt`: the newest one that there was when the pod began to end.
         """
         for failure in job.status.failures:
-            if (failure.pod, failure.worker) == (pod.name, pod.worker) and failure.attempt <= attempt:
+            if failure.worker == worker and failure.attempt <= attempt:
                 text = _end_of_attempt("".join(f"{line}\n" for line in log.lines), failure.attempt, attempt)
                 if text and self._keeps_output(job):
                     record = failure.model_dump(by_alias=True, exclude_none=True, mode="json")
-                    await self._write(job, AttemptEvidence(failure.attempt, record, logs={pod.worker: text}))
+                    await self._write(job, AttemptEvidence(failure.attempt, record, logs={worker: text}))
                 return
 
     def forget(self, uid: str) -> None:

@@ -4,6 +4,9 @@ Nothing else has it afterwards: with the pod the kubelet removes its log. It doe
 preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down), and where it is this operator, it
 begins to read before it does so. Level-triggered: each pass of a job asks for all of its pods that end.
 
+Where no log could be followed (there was no operator, or the kubelet couldn't be reached), what the agent sent to its
+leader when it ended is kept in its place (`report`). Leaders have it until an operator comes, and send it to each.
+
 Bounded: PLACES logs at once, of which a namespace has some; where another namespace has none, the oldest of the one
 that has most gives way. Nothing waits for this but the operator's own deletions, for OPEN_SECONDS at most.
 """
@@ -26,6 +29,7 @@ from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping.logs import KeptLogs, has_started
 from trainmaster.controller.keeping.pod_logs import LogEnd, PodLogs
 from trainmaster.reconciling.observed.snapshot import Job, PodView
+from trainmaster.wire.output import OutputLine
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +45,8 @@ SLACK_SECONDS = 30.0
 AGAIN_SECONDS = 1.0
 # Seconds in which the ends of several pods become one write.
 TOGETHER_SECONDS = 0.3
+# Seconds until what an agent has sent is taken for a pod whose log isn't followed: the watch may come later.
+REPORTED_SECONDS = 3.0
 # Writes of the same that may fail.
 TRIES = 5
 
@@ -48,7 +54,7 @@ TRIES = 5
 class Evidence(Protocol):
     """Keeps what is known of attempts that failed."""
 
-    async def add_output(self, job: Job, attempt: int, pod: PodView, log: KeptLog) -> None: ...
+    async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None: ...
 
 
 @dataclass
@@ -70,13 +76,26 @@ class _Followed:
         return self.task is not None and not self.task.done()
 
 
+@dataclass(frozen=True)
+class _Ended:
+    """Holds what a worker's pod has printed last, which has still to be written."""
+
+    worker: int
+    attempt: int
+    log: KeptLog
+    # Whether it is the agent's own account: some of it may be kept already.
+    reported: bool = False
+
+
 @dataclass
 class _OfJob:
-    """Holds a job's logs by their pods' uids, and those that have still to be written."""
+    """Holds a job's logs by their pods' uids, and what has still to be written."""
 
     job: Job
     followed: dict[str, _Followed] = field(default_factory=dict)
-    ended: list[_Followed] = field(default_factory=list)
+    # What agents have sent last: by worker, the pod's uid and what waits whether its log will be followed.
+    reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
+    ended: list[_Ended] = field(default_factory=list)
     writing: asyncio.Task[None] | None = None
 
 
@@ -118,18 +137,45 @@ class LastOutput:
             for task in waiting:
                 task.cancel()
 
+    def report(self, key: JobKey, uid: str, line: OutputLine) -> None:
+        """Take what an agent has sent when it ended, for the case that its pod's log can't be read."""
+        snapshot = self._store.snapshot(key)
+        if snapshot is None or snapshot.job.uid != uid or not self._logs.keeps(snapshot.job):
+            return
+        known = self._jobs.setdefault(uid, _OfJob(snapshot.job))
+        pod, waiting = known.reported.get(line.worker, ("", None))
+        if pod == line.uid:
+            # Each new stream begins with it.
+            return
+        if waiting is not None:
+            waiting.cancel()
+        task = asyncio.create_task(self._take_report(key, known, line), name=f"last output {key} {line.worker}")
+        known.reported[line.worker] = line.uid, task
+
+    async def _take_report(self, key: JobKey, known: _OfJob, line: OutputLine) -> None:
+        await asyncio.sleep(REPORTED_SECONDS)
+        one = known.followed.get(line.uid)
+        if one is not None and one.task is not None:
+            await asyncio.wait({one.task})
+        if one is None or not one.complete:
+            log = KeptLog(line.lines, line.times, cut=True)
+            self._ended(key, known, _Ended(line.worker, line.attempt, log, reported=True))
+
     def forget(self, uid: str) -> None:
         """Forget a job that is gone, and its logs with it."""
         known = self._jobs.pop(uid, None)
         if known is not None:
-            for task in [known.writing, *(one.task for one in known.followed.values())]:
+            reports = [task for _, task in known.reported.values()]
+            for task in [known.writing, *reports, *(one.task for one in known.followed.values())]:
                 if task is not None:
                     task.cancel()
 
     async def close(self) -> None:
         """Write what was read so far, and end: the next operator follows what still ends."""
         tasks = [one.task for known in self._jobs.values() for one in known.followed.values() if one.task is not None]
-        for task in tasks:
+        # The next operator is sent them too.
+        reports = [task for known in self._jobs.values() for _, task in known.reported.values()]
+        for task in [*reports, *tasks]:
             task.cancel()
         # Each hands over what it has read.
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -176,9 +222,7 @@ class LastOutput:
                 # It wasn't deleted after all, or not yet.
                 one.complete = False
                 known.followed.pop(one.pod.uid, None)
-            known.ended.append(one)
-            if known.writing is None or known.writing.done():
-                known.writing = asyncio.create_task(self._write(key, known), name=f"last output {key}")
+            self._ended(key, known, _Ended(one.pod.worker, one.attempt, one.end.log()))
 
     async def _read(self, key: JobKey, one: _Followed) -> bool:
         """Read a log until its container has ended; returns whether it was read to its end."""
@@ -212,18 +256,24 @@ class LastOutput:
             return 0.0
         return (there.deadline or one.begun_at) + SLACK_SECONDS - self._now()
 
+    def _ended(self, key: JobKey, known: _OfJob, ended: _Ended) -> None:
+        """Write what was printed last, soon."""
+        if ended.log.lines:
+            known.ended.append(ended)
+            if known.writing is None or known.writing.done():
+                known.writing = asyncio.create_task(self._write(key, known), name=f"last output {key}")
+
     async def _write(self, key: JobKey, known: _OfJob) -> None:
         while known.ended:
             await asyncio.sleep(TOGETHER_SECONDS)
             ended, known.ended = known.ended, []
-            logs: dict[int, KeptLog] = {}
-            for one in ended:
-                logs[one.pod.worker] = logs.get(one.pod.worker, KeptLog()).continued(one.end.log())
             for tries in range(TRIES):
                 try:
-                    await self._logs.add(key, known.job, {worker: log for worker, log in logs.items() if log.lines})
+                    for reported in (False, True):
+                        some = [one for one in ended if one.reported == reported]
+                        await self._logs.add(key, known.job, _together(some), only_newer=reported)
                     for one in ended:
-                        await self._evidence.add_output(known.job, one.attempt, one.pod, one.end.log())
+                        await self._evidence.add_output(known.job, one.attempt, one.worker, one.log)
                     break
                 except ClusterError as error:
                     logger.info("%s: the last output can't be kept: %s", key, error)
@@ -254,6 +304,14 @@ class Places:
                 if not self._taken[namespace]:
                     del self._taken[namespace]
                     self._slots.pop(namespace, None)
+
+
+def _together(ended: Iterable[_Ended]) -> dict[int, KeptLog]:
+    """Returns the logs by worker, of one that had several pods one behind the other."""
+    logs: dict[int, KeptLog] = {}
+    for one in ended:
+        logs[one.worker] = logs.get(one.worker, KeptLog()).continued(one.log)
+    return logs
 
 
 def _is_ending(pod: PodView) -> bool:

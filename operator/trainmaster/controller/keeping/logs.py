@@ -118,19 +118,24 @@ class KeptLogs:
         await self.add(key, job, logs)
         self._saved[job.uid] = attempt
 
-    async def add(self, key: JobKey, job: Job, logs: Mapping[int, KeptLog]) -> None:
-        """Put workers' logs behind what was kept of them before; what is refused is logged. Raises ClusterError."""
+    async def add(self, key: JobKey, job: Job, logs: Mapping[int, KeptLog], *, only_newer: bool = False) -> None:
+        """Put workers' logs behind what was kept of them before; what is refused is logged. Raises ClusterError.
+
+        `only_newer`: a log that ends no later than what is kept is of a pod that was read, or of one before it.
+        """
         if not logs:
             return
         try:
-            written = await self._write(key, job, logs)
+            written = await self._write(key, job, logs, only_newer=only_newer)
         except (Refused, Conflict, NotFound) as error:
             logger.warning("%s: the logs can't be kept: %s", key, error)
             return
         if written and self._on_kept is not None:
             self._on_kept(job, written)
 
-    async def _write(self, key: JobKey, job: Job, logs: Mapping[int, KeptLog]) -> Mapping[int, KeptLog]:
+    async def _write(
+        self, key: JobKey, job: Job, logs: Mapping[int, KeptLog], *, only_newer: bool
+    ) -> Mapping[int, KeptLog]:
         """Write logs; returns what was written of these workers. Raises ClusterError."""
         name = logs_name(job.name)
         failure: ClusterError | None = None
@@ -149,6 +154,10 @@ class KeptLogs:
                     logger.info("%s: %s belongs to somebody else", key, name)
                     return {}
                 before = {str(entry): str(text) for entry, text in (found.get("data") or {}).items()}
+                if only_newer:
+                    logs = {
+                        worker: log for worker, log in logs.items() if _is_newer(log, KeptLog.parse(before, worker))
+                    }
                 changes, kept = self._joined(job, before, logs)
                 if not changes:
                     return {}
@@ -189,6 +198,10 @@ def joined(
     changes: dict[str, str | None] = {name: text for name, text in wanted.items() if before.get(name) != text}
     changes |= {name: None for name in before if name not in wanted}
     return changes, kept
+
+
+def _is_newer(log: KeptLog, kept: KeptLog | None) -> bool:
+    return kept is None or not kept.times or not log.times or log.times[-1] > kept.times[-1]
 
 
 def share_out(workers: Collection[int], limit: int, first: Collection[int]) -> dict[int, int]:

@@ -35,6 +35,7 @@ from trainmaster.reconciling.observed.snapshot import StreamView
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.lines import LineBuffer
+from trainmaster.wire.output import OutputLine
 from trainmaster.wire.stream import EvidenceLine, Hello, ProgressLine, ReportLine, StreamLine, WorkerLine, parse_line
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,10 @@ class StreamEvents(Protocol):
 
     def answered(self, uid: str, line: EvidenceLine) -> None:
         """A worker of the job with this uid has answered a request for stacks."""
+        ...
+
+    def printed(self, key: JobKey, uid: str, line: OutputLine) -> None:
+        """A worker of the job with this uid has ended, and this is what it printed last."""
         ...
 
     def unauthorized(self, namespace: str) -> None:
@@ -358,6 +363,8 @@ class LeaderStream:
                 first = self._store.record_progress(key, line, self._now(), most_ranks)
                 if first is not None:
                     self._events.progressed(key, first)
+            case OutputLine() if line.worker in target.workers and line.attempt <= target.attempt:
+                self._events.printed(key, target.uid, line)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
                 # Of the attempt that runs, or that has just ended: nothing is kept of earlier ones.
                 if line.request:

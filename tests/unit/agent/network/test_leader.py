@@ -18,7 +18,8 @@ from trainmaster.agent.planner.state import Now
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Reported, Stalled, Stop
-from trainmaster.wire.limits import MAX_LINE_BYTES
+from trainmaster.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_LINE_BYTES
+from trainmaster.wire.output import OutputLine
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, ProgressLine
@@ -459,3 +460,60 @@ def test_a_time_that_is_none_is_passed_on_to_nobody(moment: str) -> None:
     line = '{"type":"progress","attempt":3,"worker":1,"ranks":{"1":{"step":1}},"at":%s}'
     assert table.say(10, json.loads(line % moment)) == []
     assert sent(table.say(10, json.loads(line % "5.0")), SendToStreams) == {"progress": (STREAM,)}
+
+
+def output(worker: int, *lines: str) -> OutputLine:
+    return OutputLine(3, worker, f"uid-{worker}", lines, tuple(range(len(lines))))
+
+
+def outputs(actions: list[LeaderAction], to: int) -> list[dict[str, Any]]:
+    """The lines of output that a follower, or an operator, is sent."""
+    found = [action.data for action in actions if isinstance(action, (Send, SendToStreams)) and to in action.peers]
+    lines = [json.loads(line) for data in found for line in data.splitlines()]
+    return [line for line in lines if line["type"] == "output"]
+
+
+def test_what_a_worker_printed_last_is_kept_for_operators_and_speaks_for_that_worker_only() -> None:
+    table = Table()
+    table.join(1)
+    said = {**output(2, "saved").to_wire(), "uid": "another"}
+    table.say(10, said)
+    kept = outputs(table.leader.watch(STREAM, at(1.0)), STREAM)
+    assert [(line["worker"], line["uid"], line["lines"]) for line in kept] == [(1, "uid-1", ["saved"])]
+    # A new pod of the worker ends too; there is one line for each worker.
+    assert outputs(table.say(10, output(1, "saved again").to_wire()), STREAM)
+    assert [line["lines"] for line in outputs(table.leader.watch(98, at(2.0)), 98)] == [["saved again"]]
+
+
+def test_a_leader_that_ends_hands_what_it_kept_to_the_next_one() -> None:
+    table = Table(4)
+    for worker in (3, 2):
+        table.join(worker)
+    table.join(1)
+    table.say(10, output(1, "one").to_wire())
+    table.leader.leave(10)
+    table.leader.receive(output(0, "zero"), at(1.0))
+    assert [line["lines"] for line in outputs(table.leader.hand_over(), 20)] == [["one"], ["zero"]]
+    heir = Table(4)
+    for line in (output(1, "one"), output(0, "zero")):
+        heir.leader.keep_output(line)
+    assert [line["worker"] for line in outputs(heir.leader.watch(STREAM, at(1.0)), STREAM)] == [1, 0]
+    alone = Table(1)
+    alone.leader.receive(output(0, "zero"), at(1.0))
+    assert alone.leader.hand_over() == []
+
+
+def test_what_a_leader_keeps_of_output_is_bounded_and_no_worker_takes_more_than_its_share() -> None:
+    table = Table(200)
+    for worker in range(1, 200):
+        table.join(worker)
+        table.say(worker * 10, output(worker, "x" * 900).to_wire())
+        # One that sends what others would need isn't kept, and its own earlier line stays.
+        table.say(worker * 10, output(worker, "x" * 50_000).to_wire())
+    kept = outputs(table.leader.watch(STREAM, at(1.0)), STREAM)
+    assert 100 < len(kept) < 150 and kept[-1]["worker"] == 199
+    assert sum(len(json.dumps(line)) for line in kept) < MAX_KEPT_OUTPUT_BYTES + 200 * 20
+    two = Table(2)
+    two.join(1)
+    # Characters that are longer in JSON than they were sent.
+    assert two.say(10, {**output(1).to_wire(), "lines": ["\x01" * 30_000], "after": [0]}) == []

@@ -25,6 +25,7 @@ from trainmaster.controller.keeping.last_output import PLACES, LastOutput, Place
 from trainmaster.controller.keeping.logs import KeptLogs
 from trainmaster.controller.keeping.pod_logs import LONGEST_LINE, STAMPED, LogEnd, PodLogs
 from trainmaster.reconciling.times import to_seconds
+from trainmaster.wire.output import OutputLine
 
 KEY = JobKey(b.NAMESPACE, "bert")
 DEADLINE = "2026-11-21T04:00:30Z"
@@ -213,3 +214,59 @@ def test_the_end_of_a_log_is_the_end_of_what_came_in_whatever_pieces(pieces: lis
         assert texts[-len(log.lines) + 1 :] == list(log.lines[1:]) or len(log.lines) == 1
         assert sum(len(line.encode()) + 1 for line in log.lines) <= max(limit, 1)
     assert log.cut or list(log.lines) == texts or texts == [""]
+
+
+def reported(world: World, *lines: str, uid: str = "pod-bert-1", first: str = "2026-11-21T03:59:00Z") -> None:
+    """The agent of worker 1 has sent its leader what it printed last; each new stream begins with that."""
+    begin = round((to_seconds(first) or 0.0) * 1_000)
+    line = OutputLine(1, 1, uid, lines, tuple(begin + number for number in range(len(lines))))
+    world.last_output.report(KEY, b.JOB_UID, line)
+    world.last_output.report(KEY, b.JOB_UID, line)
+
+
+@in_virtual_time
+async def test_what_an_agent_has_sent_is_kept_where_there_is_no_log_to_follow() -> None:
+    world = World()
+    world.store.remove(PODS, KEY, "bert-1", "pod-bert-1")
+    reported(world, "step 7", "saved at step 7")
+    await asyncio.sleep(5.0)
+    assert world.kept() == "step 7\nsaved at step 7\n"
+    assert "saved at step 7" in str(world.cluster.objects["configmaps", b.NAMESPACE, "bert-evidence"]["data"])
+    # The leader sends it to the next operator too, which may know of a later pod of that worker already.
+    world.last_output = world.operator()
+    reported(world, "step 7", "saved at step 7")
+    await asyncio.sleep(5.0)
+    assert world.kept() == "step 7\nsaved at step 7\n" and len(world.recorded) == 1
+    reported(world, "step 8", uid="another", first="2026-11-21T04:10:00Z")
+    await asyncio.sleep(5.0)
+    world.last_output = world.operator()
+    reported(world, "step 7", "saved at step 7")
+    await asyncio.sleep(5.0)
+    assert world.kept() == "step 7\nsaved at step 7\nstep 8\n"
+
+
+@in_virtual_time
+async def test_a_log_that_is_read_to_its_end_counts_and_not_what_the_agent_has_sent() -> None:
+    world = World()
+    world.prints(10.0, "2026-11-21T04:00:10Z saved at step 7\n")
+    reported(world, "saved at step 7", first="2026-11-21T04:00:09Z")
+    await asyncio.sleep(1.0)
+    world.last_output.follow(KEY, world.snapshot())
+    await asyncio.sleep(20.0)
+    assert world.kept() == "saved at step 7\n"
+    world = World()
+    world.prints("2026-11-21T04:00:10Z saving\n", 3.0)
+    world.cluster.fail("follow", "pods", Unavailable("log", "the kubelet is cut off"), times=1_000)
+    world.last_output.follow(KEY, world.snapshot())
+    reported(world, "saving", "saved", first="2026-11-21T04:00:10Z")
+    await asyncio.sleep(100.0)
+    assert world.kept() == "saving\nsaved\n"
+
+
+@in_virtual_time
+async def test_what_an_agent_has_sent_of_another_job_or_of_one_that_keeps_no_output_is_dropped() -> None:
+    world = World({"runPolicy": {"keepLogs": False}})
+    reported(world, "a patient's name")
+    world.last_output.report(KEY, "another job", OutputLine(1, 1, "uid", ("x",), (1,)))
+    await asyncio.sleep(5.0)
+    assert world.kept() == "" and not world.last_output._jobs

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.leaders.stream import Fault
+from trainmaster.wire.output import OutputLine
 from trainmaster.wire.stream import EvidenceLine
 
 
@@ -18,6 +19,7 @@ class RecordedEvents:
     progress: list[bool] = field(default_factory=list)
     evidence: list[EvidenceLine] = field(default_factory=list)
     answers: list[EvidenceLine] = field(default_factory=list)
+    outputs: list[OutputLine] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
     def progressed(self, key: JobKey, first: bool) -> None:
@@ -28,6 +30,9 @@ class RecordedEvents:
 
     def answered(self, uid: str, line: EvidenceLine) -> None:
         self.answers.append(line)
+
+    def printed(self, key: JobKey, uid: str, line: OutputLine) -> None:
+        self.outputs.append(line)
 
     def unauthorized(self, namespace: str) -> None:
         self.on_unauthorized(namespace)
