@@ -17,6 +17,9 @@ from trainmaster.api.attempt_marks import marked_attempt
 from trainmaster.wire.limits import MAX_INDEX
 from trainmaster.wire.values import decimal, loads, mapping
 
+# Bytes that are kept of one worker's log.
+LONGEST_LOG = 64 * 1024
+
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _KEY = re.compile(r"worker-(\d{1,9})\.log")
 # The braces and names of a `times` entry, and the first time in it; a time and the end of a line.

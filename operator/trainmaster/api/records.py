@@ -6,7 +6,7 @@
 | `DeletedRecord` | the job was deleted | |
 | `SampleRecord` | every few seconds while ranks run | the figures of all ranks, in columns |
 | `EvidenceRecord` | evidence of an attempt was kept | `AttemptEvidence`, as JSON |
-| `LogRecord` | the end of a worker's log was kept | `KeptLog` |
+| `LogRecord` | the end of a worker's log was kept, or a pod of a deleted job has ended | `KeptLog` |
 
 Records of one job come in their order. One that comes twice changes nothing, so that what wasn't acknowledged is sent
 again.
@@ -109,7 +109,7 @@ class EvidenceRecord:
 
 @dataclass(frozen=True)
 class LogRecord:
-    """LogRecord has the end of a worker's log."""
+    """LogRecord has the end of a worker's log, which may begin with lines that an earlier one has."""
 
     kind: ClassVar[str] = "log"
     at: float

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainmaster.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster.api.records import (
     DeletedRecord,
     EvidenceRecord,
@@ -144,7 +145,7 @@ class Store:
                         MAX_EVIDENCE,
                     )
                 case LogRecord():
-                    self._add_blob("logs", known, record.worker, json.dumps(record.log.to_data(record.worker)))
+                    self._add_log(known, record.worker, record.log)
         self.connection.executemany("INSERT INTO tail (slice, id, job, at, data) VALUES (?, ?, ?, ?, ?)", rows)
         started = time.monotonic()
         for number, *_, text in rows:
@@ -252,6 +253,13 @@ class Store:
                 record.attempt,
                 step,
             )
+
+    def _add_log(self, known: _Known, worker: int, log: KeptLog) -> None:
+        """Puts a log behind what is there of the worker's earlier pods."""
+        row = self._execute("SELECT data FROM logs WHERE job = ? AND key = ?", known.id, worker).fetchone()
+        before = None if row is None else KeptLog.parse(json.loads(decompress(row[0])), worker)
+        both = log if before is None else before.continued(log)
+        self._add_blob("logs", known, worker, json.dumps(both.ending(LONGEST_LOG).to_data(worker)))
 
     def _add_blob(self, table: str, known: _Known, key: int, text: str) -> None:
         self._execute(

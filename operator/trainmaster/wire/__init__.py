@@ -5,7 +5,8 @@ Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to rea
 - `limits`, `names`, `states`, `reasons`, `ports`: the facts. `addresses`: whose connections count together.
 - `log_rules`: patterns that read progress out of what ranks print.
 - `values`: readers of JSON that others wrote; `errors`: the one exception that they raise.
-- `assignment` (operator -> agents) and `signing`; `report`, `progress`, `recovery`, `evidence` (agents -> operator).
+- `assignment` (operator -> agents) and `signing`; `report`, `progress`, `recovery`, `evidence`, `output` (agents ->
+  operator).
 - `lines` and what they hold: `stream` (leader -> operator), `joining` (between a leader and its followers).
 
 `X.parse(data)` checks and bounds decoded JSON and raises `ProtocolError`, nothing else; `x.to_wire()` is the JSON

@@ -184,7 +184,7 @@ class EvidenceKeeper:
 
         `attempt`: the newest one that there was when the pod began to end.
         """
-        for failure in job.status.failures:
+        for failure in () if job.deleting else job.status.failures:
             if failure.worker == worker and failure.attempt <= attempt:
                 text = _end_of_attempt("".join(f"{line}\n" for line in log.lines), failure.attempt, attempt)
                 if text and self._keeps_output(job):

@@ -17,9 +17,9 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from trainmaster.api.kept_logs import KeptLog
@@ -41,6 +41,8 @@ WAITING = 64
 OPEN_SECONDS = 1.0
 # Seconds for a log beyond the pod's grace period: a container that doesn't end is the kubelet's to kill.
 SLACK_SECONDS = 30.0
+# Seconds for the logs of a job that is gone: when its pods were to end isn't known any more.
+GONE_SECONDS = 600.0
 # Seconds until a log is asked for again that couldn't be read.
 AGAIN_SECONDS = 1.0
 # Seconds in which the ends of several pods become one write.
@@ -97,6 +99,9 @@ class _OfJob:
     reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
     ended: list[_Ended] = field(default_factory=list)
     writing: asyncio.Task[None] | None = None
+    # Whether the job is gone: the rest is for the history alone.
+    gone: bool = False
+    finishing: asyncio.Task[None] | None = None
 
 
 class LastOutput:
@@ -117,21 +122,27 @@ class LastOutput:
         self._evidence = evidence
         self._now = now
         self._jobs: dict[str, _OfJob] = {}
+        # By uid, each job as it was last, for its end.
+        self._seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = {}
         self._places = Places()
 
     def follow(self, key: JobKey, snapshot: Snapshot) -> None:
         """Follow each pod that ends."""
         pods = snapshot.observed.pods
         known = self._jobs.get(snapshot.job.uid)
+        if self._logs.recorded:
+            self._seen[snapshot.job.uid] = key, snapshot.job, pods
         if known is not None:
             known.job = snapshot.job
             there = {pod.uid for pod in pods}
             known.followed = {uid: one for uid, one in known.followed.items() if one.runs or uid in there}
-        self._begin(key, snapshot, [pod for pod in pods if _is_ending(pod)])
+        self._begin(key, snapshot.job, pods, _is_ending)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pods: Iterable[PodView]) -> None:
         """Begin to read the logs of pods that are about to be deleted, and wait a moment until they are read."""
-        waiting = [asyncio.create_task(one.opened.wait()) for one in self._begin(key, snapshot, pods)]
+        uids = {pod.uid for pod in pods}
+        begun = self._begin(key, snapshot.job, snapshot.observed.pods, lambda pod: pod.uid in uids)
+        waiting = [asyncio.create_task(one.opened.wait()) for one in begun]
         if waiting:
             await asyncio.wait(waiting, timeout=OPEN_SECONDS)
             for task in waiting:
@@ -162,7 +173,15 @@ class LastOutput:
             self._ended(key, known, _Ended(line.worker, line.attempt, log, reported=True))
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone, and its logs with it."""
+        """Forget a job that is gone; where there is a history, once its pods have printed their last lines."""
+        seen = self._seen.pop(uid, None)
+        if seen is not None and self._logs.keeps(seen[1]):
+            key, job, pods = seen
+            gone = self._jobs.setdefault(uid, _OfJob(job))
+            gone.job, gone.gone = replace(job, deleting=True), True
+            self._begin(key, gone.job, pods, lambda _pod: True)
+            gone.finishing = asyncio.create_task(self._finish(uid, gone), name=f"last output of {key}, deleted")
+            return
         known = self._jobs.pop(uid, None)
         if known is not None:
             reports = [task for _, task in known.reported.values()]
@@ -185,21 +204,35 @@ class LastOutput:
             for task in late:
                 task.cancel()
 
-    def _begin(self, key: JobKey, snapshot: Snapshot, pods: Iterable[PodView]) -> list[_Followed]:
-        """Begin to follow pods that aren't followed yet; returns those."""
-        job = snapshot.job
+    async def _finish(self, uid: str, known: _OfJob) -> None:
+        tasks = {one.task for one in known.followed.values() if one.task is not None}
+        if tasks:
+            await asyncio.wait(tasks)
+        if known.writing is not None:
+            await asyncio.wait({known.writing})
+        for _, task in known.reported.values():
+            task.cancel()
+        self._jobs.pop(uid, None)
+
+    def _begin(
+        self, key: JobKey, job: Job, pods: Sequence[PodView], are_meant: Callable[[PodView], bool]
+    ) -> list[_Followed]:
+        """Begin to follow those of a job's pods that are meant and aren't followed yet; returns them."""
         if not self._logs.keeps(job):
             return []
         known = self._jobs.get(job.uid, _OfJob(job))
         wanted = [
             pod
             for pod in pods
-            if has_started(pod) and pod.uid not in known.followed and not self._logs.has_all_of(job, pod)
+            if are_meant(pod)
+            and has_started(pod)
+            and pod.uid not in known.followed
+            and not self._logs.has_all_of(job, pod)
         ]
         if not wanted:
             return []
         self._jobs[job.uid] = known
-        shares = self._logs.shares(job, {pod.worker for pod in snapshot.observed.pods})
+        shares = self._logs.shares(job, {pod.worker for pod in pods})
         # Those of which most is kept come first.
         wanted.sort(key=lambda pod: (-shares[pod.worker], pod.worker))
         room = WAITING - sum(one.runs for one in known.followed.values())
@@ -214,19 +247,19 @@ class LastOutput:
     async def _follow(self, key: JobKey, known: _OfJob, one: _Followed) -> None:
         try:
             async with self._places.one(key.namespace):
-                one.complete = await self._read(key, one)
+                one.complete = await self._read(key, known, one)
         finally:
             one.opened.set()
-            there = self._there(key, one.pod)
+            there = None if known.gone else self._there(key, one.pod)
             if there is not None and not _is_ending(there):
                 # It wasn't deleted after all, or not yet.
                 one.complete = False
                 known.followed.pop(one.pod.uid, None)
             self._ended(key, known, _Ended(one.pod.worker, one.attempt, one.end.log()))
 
-    async def _read(self, key: JobKey, one: _Followed) -> bool:
+    async def _read(self, key: JobKey, known: _OfJob, one: _Followed) -> bool:
         """Read a log until its container has ended; returns whether it was read to its end."""
-        while (seconds := self._seconds_left(key, one)) > 0:
+        while (seconds := self._seconds_left(key, known, one)) > 0:
             end = LogEnd(one.end.limit)
             try:
                 async with asyncio.timeout(seconds):
@@ -249,8 +282,10 @@ class LastOutput:
         """Returns the pod as it is now; None where it is gone."""
         return next((one for one in self._store.pods(key) if one.uid == pod.uid), None)
 
-    def _seconds_left(self, key: JobKey, one: _Followed) -> float:
+    def _seconds_left(self, key: JobKey, known: _OfJob, one: _Followed) -> float:
         """Returns how long a log may still be read."""
+        if known.gone:
+            return one.begun_at + GONE_SECONDS - self._now()
         there = self._there(key, one.pod)
         if there is None:
             return 0.0

@@ -15,13 +15,13 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from trainmaster.api.kept_logs import KeptLog, kept_workers, logs_name
+from trainmaster.api.kept_logs import LONGEST_LOG, KeptLog, kept_workers, logs_name
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster, whole
 from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.views import owner_uid
 from trainmaster.controller.keeping.owned_config_map import owned_config_map
-from trainmaster.controller.keeping.pod_logs import LONGEST_TAIL, PodLogs
+from trainmaster.controller.keeping.pod_logs import PodLogs
 from trainmaster.controller.watching.watched import LOGS_CONTENT
 from trainmaster.reconciling.messages import listed
 from trainmaster.reconciling.observed.snapshot import Job, PodView
@@ -41,7 +41,7 @@ def allows_logs(job: Job) -> bool:
 
 
 class OnKept(Protocol):
-    """Gets the workers' logs that were written, as they stand in the ConfigMap."""
+    """Gets the workers' logs that were written, as they stand in the ConfigMap; of a deleted job the last part."""
 
     def __call__(self, job: Job, logs: Mapping[int, KeptLog]) -> None: ...
 
@@ -63,6 +63,11 @@ class KeptLogs:
         """Forget a job that is gone."""
         self._saved.pop(uid, None)
         self._complete.pop(uid, None)
+
+    @property
+    def recorded(self) -> bool:
+        """Returns whether logs are kept in a history too, where they outlive their job."""
+        return self._on_kept is not None
 
     def keeps(self, job: Job) -> bool:
         """Returns whether the job's output is kept."""
@@ -124,6 +129,11 @@ class KeptLogs:
         `only_newer`: a log that ends no later than what is kept is of a pod that was read, or of one before it.
         """
         if not logs:
+            return
+        if job.deleting:
+            # A ConfigMap would go with the job.
+            if self._on_kept is not None:
+                self._on_kept(job, logs)
             return
         try:
             written = await self._write(key, job, logs, only_newer=only_newer)
@@ -208,8 +218,8 @@ def share_out(workers: Collection[int], limit: int, first: Collection[int]) -> d
     """Returns bytes for each worker's log: full ones for the first, equal shares of what is left for the others."""
     preferred = [worker for worker in workers if worker in first]
     others = len(workers) - len(preferred)
-    full = min(LONGEST_TAIL, limit // (2 * len(preferred) if others else len(preferred))) if preferred else 0
-    share = min(LONGEST_TAIL, (limit - full * len(preferred)) // others) if others else 0
+    full = min(LONGEST_LOG, limit // (2 * len(preferred) if others else len(preferred))) if preferred else 0
+    share = min(LONGEST_LOG, (limit - full * len(preferred)) // others) if others else 0
     return {worker: full if worker in first else share for worker in sorted(workers)}
 
 

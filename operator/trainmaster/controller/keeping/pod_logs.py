@@ -6,14 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from trainmaster.api.kept_logs import KeptLog
+from trainmaster.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster.api.stamped_lines import StampedLine, stamped_line
 from trainmaster.controller.apiserver.cluster import Cluster
 from trainmaster.controller.apiserver.errors import Refused
 from trainmaster.reconciling.observed.snapshot import PodView
 
-# The longest tail of one worker, and of how many lines at most.
-LONGEST_TAIL = 64 * 1024
+# Lines of a log that are asked for.
 TAIL_LINES = 2_000
 # The agents' stream is faster than the container's log: a log is complete when it has stood still for so long.
 SETTLE_SECONDS = 0.2
@@ -135,7 +134,7 @@ class PodLogs:
                 pod,
                 container="worker",
                 tail_lines=TAIL_LINES,
-                limit_bytes=16 * LONGEST_TAIL,
+                limit_bytes=16 * LONGEST_LOG,
                 previous=previous,
                 timestamps=True,
             )

@@ -270,3 +270,19 @@ async def test_what_an_agent_has_sent_of_another_job_or_of_one_that_keeps_no_out
     world.last_output.report(KEY, "another job", OutputLine(1, 1, "uid", ("x",), (1,)))
     await asyncio.sleep(5.0)
     assert world.kept() == "" and not world.last_output._jobs
+
+
+@in_virtual_time
+async def test_a_deleted_jobs_pods_are_read_for_the_history() -> None:
+    world = World()
+    world.cluster.logs["bert-0"] = "2026-11-21T03:59:00Z step 7\n"
+    world.prints(10.0, "2026-11-21T04:00:10Z saved at step 7\n")
+    world.last_output.follow(KEY, world.snapshot())
+    world.store.remove(JOBS, KEY, "bert", b.JOB_UID)
+    world.last_output.forget(b.JOB_UID)
+    await asyncio.sleep(20.0)
+    assert {worker: log.lines for kept in world.recorded for worker, log in kept.items()} == {
+        0: ("step 7",),
+        1: ("saved at step 7",),
+    }
+    assert world.kept() == "" and not world.last_output._jobs

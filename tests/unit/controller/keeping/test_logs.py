@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.api.kept_logs import KeptLog
+from trainmaster.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster.controller.keeping.logs import joined, share_out
-from trainmaster.controller.keeping.pod_logs import LONGEST_TAIL
 
 # Less is no log's share: the operator keeps none then.
 LEAST = 100
@@ -51,7 +50,7 @@ def test_an_older_log_comes_first_and_loses_its_beginning() -> None:
 def test_one_pods_log_leaves_the_others_theirs() -> None:
     """Of 1,000 workers, one after the other is drained."""
     shares = share_out(range(1_000), 512 * 1024, {0})
-    assert shares[0] == LONGEST_TAIL and shares[999] > 400 and sum(shares.values()) <= 512 * 1024
+    assert shares[0] == LONGEST_LOG and shares[999] > 400 and sum(shares.values()) <= 512 * 1024
     data: dict[str, str | None] = {}
     for worker in range(3):
         changes, _ = joined(
