@@ -11,6 +11,8 @@ import pytest
 
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, status, training_job
 from tests.cluster.test_command_line import apply, command, phase, wait_for
+from tests.cluster.test_recording import receiver
+from trainmaster.api.records import LogRecord
 from trainmaster.client import JobClient
 from trainmaster_local.testing.clusters import Cluster
 
@@ -96,6 +98,23 @@ def test_what_ranks_print_while_a_pod_is_deleted_and_while_the_job_is_suspended_
         *(line for rank in (0, 1) for attempt in (1, 2, 3) for line in printed(rank, attempt)),
     ]
     wait_for(lambda: sorted(lines(cluster)) == sorted(everything), "all of it is kept, once")
+
+
+def test_the_history_has_what_a_deleted_jobs_pods_print_last(cluster: Cluster, pods_run: None, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("mine")
+    with receiver() as (url, got):
+        options = (f"--history-url={url}", f"--history-token-file={token}", "--history-seconds=0.5")
+        with running_operator(cluster, tmp_path, *options):
+            apply(cluster, training_job("job", SAVES_AT_THE_END, workers=2))
+            trains(cluster, 1)
+            cluster.kubectl("delete", "dtj", "job")
+
+            def saved() -> set[int]:
+                logs = [record for _, record in got if isinstance(record, LogRecord)]
+                return {record.worker for record in logs if record.log.lines[-1].endswith("saved at step 7")}
+
+            wait_for(lambda: saved() == {0, 1}, "the history has both workers' last lines")
 
 
 def test_what_a_pod_printed_last_is_kept_where_no_operator_was_there(

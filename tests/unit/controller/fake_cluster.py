@@ -37,7 +37,7 @@ class Fault:
 class FakeCluster:
     """See the module. `calls` counts (verb, kind); `on_event` gets (type, resource, object) after each write; `admit`
     is done to each object that is created, as an API server's strategies and webhooks do. `logs` are what containers
-    have printed, by pod, and `follows` what they still print."""
+    have printed, by pod, and `follows` what they still print, where the kubelet `opens` logs."""
 
     objects: dict[tuple[str, str, str], RawObject] = field(default_factory=dict)
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -46,6 +46,7 @@ class FakeCluster:
     history: list[tuple[int, str, Resource, RawObject]] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
     follows: dict[str, AsyncIterator[bytes]] = field(default_factory=dict)
+    opens: bool = True
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     admit: Callable[[RawObject], RawObject] = field(default=lambda created: created)
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
@@ -223,6 +224,8 @@ class FakeCluster:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         await asyncio.sleep(0)
         self._enter("follow", PODS, pod)
+        if not self.opens:
+            await asyncio.Event().wait()
 
         async def chunks() -> AsyncIterator[bytes]:
             yield self.logs.get(pod, "").encode()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.history.recorded import START, Recorded, job, key, sample
 from trainmaster.api.evidence import AttemptEvidence
-from trainmaster.api.kept_logs import KeptLog
+from trainmaster.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster.api.records import (
     DeletedRecord,
     EvidenceRecord,
@@ -201,6 +201,21 @@ def test_a_log_is_answered_from_its_end(recorded: Recorded) -> None:
     with Answers(recorded.file) as answers:
         found = answers.logs("team", "mine", worker=1, tail=2)["items"]
     assert found == [{"worker": 1, "lines": ["b", "c"], "times": None, "cut": True}]
+
+
+def test_a_log_goes_on_with_the_workers_next_pod(recorded: Recorded) -> None:
+    first, both = KeptLog(("a", "b"), (1, 2)), KeptLog(("a", "b", "c"), (1, 2, 3))
+    next_pod = KeptLog(("--- attempt 2 ---", "d"), (4, 5))
+    for log in (first, both, both, next_pod, next_pod):
+        recorded.store.record([LogRecord(START, key(), 0, log)])
+    with Answers(recorded.file) as answers:
+        (found,) = answers.logs("team", "mine")["items"]
+    assert found["lines"] == ["a", "b", "c", "--- attempt 2 ---", "d"] and found["times"] == [1, 2, 3, 4, 5]
+    for number in range(3):
+        recorded.store.record([LogRecord(START, key(), 0, KeptLog(("x" * 40_000,), (6 + number,)))])
+    with Answers(recorded.file) as answers:
+        (found,) = answers.logs("team", "mine")["items"]
+    assert len("".join(found["lines"])) <= LONGEST_LOG and found["cut"]
 
 
 def test_a_window_shows_its_time_alone(recorded: Recorded) -> None:

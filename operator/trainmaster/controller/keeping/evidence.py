@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -186,7 +186,7 @@ class EvidenceKeeper:
         """
         for failure in () if job.deleting else job.status.failures:
             if failure.worker == worker and failure.attempt <= attempt:
-                text = _end_of_attempt("".join(f"{line}\n" for line in log.lines), failure.attempt, attempt)
+                text = _end_of_attempt(log.lines, failure.attempt, attempt, whole=not log.cut)
                 if text and self._keeps_output(job):
                     record = failure.model_dump(by_alias=True, exclude_none=True, mode="json")
                     await self._write(job, AttemptEvidence(failure.attempt, record, logs={worker: text}))
@@ -272,7 +272,8 @@ class EvidenceKeeper:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     continue
                 newest = max(snapshot.job.status.attempt, failure.attempt)
-                if log := _end_of_attempt(text, failure.attempt, newest):
+                lines = text.removesuffix("\n").split("\n")
+                if log := _end_of_attempt(lines, failure.attempt, newest, whole=len(lines) < TAIL_LINES):
                     return {pod.worker: log}
         return {}
 
@@ -330,10 +331,9 @@ class EvidenceKeeper:
         return None
 
 
-def _end_of_attempt(text: str, attempt: int, newest: int) -> str:
+def _end_of_attempt(lines: Sequence[str], attempt: int, newest: int, *, whole: bool) -> str:
     """Returns the end of what was printed in an attempt, of the end of a container's log that other attempts share."""
-    lines = text.removesuffix("\n").split("\n")
-    own = lines_of_attempt(lines, attempt, newest=newest, whole=len(lines) < TAIL_LINES)
+    own = lines_of_attempt(lines, attempt, newest=newest, whole=whole)
     return clean("".join(f"{line}\n" for line in KeptLog(tuple(own)).ending(LOG_BYTES).lines), LOG_BYTES)
 
 

@@ -49,6 +49,8 @@ AGAIN_SECONDS = 1.0
 TOGETHER_SECONDS = 0.3
 # Seconds until what an agent has sent is taken for a pod whose log isn't followed: the watch may come later.
 REPORTED_SECONDS = 3.0
+# Seconds until more of it is taken of the same job: a leader may make up as many pods as it likes.
+REPORTED_AGAIN = 30.0
 # Writes of the same that may fail.
 TRIES = 5
 
@@ -97,6 +99,8 @@ class _OfJob:
     followed: dict[str, _Followed] = field(default_factory=dict)
     # What agents have sent last: by worker, the pod's uid and what waits whether its log will be followed.
     reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
+    # From when on more of it is taken, by the event loop's clock.
+    reported_again: float = 0.0
     ended: list[_Ended] = field(default_factory=list)
     writing: asyncio.Task[None] | None = None
     # Whether the job is gone: the rest is for the history alone.
@@ -164,7 +168,9 @@ class LastOutput:
         known.reported[line.worker] = line.uid, task
 
     async def _take_report(self, key: JobKey, known: _OfJob, line: OutputLine) -> None:
-        await asyncio.sleep(REPORTED_SECONDS)
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(max(REPORTED_SECONDS, known.reported_again - clock()))
+        known.reported_again = max(known.reported_again, clock() + REPORTED_AGAIN)
         one = known.followed.get(line.uid)
         if one is not None and one.task is not None:
             await asyncio.wait({one.task})
@@ -272,6 +278,8 @@ class LastOutput:
                 break
             except ClusterError as error:
                 logger.info("%s: the log of %s can't be followed: %s", key, one.pod.name, error)
+                # Nobody waits for a kubelet that can't be reached.
+                one.opened.set()
                 await asyncio.sleep(AGAIN_SECONDS)
             finally:
                 if not end.empty:

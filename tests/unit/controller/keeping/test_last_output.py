@@ -127,6 +127,10 @@ async def test_a_deletion_waits_a_second_for_a_log_that_doesnt_come() -> None:
     assert clock() == 0.0
     world.cluster.fail("follow", "pods", Unavailable("log", "the kubelet is busy"), times=1_000)
     await world.last_output.before_deletion(KEY, world.snapshot(), pods)
+    assert clock() == 0.0
+    silent = World()
+    silent.cluster.opens = False
+    await silent.last_output.before_deletion(KEY, silent.snapshot(), pods)
     assert clock() == 1.0
 
 
@@ -238,11 +242,22 @@ async def test_what_an_agent_has_sent_is_kept_where_there_is_no_log_to_follow() 
     await asyncio.sleep(5.0)
     assert world.kept() == "step 7\nsaved at step 7\n" and len(world.recorded) == 1
     reported(world, "step 8", uid="another", first="2026-11-21T04:10:00Z")
-    await asyncio.sleep(5.0)
+    await asyncio.sleep(40.0)
     world.last_output = world.operator()
     reported(world, "step 7", "saved at step 7")
     await asyncio.sleep(5.0)
     assert world.kept() == "step 7\nsaved at step 7\nstep 8\n"
+
+
+@in_virtual_time
+async def test_a_leader_that_makes_pods_up_costs_a_write_each_half_minute() -> None:
+    world = World()
+    for number in range(100):
+        first = f"2026-11-21T05:{number // 10:02}:00Z"
+        reported(world, f"step {number}", uid=f"pod-{number}", first=first)
+        await asyncio.sleep(6.0)
+    written = [log.lines[-1] for kept in world.recorded for log in kept.values()]
+    assert 2 <= len(written) <= 21 and len(set(written)) == len(written)
 
 
 @in_virtual_time

@@ -25,6 +25,8 @@ from trainmaster.controller.apiserver.errors import (
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping import logs, pod_logs
+from trainmaster.controller.keeping.evidence import EvidenceKeeper
+from trainmaster.controller.keeping.last_output import LastOutput
 from trainmaster.controller.keeping.logs import KeptLogs
 from trainmaster.controller.keeping.pod_logs import PodLogs
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
@@ -66,6 +68,8 @@ class World:
             self.pushed.append(assignment)
 
         agents = AgentConfigMaps(self.cluster, self.store, b"an agent", interval=60.0)
+        pod_logs = PodLogs(self.cluster)
+        logs = KeptLogs(self.cluster, pod_logs, limit=100_000)
         self.executor = Executor(
             self.cluster,
             self.store,
@@ -75,7 +79,8 @@ class World:
             EventRecorder(self.cluster, lambda: self.now),
             push=push,
             ask_for_stacks=lambda _key, _job, action: self.asked.append(action),
-            keep_logs=KeptLogs(self.cluster, PodLogs(self.cluster), limit=100_000),
+            keep_logs=logs,
+            last_output=LastOutput(self.store, pod_logs, logs, EvidenceKeeper(self.cluster, self.store, pod_logs.tail)),
             progress_seconds=5.0,
             now=lambda: self.now,
         )
@@ -342,6 +347,26 @@ async def test_nobody_waits_for_the_last_lines_of_a_spare() -> None:
     read = [name for verb, _, name in world.cluster.order if verb == "log"]
     # Of an empty one the log of the container before is read too, as always.
     assert (read.count("bert-1"), read.count("bert-3")) == (1, 2)
+
+
+async def test_logs_are_being_read_before_pods_are_deleted_or_scaled_away() -> None:
+    world = World()
+    world.add_pods(3)
+    status = JobStatus(phase="Running", attempt=1)
+    deleted = DeletePod(b.ref(0), "it is to be replaced")
+    # The set has two pods from now on.
+    await world.execute(b.decided(status, Apply(b.child("StatefulSet")), deleted))
+    verbs = ("patch status", "follow", "apply", "delete")
+    assert [(verb, name) for verb, _, name in world.cluster.order if verb in verbs] == [
+        ("patch status", "bert"),
+        ("follow", "bert-2"),
+        ("apply", "bert"),
+        ("follow", "bert-0"),
+        ("delete", "bert-0"),
+    ]
+    # The kubelet of a node that is lost has no log to give.
+    await world.execute(b.decided(status, DeletePod(b.ref(1), "its node is lost", force=True)))
+    assert world.cluster.calls["follow", "Pod"] == 2
 
 
 async def test_a_suspended_job_s_logs_are_kept_and_those_of_its_next_attempt_are_added() -> None:
