@@ -267,6 +267,9 @@ class Executor:
             case CollectStacks():
                 self._ask_for_stacks(key, snapshot.job, action)
             case DeletePod():
+                if self._last_output is not None and not action.force:
+                    pods = [pod for pod in snapshot.observed.pods if pod.uid == action.pod.uid]
+                    await self._last_output.before_deletion(key, snapshot, pods)
                 await self._delete_pod(key, action)
             case DeleteChild():
                 await self._delete_child(key, action)
@@ -330,9 +333,6 @@ class Executor:
         snapshot = self._store.snapshot(key)
         if self._evidence is not None and snapshot is not None and not action.force:
             await self._evidence.before_deletion(key, snapshot, action.pod.uid)
-        if self._last_output is not None and snapshot is not None and not action.force:
-            pods = [pod for pod in snapshot.observed.pods if pod.uid == action.pod.uid]
-            await self._last_output.before_deletion(key, snapshot, pods)
         logger.info("%s: deleting pod %s: %s", key, action.pod.name, action.reason)
         try:
             await self._cluster.delete(
