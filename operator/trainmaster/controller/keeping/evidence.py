@@ -186,7 +186,7 @@ class EvidenceKeeper:
         """
         for failure in () if job.deleting else job.status.failures:
             if failure.worker == worker and failure.attempt <= attempt:
-                text = _end_of_attempt(log.lines, failure.attempt, attempt, whole=not log.cut)
+                text = _end_of_attempt(log.lines, failure.attempt, attempt, begins=not log.cut)
                 if text and self._keeps_output(job):
                     record = failure.model_dump(by_alias=True, exclude_none=True, mode="json")
                     await self._write(job, AttemptEvidence(failure.attempt, record, logs={worker: text}))
@@ -273,7 +273,7 @@ class EvidenceKeeper:
                     continue
                 newest = max(snapshot.job.status.attempt, failure.attempt)
                 lines = text.removesuffix("\n").split("\n")
-                if log := _end_of_attempt(lines, failure.attempt, newest, whole=len(lines) < TAIL_LINES):
+                if log := _end_of_attempt(lines, failure.attempt, newest, begins=len(lines) < TAIL_LINES):
                     return {pod.worker: log}
         return {}
 
@@ -331,9 +331,12 @@ class EvidenceKeeper:
         return None
 
 
-def _end_of_attempt(lines: Sequence[str], attempt: int, newest: int, *, whole: bool) -> str:
-    """Returns the end of what was printed in an attempt, of the end of a container's log that other attempts share."""
-    own = lines_of_attempt(lines, attempt, newest=newest, whole=whole)
+def _end_of_attempt(lines: Sequence[str], attempt: int, newest: int, *, begins: bool) -> str:
+    """Returns the end of what was printed in an attempt, of a container's log that other attempts share.
+
+    `begins`: its first line is there.
+    """
+    own = lines_of_attempt(lines, attempt, newest=newest, whole=begins)
     return clean("".join(f"{line}\n" for line in KeptLog(tuple(own)).ending(LOG_BYTES).lines), LOG_BYTES)
 
 
