@@ -25,8 +25,10 @@
 | `cache/views` | `cache/test_hostile_objects` |
 | `cache/workload_view` | `cache/test_hostile_objects`, `lookups/test_kueue` |
 | `keeping/evidence` | `keeping/test_evidence` |
+| `keeping/last_output` | `keeping/test_last_output`, `writing/test_executor` |
 | `keeping/logs` | `keeping/test_logs`, `writing/test_executor` |
 | `keeping/owned_config_map` | `keeping/test_evidence`, `writing/test_executor` |
+| `keeping/pod_logs` | `keeping/test_last_output`, `writing/test_executor` |
 | `keeping/stacks` | `keeping/test_stacks` |
 | `keys/agents_secrets` | `keys/test_signing_keys`, `writing/test_children` |
 | `keys/signing_keys` | `keys/test_signing_keys` |

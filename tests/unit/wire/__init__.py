@@ -11,6 +11,7 @@
 | `log_rules` | `test_log_rules` |
 | `lines` | `test_hostile_lines`, `processes/controller/leaders/test_hostile_leaders` |
 | `names` | `unit/rendering/test_golden` |
+| `output` | `test_output`, `unit/agent/network/test_leader` |
 | `ports` | `test_ports` |
 | `progress` | `test_progress` |
 | `reasons` | `test_limits`, `unit/reconciling/policies/test_failure_rules` |
