@@ -102,13 +102,27 @@ class KeptLog:
         """Returns this log and behind it another one, which may repeat the end of this one."""
         if not later.lines:
             return self
-        earlier = self.before(later.lines[0], later.times[0] if later.times is not None else None)
+        earlier = self._without_end(later) or self.before(
+            later.lines[0], later.times[0] if later.times is not None else None
+        )
         if not earlier.lines:
             return KeptLog(later.lines, later.times, self.cut or later.cut)
         times = None
         if earlier.times is not None and later.times is not None:
             times = (*earlier.times, *later.times)
         return KeptLog((*earlier.lines, *later.lines), times, self.cut)
+
+    def _without_end(self, later: KeptLog) -> KeptLog | None:
+        """Returns this log without its last lines that another one has at the same times; None where there are none.
+
+        Then the other one may begin before them: more is kept of a log when there is more room.
+        """
+        if self.times is None or later.times is None:
+            return None
+        theirs, end = set(zip(later.lines, later.times, strict=True)), len(self.lines)
+        while end and (self.lines[end - 1], self.times[end - 1]) in theirs:
+            end -= 1
+        return None if end == len(self.lines) else KeptLog(self.lines[:end], self.times[:end], self.cut)
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], worker: int) -> KeptLog | None:

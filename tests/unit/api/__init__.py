@@ -10,7 +10,7 @@
 | `encoding` | `test_encoding`, `cluster/test_refused_objects` |
 | `evidence` | `test_hostile_messages`, `unit/cli/test_dtj_evidence` |
 | `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
-| `kept_logs` | `unit/controller/keeping/test_logs` |
+| `kept_logs` | `test_kept_logs`, `unit/controller/keeping/test_logs` |
 | `labels` | `test_metadata`, `test_pod_schema` |
 | `limits` | `test_limits` |
 | `merge` | `test_merge` |

@@ -135,6 +135,19 @@ async def test_a_deletion_waits_a_second_for_a_log_that_doesnt_come() -> None:
 
 
 @in_virtual_time
+async def test_a_pod_that_its_kubelet_has_given_up_is_read_though_nobody_deleted_it() -> None:
+    """So it is where a node shuts down, or is short of memory or disk."""
+    world = World()
+    world.cluster.logs["bert-0"] = "2026-11-21T03:59:00Z saved at step 7\n"
+    evicted = b.pod(0, phase="Failed", reason="Evicted", containerStatuses=[b.terminated(143)])
+    world.store.upsert(PODS, world.cluster.put(PODS, evicted))
+    world.last_output.follow(KEY, world.snapshot())
+    await asyncio.sleep(2.0)
+    data = world.cluster.objects["configmaps", b.NAMESPACE, "bert-logs"]["data"]
+    assert data["worker-0.log"] == "saved at step 7\n"
+
+
+@in_virtual_time
 async def test_a_container_that_never_ends_is_let_go_after_its_grace_period_and_what_it_printed_is_kept() -> None:
     world = World()
     world.prints("2026-11-21T04:00:10Z saving\n", ends=False)
