@@ -15,7 +15,7 @@ from typing import Any
 from trainmaster.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
 from trainmaster.client.job import TrainingJob
-from trainmaster.client.suspending import lost_checkpoints, start_of_resumed
+from trainmaster.client.suspending import KEEPING, lost_checkpoints, start_of_resumed
 from trainmaster.client.watching import Watcher
 from trainmaster.dashboard.attempts import Attempt, attempts_of, attempts_of_record
 from trainmaster.dashboard.figures import Figures, seconds_between
@@ -94,7 +94,8 @@ class JobPage:
 
     def _show(self, job: TrainingJob) -> None:
         before, self._job = self._job, job
-        said = {"suspendLoses": lost_checkpoints(job), "resumeStarts": start_of_resumed(job)}
+        lost = lost_checkpoints(job)
+        said = {"warning": lost and f"Warning: {lost}; {KEEPING}.", "resumes": start_of_resumed(job)}
         self._latest.put("job", {**_head(job.raw), "row": row_of(job.raw), "live": True, **said})
         self._latest.put("attempts", attempts_of(job, self._recorded))
         self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)

@@ -23,7 +23,7 @@ from trainmaster.dashboard.reading import ViewerTransport
 from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster.wire.names import JOB_NAME_LABEL
-from trainmaster.wire.values import mappings, number, whole
+from trainmaster.wire.values import mapping, mappings, number, whole
 
 # Bytes of an event at most, those of a line beside its text, and seconds that an event's first line waits for others.
 MOST_AHEAD, LINE_BYTES, BATCH_SECONDS = 131_072, 200, 0.1
@@ -115,19 +115,29 @@ async def send_logs(
     party = viewer.party
     workers = max(job.status.workers.desired, job.status.workers.created)
     wanted = 1 if chosen.worker is not None else max(1, workers)
-    count = min(wanted, party.all.logs.room(party.name))
+    first, count = chosen.worker or 0, min(wanted, party.all.logs.room(party.name))
     if count < 1:
         raise NoCluster("You, or all viewers together, read as many logs as can be read at once; close some.")
     if count < wanted:
-        await stream.send(
-            encoded("note", {"sentence": f"the first {count} of {wanted} workers; choose one of the others"})
-        )
-    window = _Window(viewer.transport, job.namespace, chosen.worker or 0, count)
+        said = f"first {count} of {wanted} workers (choose another one)"
+        if chosen.rank is not None:
+            first, count = _worker_of(job, chosen.rank), 1
+            said = f"worker {first} of {wanted} (choose another one)"
+        await stream.send(encoded("note", {"sentence": said}))
+    window = _Window(viewer.transport, job.namespace, first, count)
     # Of a rank or an attempt only who reads a log can pick the last lines.
     by_content = chosen.rank is not None or chosen.attempt is not None
     with party.all.logs.taking(party.name, count):
         every = AllWorkers(window, job, None if by_content else tail, most=count)
         await _send(stream, every.lines(follow=follow), chosen)
+
+
+def _worker_of(job: TrainingJob, rank: int) -> int:
+    """Returns which worker has a rank, where each worker has as many."""
+    spec = mapping(job.raw.get("spec"))
+    each = whole(spec.get("processesPerWorker")) or whole(mapping(spec.get("resources")).get("gpus")) or 1
+    place, order = rank // each, job.status.worker_order
+    return order[place] if place < len(order) else place
 
 
 async def send_recorded(
