@@ -48,44 +48,44 @@ class HostileApi(FakeApi):
         super().__init__(dict.fromkeys(tokens, RIGHTS))
         self.most_logs = self.logs_open = 0
         self.bodies: dict[str, bytes] = {}
-        calm = [job(f"calm-{number}", "calm") for number in range(20)]
-        large = [self.large_job(number) for number in range(JOBS)]
-        wide = job("wide", "hostile", workers={"running": PODS, "desired": PODS, "created": PODS})
-        self.put(*calm, *large, wide)
-        for one in (*calm, *large, wide):
-            one["metadata"]["resourceVersion"] = VERSION
-        pods = [running_pod(number, "wide") for number in range(PODS)]
+        calm, wide = [job(f"calm-{number}", "calm") for number in range(20)], job("wide", "hostile")
+        wide["status"]["workers"] = {"running": PODS, "desired": PODS, "created": PODS}
+        self.put(*calm, wide)
+        plain, large = json.dumps(self.large_job(plain=True)), json.dumps(self.large_job(plain=False))
+        jobs = [plain.replace("large-N", "large-0")]
+        jobs += [large.replace("large-N", f"large-{number}") for number in range(1, JOBS)]
+        quiet = [json.dumps(one) for one in (*calm, wide)]
+        pod = json.dumps(self.large_pod())
+        pods = encoded([pod.replace("large-N", f"large-{number}") for number in range(LARGE_PODS)])
         base = "/apis/trainmaster.dev/v1alpha1"
+        hostile = f"{base}/namespaces/hostile/distributedtrainingjobs"
         self.bodies = {
-            f"{base}/distributedtrainingjobs": encoded([*calm, *large, wide]),
-            f"{base}/namespaces/calm/distributedtrainingjobs": encoded(calm),
-            f"{base}/namespaces/hostile/distributedtrainingjobs": encoded([*large, wide]),
-            "/api/v1/namespaces/hostile/pods": encoded([self.large_pod(number) for number in range(LARGE_PODS)]),
-            "/api/v1/pods": encoded([self.large_pod(number) for number in range(LARGE_PODS)]),
-            "/api/v1/nodes": encoded([{"metadata": {"name": "node-0"}, "status": {}}]),
-            "wide": encoded(pods),
-            **{
-                f"{base}/namespaces/hostile/distributedtrainingjobs/{one['metadata']['name']}": json.dumps(
-                    {"kind": "DistributedTrainingJob", **one}
-                ).encode()
-                for one in large
-            },
+            f"{base}/distributedtrainingjobs": encoded([*quiet, *jobs]),
+            f"{base}/namespaces/calm/distributedtrainingjobs": encoded(quiet[:-1]),
+            hostile: encoded([*jobs, quiet[-1]]),
+            "/api/v1/namespaces/hostile/pods": pods,
+            "/api/v1/pods": pods,
+            "/api/v1/nodes": encoded([json.dumps({"metadata": {"name": "node-0"}, "status": {}})]),
+            "wide": encoded([json.dumps(running_pod(number, "wide")) for number in range(PODS)]),
+            **{f"{hostile}/large-{number}": one.encode() for number, one in enumerate(jobs)},
         }
         for number in range(PODS):
             self.logs[f"wide-{number}"] = ["2026-11-26T02:00:00Z [rank 0]: a line"]
 
     @staticmethod
-    def large_job(number: int) -> dict[str, Any]:
-        made = job(f"large-{number}", "hostile")
+    def large_job(*, plain: bool) -> dict[str, Any]:
+        made = {"kind": "DistributedTrainingJob", **job("large-N", "hostile")}
+        made["metadata"]["resourceVersion"] = VERSION
+        # A plain one has a manifest that can be shown: 512 KiB of ordinary values.
+        ordinary = {f"key-{key}": {"value": f"text {key}"} for key in range(11_000)}
         values = {"numbers": [0] * (LARGE // 12), "texts": [{"a": "b"}] * (LARGE // 24), "text": "x" * (LARGE // 4)}
-        # The first is one whose manifest can be shown: 512 KiB of ordinary values.
-        plain = {f"key-{key}": {"value": f"text {key}"} for key in range(11_000)}
-        made["spec"]["training"] = values if number else plain
+        made["spec"]["training"] = ordinary if plain else values
         return made
 
     @staticmethod
-    def large_pod(number: int) -> dict[str, Any]:
-        made = running_pod(number, "large-1")
+    def large_pod() -> dict[str, Any]:
+        made = running_pod(0, "large-1")
+        made["metadata"]["name"] = "large-N"
         made["spec"]["containers"] = [{"name": "worker", "env": [{"name": "A", "value": "b"}] * (LARGE // 32)}]
         return made
 
@@ -94,7 +94,7 @@ class HostileApi(FakeApi):
             return web.json_response({"kind": "Bench", "mostLogs": self.most_logs})
         name = "wide" if "job-name=wide" in request.query.get("labelSelector", "") else request.path
         if "watch" not in request.query and name in self.bodies:
-            return web.Response(body=self.bodies[name], content_type="application/json")
+            return await sent(request, self.bodies[name])
         return await super()._object(request, token)
 
     async def _log(self, request: web.Request, pod: str) -> web.StreamResponse:
@@ -106,8 +106,19 @@ class HostileApi(FakeApi):
             self.logs_open -= 1
 
 
-def encoded(items: list[dict[str, Any]]) -> bytes:
-    return json.dumps({"kind": "List", "metadata": {"resourceVersion": VERSION}, "items": items}).encode()
+async def sent(request: web.Request, body: bytes) -> web.StreamResponse:
+    """Sends a large answer piece by piece, so that others get theirs meanwhile, as those of an API server do."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    for start in range(0, len(body), 262_144):
+        await response.write(body[start : start + 262_144])
+        await asyncio.sleep(0)
+    return response
+
+
+def encoded(items: list[str]) -> bytes:
+    metadata = json.dumps({"resourceVersion": VERSION})
+    return f'{{"kind":"List","metadata":{metadata},"items":[{",".join(items)}]}}'.encode()
 
 
 async def serve() -> None:
@@ -122,8 +133,8 @@ async def live(client: PageClient, path: str, token: str) -> None:
     while True:
         with suppress(AssertionError, EOFError, OSError, TimeoutError):
             async with client.live(path, token) as answer:
-                while True:
-                    await answer.response.content.readany()
+                while await answer.response.content.readany():
+                    pass
         await asyncio.sleep(0.5)
 
 

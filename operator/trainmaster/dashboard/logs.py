@@ -27,6 +27,8 @@ from trainmaster.wire.values import mapping, mappings, number, whole
 
 # Bytes of an event at most, those of a line beside its text, and seconds that an event's first line waits for others.
 MOST_AHEAD, LINE_BYTES, BATCH_SECONDS = 131_072, 200, 0.1
+# Workers whose output one view has.
+MOST_WORKERS = 32
 # Lines of each worker that are shown of what was kept.
 MOST_KEPT_LINES = 20_000
 # Characters of a line: a page shows no more.
@@ -115,8 +117,10 @@ async def send_logs(
     party = viewer.party
     workers = max(job.status.workers.desired, job.status.workers.created)
     wanted = 1 if chosen.worker is not None else max(1, workers)
-    first, count = chosen.worker or 0, min(wanted, party.all.logs.room(party.name))
-    if count < 1:
+    room = party.all.logs.room(party.name)
+    # Another view of the party finds room too.
+    first, count = chosen.worker or 0, min(wanted, MOST_WORKERS, max(1, room // 2))
+    if room < 1:
         raise NoCluster("You, or all viewers together, read as many logs as can be read at once; close some.")
     if count < wanted:
         said = f"first {count} of {wanted} workers (choose another one)"

@@ -26,7 +26,7 @@ BURST, PER_SECOND = 100.0, 20.0
 # Live answers of one party, of which a browser's tabs have one to three each, and of all.
 MOST_STREAMS, MOST_STREAMS_IN_ALL = 32, 600
 # Logs that are read at once, each over a connection to the API server.
-MOST_LOGS, MOST_LOGS_IN_ALL = 48, 256
+MOST_LOGS, MOST_LOGS_IN_ALL = 64, 256
 # Bytes of memory that pages of jobs hold.
 MOST_BYTES, MOST_BYTES_IN_ALL = 8 * 2**20, 40 * 2**20
 # Heavy answers that are made at once, one of each party, and of a party those that wait for theirs.

@@ -192,6 +192,10 @@ class Viewers:
         except BaseException:
             await transport.close()
             raise
+        if (known := self._known(key)) is not None:
+            # Another request with the same token has asked meanwhile.
+            await transport.close()
+            return known
         viewer = Viewer(transport, AccessCache(transport), transport.party, user, self._history_of(server))
         viewer.closing = self._close
         self._by_hash[key] = viewer

@@ -317,6 +317,13 @@ def test_a_button_asks_before_it_does_anything(page: Page, own: Served) -> None:
     assert own.dashboard.posted == [("suspend", "llama-8b-pretrain")]
 
 
+def test_resume_says_from_which_step(page: Page, own: Served) -> None:
+    own.dashboard.fleet.rows["uid-waits"] |= {"phase": "Suspended", "suspended": True}
+    page.goto(f"{own.url}/jobs/vision/vit-huge-waits")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("dialog").locator("p")).to_have_text(f"It gets pods again. {RESUMES}")
+
+
 def test_a_lost_connection_is_said_and_comes_back(page: Page, own: Served, complaints: list[str]) -> None:
     page.goto(own.url)
     page.locator(".rows .job-row").first.wait_for()
