@@ -164,8 +164,9 @@ class Scope:
     async def _show_soon(self) -> None:
         """Shows what is there of a list that takes long; the rest comes as changes."""
         await asyncio.sleep(SHOW_SECONDS)
-        if self.board.rows:
-            await self._show()
+        while not self.board.rows:
+            await asyncio.sleep(SHOW_SECONDS / 4)
+        await self._show()
 
     async def _show(self) -> None:
         if not self.is_loaded:

@@ -313,7 +313,7 @@ def test_a_button_asks_before_it_does_anything(page: Page, own: Served) -> None:
     assert own.dashboard.posted == []
     page.get_by_role("button", name="Suspend").click()
     page.get_by_role("dialog").get_by_role("button", name="Suspend").click()
-    expect(page.locator(".job-head .note")).to_have_text("llama-8b-pretrain: to be suspended")
+    expect(page.locator(".job-head > .note")).to_have_text("llama-8b-pretrain: to be suspended")
     assert own.dashboard.posted == [("suspend", "llama-8b-pretrain")]
 
 
