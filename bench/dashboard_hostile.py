@@ -231,7 +231,10 @@ async def row(name: str, api: str, folder: Path, number: int) -> list[object]:
 
 async def measure(name: str, base: str, dashboard: subprocess.Popen[str], number: int) -> list[object]:
     chosen = [attack for each, attack in ATTACKS.items() if name in (each, ALL)]
-    own, all_, new, kept_out = [], [], [], 0
+    own: list[float] = []
+    all_: list[float] = []
+    new: list[float] = []
+    kept_out = 0
     assert dashboard.stdin is not None and dashboard.stdout is not None
     async with AsyncExitStack() as stack:
         victim = await stack.enter_async_context(page_client(base))

@@ -48,7 +48,7 @@ def probed() -> None:
         await serve(*arguments)  # type: ignore[arg-type]
         ticking.cancel()
 
-    command._serve = serve_probed
+    vars(command)["_serve"] = serve_probed
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     threading.Thread(target=obey, daemon=True).start()
     sys.argv[1:1] = ["dashboard"]
