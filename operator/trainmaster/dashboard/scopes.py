@@ -50,6 +50,8 @@ class Scope:
     _refused: set[Viewer] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _left: asyncio.Event = field(default_factory=asyncio.Event)
+    # One job at least was read.
+    _first: asyncio.Event = field(default_factory=asyncio.Event)
     _watcher: Viewer | None = None
 
     @contextmanager
@@ -164,8 +166,7 @@ class Scope:
     async def _show_soon(self) -> None:
         """Shows what is there of a list that takes long; the rest comes as changes."""
         await asyncio.sleep(SHOW_SECONDS)
-        while not self.board.rows:
-            await asyncio.sleep(SHOW_SECONDS / 4)
+        await self._first.wait()
         await self._show()
 
     async def _show(self) -> None:
@@ -182,6 +183,7 @@ class Scope:
         def take(job: Mapping[str, Any]) -> None:
             uids.add(text(mapping(job.get("metadata")).get("uid"), 64))
             self.board.put(job)
+            self._first.set()
 
         while True:
             metadata = mapping((await viewer.transport.listed(path, query, take)).get("metadata"))
