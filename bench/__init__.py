@@ -13,6 +13,7 @@
 | What does it cost the operator that a history listens? | `history_cost` |
 | What does a history of a thousand jobs cost, and how long does it take to answer? | `history` |
 | What do a thousand jobs and a hundred viewers cost the dashboard? | `dashboard` |
+| What do viewers who ask for what is large cost the dashboard and others? | `dashboard_hostile` |
 | How soon is a killed rank on the dashboard's page? | `dashboard_failure` |
 | What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
 | What do large objects of a tenant cost the operator? | `hostile_objects` |

@@ -227,6 +227,8 @@ class FakeDashboard:
                         else survivor.status(self.born, now),
                         "spec": spec,
                         "live": not deleted,
+                        "warning": survivor.WARNING,
+                        "resumes": survivor.RESUMES,
                     },
                 )
                 if not waits:

@@ -6,6 +6,7 @@ has ended. A log that breaks off is read on from its last line, by the time that
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -48,11 +49,15 @@ class _Place:
 
 @dataclass
 class AllWorkers:
-    """AllWorkers reads the output of one job; `tail` is how many of each worker's last lines it begins with."""
+    """AllWorkers reads the output of one job; `tail` is how many of each worker's last lines it begins with.
+
+    `most` is how many of the workers `output` knows, where these aren't all.
+    """
 
     output: Output
     job: TrainingJob
     tail: int | None
+    most: float = math.inf
     _places: dict[Container, _Place] = field(default_factory=dict, init=False)
     _kept: dict[int, KeptLog] = field(default_factory=dict, init=False)
 
@@ -141,7 +146,7 @@ class AllWorkers:
                     self._read_on(merger, pod, tail)
                 # What starts later is read from its beginning.
                 tail = None
-                calm = len(merger.sources) >= max(1, job.status.workers.desired)
+                calm = len(merger.sources) >= min(self.most, max(1, job.status.workers.desired))
                 deadline = time.monotonic() + (CALM_SECONDS if calm else POLL_SECONDS)
                 while merger.sources if job.finished else time.monotonic() < deadline:
                     found = await merger.next(time.monotonic() + SILENT_SECONDS if job.finished else deadline)
@@ -257,9 +262,9 @@ async def _of_kept(worker: int, log: KeptLog, tail: int | None) -> AsyncGenerato
 
 
 def _kept_lines(worker: int, log: KeptLog, tail: int | None) -> list[WorkerLine]:
+    first = 0 if tail is None else max(0, len(log.lines) - tail)
     times = log.times or [0] * len(log.lines)
-    lines = [WorkerLine(time / 1_000, worker, text) for time, text in zip(times, log.lines, strict=True)]
-    return lines if tail is None else lines[-tail:] if tail else []
+    return [WorkerLine(time / 1_000, worker, text) for time, text in zip(times[first:], log.lines[first:], strict=True)]
 
 
 def _line(found: WorkerLine | Ended | None) -> WorkerLine | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import time
 from collections.abc import AsyncGenerator, Coroutine, Hashable, Mapping, Sequence
@@ -30,12 +31,19 @@ from trainmaster.kubeconfig import KubeconfigError
 
 T = TypeVar("T")
 
+# Bytes of a refusal that are read: its sentence. Pods answer through the API server's proxy with what they like.
+MOST_REFUSAL = 65_536
+
 
 class AiohttpTransport:
     """AiohttpTransport sends requests over aiohttp, within the loop that makes the first of them.
 
     With a connector (`connector_to`) it shares connections with others, who ask the same server as somebody else.
     """
+
+    # What a subclass that reads for many sets otherwise, and the bytes of a whole answer that it reads.
+    session_options: Mapping[str, Any] = {}
+    most_bytes: float = math.inf
 
     def __init__(
         self, server: Server, connector: aiohttp.BaseConnector | None = None, *, reader: Reader | None = None
@@ -140,7 +148,9 @@ class AiohttpTransport:
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=self._connector or connector_to(self.server), connector_owner=self._connector is None
+                connector=self._connector or connector_to(self.server),
+                connector_owner=self._connector is None,
+                **self.session_options,
             )
         try:
             headers = await self._headers(content_type)
@@ -161,7 +171,7 @@ class AiohttpTransport:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._reader.unreachable(error) from error
         if not 200 <= response.status < 300:
-            raise self._reader.refusal(await self._whole(response), path)
+            raise self._reader.refusal(await self._whole(response, MOST_REFUSAL), path)
         return response
 
     async def _headers(self, content_type: str) -> dict[str, str]:
@@ -171,13 +181,21 @@ class AiohttpTransport:
             # It may run a plugin, and the other coroutines go on meanwhile.
             return await asyncio.to_thread(request_headers, self.server, content_type)
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> Answer:
+    async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
+        """Returns an answer to its end, or cut. Raises NoCluster for one that breaks off, or is too large."""
+        body = bytearray()
         try:
-            return Answer(response.status, response.headers, await response.read())
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > min(cut_at, self.most_bytes):
+                    break
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._reader.broken_off(error) from error
         finally:
             response.release()
+        if len(body) > self.most_bytes:
+            raise self._reader.broken_off(ValueError(f"it has more than {self.most_bytes / 2**20:g} MiB"))
+        return Answer(response.status, response.headers, bytes(body[: int(min(cut_at, len(body)))]))
 
 
 def connector_to(server: Server) -> aiohttp.TCPConnector:

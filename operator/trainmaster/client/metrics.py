@@ -24,7 +24,7 @@ from trainmaster.wire.values import decimal
 MAX_BYTES = 2 * 1024 * 1024
 SECONDS = 3.0
 # A sample of the text format, and the one label that is read of it.
-_SAMPLE = re.compile(r'trainmaster_([a-z_]{1,40})\{[^{}]{0,1000}rank="(\d{1,10})"\} (\S{1,40})')
+_SAMPLE = re.compile(r'^trainmaster_([a-z_]{1,40})\{[^{}\n]{0,1000}rank="(\d{1,10})"\} (\S{1,40})\r?$', re.MULTILINE)
 
 _ATTEMPT = re.compile(r"(?m)^trainmaster_attempt\{[^{}]{0,1000}\} (\d{1,9})$")
 _STATE = re.compile(r'(?m)^trainmaster_worker_state\{[^{}]{0,1000}state="(\w{1,20})"\} 1$')
@@ -76,16 +76,22 @@ class JobMetrics:
     silent: Mapping[int, str]
 
 
-async def job_metrics(transport: AsyncTransport, namespace: str, pods: list[Mapping[str, Any]]) -> JobMetrics:
-    """Asks the agents of all these pods at once; never raises for what one of them does."""
-    answers = await transport.together([_worker(transport, namespace, pod) for pod in pods])
+async def job_metrics(
+    transport: AsyncTransport, namespace: str, pods: list[Mapping[str, Any]], *, most: int | None = None
+) -> JobMetrics:
+    """Asks the agents of all these pods at once; never raises for what one of them does.
+
+    Of about `most` ranks in all, every worker has as many.
+    """
+    each = MAX_PROCESSES if most is None else min(MAX_PROCESSES, -(-most // max(1, len(pods))))
+    answers = await transport.together([_worker(transport, namespace, pod, each) for pod in pods])
     ranks = sorted((rank for found, _ in answers for rank in found), key=lambda rank: (rank.worker, rank.rank))
     silent = {worker_index(pod): why for pod, (_, why) in zip(pods, answers, strict=True) if why}
     return JobMetrics(tuple(ranks), silent)
 
 
 async def _worker(
-    transport: AsyncTransport, namespace: str, pod: Mapping[str, Any]
+    transport: AsyncTransport, namespace: str, pod: Mapping[str, Any], most: int
 ) -> tuple[list[RankMetrics], str | None]:
     """Returns what a worker's ranks say, or why nothing came."""
     phase = (pod.get("status") or {}).get("phase")
@@ -96,18 +102,17 @@ async def _worker(
         page = await transport.beginning(path, limit=MAX_BYTES, seconds=SECONDS)
     except ClientError as error:
         return [], str(error)
-    return parse_metrics(worker_index(pod), page.decode("utf-8", "replace")), None
+    return parse_metrics(worker_index(pod), page.decode("utf-8", "replace"), most), None
 
 
-def parse_metrics(worker: int, page: str) -> list[RankMetrics]:
-    """Returns the ranks of an agent's page, by rank; accepts whatever stands there."""
+def parse_metrics(worker: int, page: str, most: int = MAX_PROCESSES) -> list[RankMetrics]:
+    """Returns the ranks of an agent's page, by rank, at most so many; accepts whatever stands there."""
     found: dict[int, dict[str, Any]] = {}
-    for line in page.splitlines():
-        sample = _SAMPLE.fullmatch(line)
-        if sample is None or sample[1] not in _FIELDS:
+    for sample in _SAMPLE.finditer(page):
+        if sample[1] not in _FIELDS:
             continue
         rank, value = decimal(sample[2], MAX_INDEX), _figure(sample[3])
-        if rank is None or value is None or (rank not in found and len(found) >= MAX_PROCESSES):
+        if rank is None or value is None or (rank not in found and len(found) >= most):
             continue
         whole = sample[1] in ("step", "total_steps")
         found.setdefault(rank, {})[sample[1]] = int(value) if whole else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from aiohttp import web
 
 from trainmaster import __version__
-from trainmaster.client.errors import ClientError, JobNotFound, NotKnown
+from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Server
@@ -35,7 +35,7 @@ from trainmaster.dashboard.static_files import INDEX, PAGE, read_files
 from trainmaster.dashboard.streams import EventStream, first_to_end, streamed
 from trainmaster.dashboard.viewers import Viewer, Viewers
 from trainmaster.serving import HttpServer, application
-from trainmaster.wire.values import mapping, mappings, text
+from trainmaster.wire.values import mapping, mappings
 
 Mode = Literal["cluster", "laptop"]
 
@@ -43,7 +43,6 @@ MOST_BODY = 65_536
 # Lines of each worker's log that a page begins with.
 TAIL, MOST_TAIL = 1_000, 20_000
 SWEEP_SECONDS = 60.0
-WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class Dashboard:
         return answer(
             {
                 "mode": settings.mode,
-                "user": await _user(viewer),
+                "user": viewer.user,
                 "cluster": settings.server.address,
                 "namespace": settings.namespace,
                 "allNamespaces": await viewer.access.allows(*seeing(None)),
@@ -133,16 +132,17 @@ class Dashboard:
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         viewer, namespace = viewer_of(request), namespace_of(request)
-        # Who may not see them gets a status, and no stream.
-        await viewer.access.require(*seeing(namespace))
-        async with viewer.streaming():
+        with viewer.streaming():
+            # Who may not see them gets a status, and no stream.
+            await viewer.access.require(*seeing(namespace))
             return await streamed(request, lambda stream: self._scopes.send_to(stream, viewer, namespace))
 
     async def _recorded_jobs(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)
         if viewer.history is None:
             raise JobNotFound("There is no history of jobs here (docs/history.md).")
-        found = await viewer.history.jobs(namespace)
+        history = viewer.history
+        found = await viewer.party.heavy(lambda: history.jobs(namespace))
         items = mappings(found.get("items"))
         return answer(
             {"items": [{**job, "failure": failure_in_words(mapping(job.get("lastFailure")))} for job in items]}
@@ -150,22 +150,28 @@ class Dashboard:
 
     async def _nodes(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)
-        async with self._scopes.joined(viewer, namespace) as scope:
-            await scope.loaded(viewer)
-            blame = list(scope.board.blame.values())
-        return answer(await nodes_of(viewer.transport, namespace, blame))
+
+        async def read() -> web.Response:
+            async with self._scopes.joined(viewer, namespace) as scope:
+                await scope.loaded(viewer)
+                blame = list(scope.board.blame.values())
+            return answer(await nodes_of(viewer.transport, namespace, blame))
+
+        return await viewer.party.heavy(read)
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
-        found = await viewer.look_up(namespace, name, uid)
-        if isinstance(found, TrainingJob):
-            await viewer.access.require(Access("watch", namespace=namespace, name=name))
         page = JobPage(viewer, self._figures, namespace, name, uid)
         seeing_it = Access("get", namespace=namespace, name=name)
-        async with viewer.streaming():
-            return await streamed(
-                request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream, found))
-            )
+        with viewer.streaming():
+            found = await viewer.look_up(namespace, name, uid)
+            if isinstance(found, TrainingJob):
+                await viewer.access.require(Access("watch", namespace=namespace, name=name))
+            else:
+                page.show_recorded(found)
+            # A page holds only what it shows.
+            del found
+            return await streamed(request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream)))
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
@@ -173,18 +179,20 @@ class Dashboard:
         chosen = Chosen(worker, rank, attempt)
         tail = whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0
         follow = request.query.get("follow") == "1"
-        job = await viewer.look_up(namespace, name, uid)
         reading = Access("get", "pods", "", namespace=namespace, subresource="log")
-        await viewer.access.require(reading, Access("list", "pods", "", namespace=namespace))
+        with viewer.streaming():
+            found = await viewer.look_up(namespace, name, uid)
+            job = found if isinstance(found, TrainingJob) else None
+            del found
+            await viewer.access.require(reading, Access("list", "pods", "", namespace=namespace))
 
-        async def send(stream: EventStream) -> None:
-            if not isinstance(job, TrainingJob):
-                await send_recorded(stream, viewer, namespace, name, uid, chosen, tail=tail)
-                return
-            lines = send_logs(stream, viewer, job, chosen, tail=tail, follow=follow)
-            await self._while_allowed(viewer, reading, lines)
+            async def send(stream: EventStream) -> None:
+                if job is None:
+                    await send_recorded(stream, viewer, namespace, name, uid, chosen, tail=tail)
+                    return
+                lines = send_logs(stream, viewer, job, chosen, tail=tail, follow=follow)
+                await self._while_allowed(viewer, reading, lines)
 
-        async with viewer.streaming():
             return await streamed(request, send)
 
     async def _while_allowed(self, viewer: Viewer, access: Access, sending: Any) -> None:
@@ -203,18 +211,6 @@ class Dashboard:
         if found is None:
             raise Refused(404, "This installation has no page: its files in dashboard/page are missing.")
         return found.answer(request)
-
-
-async def _user(viewer: Viewer) -> str | None:
-    """Returns the viewer's name; None on a cluster before Kubernetes 1.28. Raises NotKnown."""
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    try:
-        answer: Mapping[str, Any] = await viewer.transport.request("POST", WHO_AM_I, body=review)
-    except NotKnown:
-        raise
-    except ClientError:
-        return None
-    return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username"), 1_000) or None
 
 
 @asynccontextmanager

@@ -5,14 +5,16 @@ The status is ahead of the history by a moment, so what it says of an attempt's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmaster.api.v1alpha1.status import Failure
 from trainmaster.client.job import TrainingJob
-from trainmaster.wire.values import whole
+from trainmaster.wire.values import mappings, whole
 
 Attempt = dict[str, Any]
+# A history has all of them.
+MOST_ATTEMPTS = 500
 
 
 def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Attempt]:
@@ -41,6 +43,14 @@ def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Atte
             # It began when the one before it was over, or a moment later.
             one["startedAt"] = job.status.start_time if before is None else before["endedAt"]
     return ordered
+
+
+def attempts_of_record(found: Mapping[str, Any]) -> list[Attempt]:
+    """Returns the attempts that a history has, the newest of them; only the last one's workers are shown."""
+    attempts = [dict(one) for one in mappings(found.get("attempts"))[-MOST_ATTEMPTS:]]
+    for one in attempts[:-1]:
+        one["workers"] = []
+    return attempts
 
 
 def _failure_of(job: TrainingJob, attempt: int) -> Failure | None:

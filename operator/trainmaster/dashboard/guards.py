@@ -51,7 +51,7 @@ def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
         try:
             _require_place(request, laptop=launch is not None)
             if request.path.startswith("/api/") and request.path not in _OPEN:
-                request[VIEWER] = viewer = _viewer(request, viewers, launch)
+                request[VIEWER] = viewer = await _viewer(request, viewers, launch)
                 viewer.count()
             return await handler(request)
         except Refused as error:
@@ -106,8 +106,8 @@ def _host_of(host: str) -> str | None:
         return None
 
 
-def _viewer(request: web.Request, viewers: Viewers, launch: Launch | None) -> Viewer:
-    """Returns who asks. Raises Refused."""
+async def _viewer(request: web.Request, viewers: Viewers, launch: Launch | None) -> Viewer:
+    """Returns who asks. Raises Refused, ClientError."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
@@ -115,7 +115,7 @@ def _viewer(request: web.Request, viewers: Viewers, launch: Launch | None) -> Vi
     if len(token) > MOST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise Refused(401, "That is no bearer token: it has printable characters without blanks.")
     if launch is None:
-        return viewers.of_token(token)
+        return await viewers.of_token(token)
     if not launch.is_key(token):
         raise Refused(401, "This page was opened by a dashboard that has ended; open it anew by `kubectl dtj open`.")
-    return viewers.myself()
+    return await viewers.myself()

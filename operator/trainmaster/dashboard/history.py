@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.client.asynchronous import AiohttpTransport
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import ClientError, JobNotFound, NoCluster
 from trainmaster.client.history import HistoryClient, HistoryReader, find_history
@@ -17,6 +16,7 @@ from trainmaster.client.history.answers import NoWay
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.server import Server
 from trainmaster.client.watching import read_job
+from trainmaster.dashboard.reading import HistoryTransport
 
 # A RecordedJobDetail.
 RecordedJob = Mapping[str, Any]
@@ -47,7 +47,7 @@ def history_at(address: str | None) -> HistoryOf:
             # A history knows a token, and nobody who is acted for.
             return None
         found = find_history(address, server)
-        transport = AiohttpTransport(found.server, reader=found.answers)
+        transport = HistoryTransport(found.server, reader=found.answers)
         return HistoryAccess(HistoryClient(transport, found.prefix, found.server.address), transport.close)
 
     return access

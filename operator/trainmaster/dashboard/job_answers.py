@@ -7,28 +7,31 @@ import csv
 import io
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
-import yaml
 from aiohttp import web
 
-from trainmaster.api.printable import yaml_escapes
 from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.diagnosis import diagnose
-from trainmaster.client.errors import ClientError
+from trainmaster.client.errors import ClientError, JobNotFound
 from trainmaster.client.gathering import gather
 from trainmaster.client.history import HistoryReader
-from trainmaster.client.job import TrainingJob
+from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
 from trainmaster.dashboard.encoding import answer
 from trainmaster.dashboard.from_thread import FromThread
 from trainmaster.dashboard.history import replaced
+from trainmaster.dashboard.manifest import manifest_of, too_large
 from trainmaster.dashboard.parameters import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.seen import RANK_FIGURES, SERIES, Seen
+from trainmaster.dashboard.shapes import MANIFEST
+from trainmaster.dashboard.viewers import Viewer
 from trainmaster.wire.values import loads, mapping
 
-# Diagnoses at once: each asks several questions in threads.
-DIAGNOSES = 4
+T = TypeVar("T")
+
+# Threads of heavy answers: as many as are made at once, and a few of those who went before theirs was done.
+THREADS = 4
 MOST_POINTS, MOST_COLUMNS = 5_000, 1_000
 
 
@@ -37,7 +40,8 @@ class JobAnswers:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        self._threads = ThreadPoolExecutor(DIAGNOSES, thread_name_prefix="diagnosis")
+        self._diagnoses = ThreadPoolExecutor(THREADS, thread_name_prefix="diagnosis")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="heavy")
 
     def routes(self) -> list[web.RouteDef]:
         """Returns the routes."""
@@ -57,15 +61,27 @@ class JobAnswers:
 
     async def why(self, request: web.Request) -> web.Response:
         """Answers why the job is as it is."""
-        viewer, job = viewer_of(request), await _living(request)
-        transport = FromThread(viewer.transport, asyncio.get_running_loop())
-        # Who goes before it is done leaves their thread at work, so that there are threads of its own for it.
-        diagnosis = await transport.loop.run_in_executor(self._threads, lambda: diagnose(gather(transport, job)))
-        return answer(diagnosis.to_json())
+        viewer = viewer_of(request)
+
+        async def read() -> web.Response:
+            job = await _living(request)
+            transport = FromThread(viewer.transport.for_diagnosis(), asyncio.get_running_loop())
+            # Who goes before it is done leaves their thread at work, so that there are threads of its own for it.
+            diagnosis = await transport.loop.run_in_executor(self._diagnoses, lambda: diagnose(gather(transport, job)))
+            return answer(diagnosis.to_json())
+
+        return await viewer.party.heavy(read)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def series(self, request: web.Request) -> web.Response:
         """Answers with curves."""
-        return answer(await self._series(request))
+
+        async def read() -> web.Response:
+            return answer(await self._series(request))
+
+        return await viewer_of(request).party.heavy(read)
 
     async def heat(self, request: web.Request) -> web.Response:
         """Answers with a figure of each rank over time."""
@@ -78,16 +94,19 @@ class JobAnswers:
                 namespace, name, uid=uid, since=since, until=until, columns=columns, figure=figure
             )
 
-        found = await self._recorded(request, recorded)
-        if found is None:
-            found = self._seen.heat(await self._seen_uid(request), since, until, columns, figure)
-        return answer(found)
+        async def read() -> web.Response:
+            found = await self._recorded(request, recorded)
+            if found is None:
+                found = self._seen.heat(await self._seen_uid(request), since, until, columns, figure)
+            return await self._in_thread(lambda: answer(found))
+
+        return await viewer_of(request).party.heavy(read)
 
     async def export(self, request: web.Request) -> web.Response:
         """Answers with the curves as a file."""
         _, name = job_of(request)
         kind = one_of(request, "format", ("csv", "json"))
-        found = await self._series(request)
+        found = await viewer_of(request).party.heavy(lambda: self._series(request))
         headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
         if kind == "json":
             return answer(found, **headers)
@@ -97,29 +116,34 @@ class JobAnswers:
         """Answers with what was kept of attempts that failed."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
-        if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
-            kept = await AsyncJobClient(namespace, transport=viewer.transport).evidence(name)
-            return answer({"items": [loads(one.to_json()) for one in kept]})
-        assert viewer.history is not None
-        found = await viewer.history.evidence(namespace, name, uid=uid)
-        return answer({"items": found.get("items") or []})
+
+        async def read() -> web.Response:
+            if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
+                kept = await AsyncJobClient(namespace, transport=viewer.transport).evidence(name)
+                return await self._in_thread(lambda: answer({"items": [loads(one.to_json()) for one in kept]}))
+            assert viewer.history is not None
+            found = await viewer.history.evidence(namespace, name, uid=uid)
+            return answer({"items": found.get("items") or []})
+
+        return await viewer.party.heavy(read)
 
     async def manifest(self, request: web.Request) -> web.Response:
         """Answers with the job as its author wrote it, and as others completed it."""
         namespace, name = job_of(request)
-        viewer, uid = viewer_of(request), uid_of(request)
-        found = await viewer.look_up(namespace, name, uid)
-        raw = found.raw if isinstance(found, TrainingJob) else mapping(found.get("job"))
-        metadata = {key: value for key, value in mapping(raw.get("metadata")).items() if key != "managedFields"}
-        shown = {key: value for key, value in {**raw, "metadata": metadata}.items() if key != "status"}
-        text = yaml_escapes(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=100))
-        return web.Response(text=text, content_type="text/yaml")
+        viewer = viewer_of(request)
+
+        async def read() -> str:
+            raw = await _written(viewer, namespace, name, uid_of(request))
+            return await self._in_thread(lambda: manifest_of(raw, name))
+
+        return web.Response(text=await viewer.party.heavy(read), content_type="text/yaml")
 
     async def stacks(self, request: web.Request) -> web.Response:
         """Asks all ranks for their stacks."""
         await body_of(request)
         job = await _living(request)
-        found = await AsyncJobClient(job.namespace, transport=viewer_of(request).transport).stacks(job.name)
+        client = AsyncJobClient(job.namespace, transport=viewer_of(request).transport)
+        found = await viewer_of(request).party.heavy(lambda: client.stacks(job.name))
         return answer(
             {
                 "attempt": found.attempt,
@@ -180,6 +204,26 @@ class JobAnswers:
         job = await _living(request)
         await viewer_of(request).access.require(Access("get", "pods", "", namespace=job.namespace, subresource="proxy"))
         return job.uid
+
+
+async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
+    """Returns a job with its whole spec, as the history has it where it is gone. Raises ClientError, Refused."""
+    missing: JobNotFound | None = None
+    try:
+        picker = await viewer.transport.picked(f"{collection_path(namespace)}/{name}", MANIFEST)
+        if uid in (None, mapping(picker.found.get("metadata")).get("uid")):
+            if picker.has_too_large:
+                raise too_large(name)
+            return picker.found
+        missing = replaced(name)
+    except JobNotFound as error:
+        missing = error
+    if viewer.history is None:
+        raise missing
+    raw = mapping((await viewer.history.job(namespace, name, uid=uid)).get("job"))
+    if "spec" not in raw:
+        raise too_large(name)
+    return raw
 
 
 async def _living(request: web.Request) -> TrainingJob:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import ClientError, NotAllowed
-from trainmaster.client.job import items_of
+from trainmaster.dashboard.reading import ViewerTransport
 from trainmaster.dashboard.rows import Row
 from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.wire.values import decimal, mapping, mappings, text
@@ -15,19 +15,36 @@ from trainmaster.wire.values import decimal, mapping, mappings, text
 MAX_NODES, MAX_PODS = 2_000, 5_000
 MAX_INDEX = 10**9
 
+T = TypeVar("T")
 
-async def nodes_of(transport: AsyncTransport, namespace: str | None, blame: Iterable[Row]) -> dict[str, Any]:
+
+class KeptNode(NamedTuple):
+    """KeptNode is a node."""
+
+    name: str
+    ready: bool
+    gpus: int
+
+
+class KeptPod(NamedTuple):
+    """KeptPod is a job's pod on a node."""
+
+    node: str
+    namespace: str
+    job: str
+    worker: int | None
+
+
+async def nodes_of(transport: ViewerTransport, namespace: str | None, blame: Iterable[Row]) -> dict[str, Any]:
     """Returns the nodes by name. Raises ClientError where the API server can't be read."""
     unread: list[str] = []
-    nodes = await _list(transport, "/api/v1/nodes", {"limit": str(MAX_NODES)}, unread)
+    nodes = await _list(transport, "/api/v1/nodes", {"limit": str(MAX_NODES)}, kept_node, unread)
     path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
-    pods = await _list(transport, path, {"labelSelector": JOB_NAME_LABEL, "limit": str(MAX_PODS)}, unread)
+    pods = await _list(transport, path, {"labelSelector": JOB_NAME_LABEL, "limit": str(MAX_PODS)}, kept_pod, unread)
     return {"nodes": node_rows(blame, nodes, pods), "why": " ".join(unread) or None}
 
 
-def node_rows(
-    blame: Iterable[Row], nodes: list[Mapping[str, Any]] | None, pods: list[Mapping[str, Any]] | None
-) -> list[dict[str, Any]]:
+def node_rows(blame: Iterable[Row], nodes: list[KeptNode] | None, pods: list[KeptPod] | None) -> list[dict[str, Any]]:
     """Returns what is known of each node; None for nodes or pods is what the viewer may not read."""
     rows: dict[str, dict[str, Any]] = {}
 
@@ -36,8 +53,7 @@ def node_rows(
         return rows.setdefault(name, {**empty, "pods": None if pods is None else []})
 
     for node in nodes or ():
-        name, status = text(mapping(node.get("metadata")).get("name"), 253), mapping(node.get("status"))
-        row(name).update(ready=_is_ready(status), gpus=_gpus(status))
+        row(node.name).update(ready=node.ready, gpus=node.gpus)
     for job in blame:
         known = {"namespace": job["namespace"], "name": job["name"]}
         for name, count in job["failures"].items():
@@ -46,20 +62,32 @@ def node_rows(
         for name in job["avoided"]:
             row(name)["avoidedBy"].append(known)
     for pod in pods or ():
-        name = text(mapping(pod.get("spec")).get("nodeName"), 253)
-        if name and mapping(pod.get("status")).get("phase") not in ("Succeeded", "Failed"):
-            row(name)["pods"].append(_pod(mapping(pod.get("metadata"))))
+        row(pod.node)["pods"].append({"namespace": pod.namespace, "job": pod.job, "worker": pod.worker})
     return [rows[name] for name in sorted(rows)]
 
 
 async def _list(
-    transport: AsyncTransport, path: str, query: Mapping[str, str], unread: list[str]
-) -> list[Mapping[str, Any]] | None:
+    transport: ViewerTransport,
+    path: str,
+    query: Mapping[str, str],
+    kept: Callable[[Mapping[str, Any]], T | None],
+    unread: list[str],
+) -> list[T] | None:
+    """Returns what is kept of each object; None where the viewer may not read them."""
+    found: list[T] = []
+
+    def take(item: Mapping[str, Any]) -> None:
+        if (one := kept(item)) is not None:
+            found.append(one)
+
     try:
-        return items_of(await transport.request("GET", path, query=query))
+        rest = await transport.listed(path, query, take)
     except NotAllowed as error:
         unread.append(_sentence(error))
         return None
+    if mapping(rest.get("metadata")).get("continue"):
+        unread.append(f"Only the first {query['limit']} {path.rpartition('/')[2]} were read.")
+    return found
 
 
 def _sentence(error: ClientError) -> str:
@@ -77,10 +105,20 @@ def _gpus(status: Mapping[str, Any]) -> int:
     return sum(decimal(text(count), MAX_INDEX) or 0 for name, count in found if text(name).endswith("/gpu"))
 
 
-def _pod(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def kept_node(node: Mapping[str, Any]) -> KeptNode:
+    """Returns what is shown of a node."""
+    status = mapping(node.get("status"))
+    return KeptNode(text(mapping(node.get("metadata")).get("name"), 253), _is_ready(status), _gpus(status))
+
+
+def kept_pod(pod: Mapping[str, Any]) -> KeptPod | None:
+    """Returns a pod that is on a node and hasn't ended."""
+    node = text(mapping(pod.get("spec")).get("nodeName"), 253)
+    if not node or mapping(pod.get("status")).get("phase") in ("Succeeded", "Failed"):
+        return None
+    metadata = mapping(pod.get("metadata"))
     labels = mapping(metadata.get("labels"))
-    return {
-        "namespace": text(metadata.get("namespace"), 253),
-        "job": text(labels.get(JOB_NAME_LABEL), 253),
-        "worker": decimal(labels.get(POD_INDEX_LABEL), MAX_INDEX),
-    }
+    job, namespace = text(labels.get(JOB_NAME_LABEL), 253), text(metadata.get("namespace"), 253)
+    return KeptPod(
+        sys.intern(node), sys.intern(namespace), sys.intern(job), decimal(labels.get(POD_INDEX_LABEL), MAX_INDEX)
+    )

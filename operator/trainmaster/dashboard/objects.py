@@ -6,20 +6,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainmaster.client.blocking import AsyncTransport
-from trainmaster.client.job import TrainingJob, items_of, worker_index
+from trainmaster.client.job import TrainingJob, has_index, items_of, worker_index
+from trainmaster.dashboard.reading import ViewerTransport
+from trainmaster.dashboard.shapes import MOST_PODS
+from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.wire.values import mapping, mappings, text, whole
 
 # Events of one object, and pods in trouble whose events are read; what troubles a job's pods is mostly one thing.
 MOST_EVENTS = 100
 MOST_TROUBLED = 4
 
-
-def pod_rows(pods: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns what a page shows of pods."""
-    return [_pod_row(pod) for pod in pods]
+PodRow = dict[str, Any]
 
 
-def _pod_row(pod: Mapping[str, Any]) -> dict[str, Any]:
+async def pods_of(transport: ViewerTransport, namespace: str, name: str) -> list[PodRow]:
+    """Returns a job's pods by worker, each a row as soon as it is read. Raises ClientError."""
+    rows: list[PodRow] = []
+
+    def take(pod: Mapping[str, Any]) -> None:
+        if has_index(pod) and len(rows) < MOST_PODS:
+            rows.append(pod_row(pod))
+
+    await transport.listed(f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": f"{JOB_NAME_LABEL}={name}"}, take)
+    return sorted(rows, key=lambda row: row["worker"])
+
+
+def asked_pods(rows: Sequence[PodRow]) -> list[Mapping[str, Any]]:
+    """Returns the pods of rows, as far as asking their agents needs them."""
+    return [
+        {
+            "metadata": {"name": row["name"], "labels": {POD_INDEX_LABEL: str(row["worker"])}},
+            "status": {"phase": row["phase"]},
+        }
+        for row in rows
+    ]
+
+
+def pod_row(pod: Mapping[str, Any]) -> PodRow:
+    """Returns what a page shows of a pod."""
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
     containers = mappings(status.get("containerStatuses"))
     conditions = {text(one.get("type"), 60): one for one in mappings(status.get("conditions"))}
@@ -47,13 +71,11 @@ def _pod_row(pod: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def events_of(
-    transport: AsyncTransport, job: TrainingJob, pods: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+async def events_of(transport: AsyncTransport, job: TrainingJob, pods: Sequence[PodRow]) -> list[dict[str, Any]]:
     """Returns what happened to a job, its StatefulSets and the pods that aren't well, oldest first."""
     groups = mappings(mapping(job.raw.get("spec")).get("workerGroups"))
     sets = [f"{job.name}-{text(group.get('name'), 63)}" for group in groups] if len(groups) > 1 else []
-    troubled = [row["name"] for row in pod_rows(pods) if not row["ready"] and row["phase"] != "Succeeded"]
+    troubled = [row["name"] for row in pods if not row["ready"] and row["phase"] != "Succeeded"]
     path = f"/api/v1/namespaces/{job.namespace}/events"
     found: list[Mapping[str, Any]] = []
     for name in [job.name, *sets[:MOST_TROUBLED], *troubled[:MOST_TROUBLED]]:

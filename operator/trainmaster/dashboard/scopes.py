@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainmaster.client.errors import ClientError, NotAllowed
-from trainmaster.client.job import collection_path, items_of
+from trainmaster.client.job import collection_path
 from trainmaster.client.watching import changes
 from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
 from trainmaster.dashboard.board import Board
@@ -26,8 +27,10 @@ from trainmaster.wire.values import mapping, text
 BATCH_SECONDS = 1.0
 # Between two attempts to read jobs while the API server can't be read.
 RETRY_SECONDS = 2.0
-# Objects of one answer: a list comes in pages, each trimmed to rows before the next one is read.
+# Objects of one answer: a list comes in pages, each object of which is a row before the next one is read.
 PAGE = 250
+# Seconds after which what there is of a list is shown.
+SHOW_SECONDS = 0.3
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +43,15 @@ class Scope:
     board: Board = field(default_factory=Board)
     # Why jobs can't be read now.
     problem: ClientError | None = None
+    # Something can be shown, and all jobs were listed.
     is_loaded: bool = False
+    is_whole: bool = False
     present: Counter[Viewer] = field(default_factory=Counter)
     _refused: set[Viewer] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _left: asyncio.Event = field(default_factory=asyncio.Event)
+    # One job at least was read.
+    _first: asyncio.Event = field(default_factory=asyncio.Event)
     _watcher: Viewer | None = None
 
     @contextmanager
@@ -67,12 +74,12 @@ class Scope:
         await first_to_end(self._watch(), self._tick())
 
     async def loaded(self, viewer: Viewer) -> None:
-        """Waits until the jobs were listed. Raises what kept them from being."""
+        """Waits until all jobs were listed. Raises what kept them from being."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self.is_loaded or self.problem is not None or viewer in self._refused)
+            await self._changed.wait_for(lambda: self.is_whole or self.problem is not None or viewer in self._refused)
         if viewer in self._refused:
             raise NotAllowed("The API server doesn't let you see these jobs.")
-        if not self.is_loaded and self.problem is not None:
+        if not self.is_whole and self.problem is not None:
             raise self.problem
 
     async def send_to(self, stream: EventStream, viewer: Viewer) -> None:
@@ -140,12 +147,15 @@ class Scope:
     async def _watch_as(self, viewer: Viewer) -> None:
         path = collection_path(self.namespace)
         while True:
-            version = await self._list(viewer, path)
-            self.problem, first = None, not self.is_loaded
-            self.is_loaded = True
+            showing = asyncio.create_task(self._show_soon())
+            try:
+                version = await self._list(viewer, path)
+            finally:
+                showing.cancel()
+            self.problem, first = None, not self.is_whole
+            self.is_whole = True
             if first:
-                self.board.forget_changes()
-                await self._notify()
+                await self._show()
             async with aclosing(changes(viewer.transport, path, version)) as found:
                 async for kind, job in found:
                     if kind == "DELETED":
@@ -153,16 +163,30 @@ class Scope:
                     else:
                         self.board.put(job)
 
+    async def _show_soon(self) -> None:
+        """Shows what is there of a list that takes long; the rest comes as changes."""
+        await asyncio.sleep(SHOW_SECONDS)
+        await self._first.wait()
+        await self._show()
+
+    async def _show(self) -> None:
+        if not self.is_loaded:
+            self.is_loaded = True
+            self.board.forget_changes()
+        await self._notify()
+
     async def _list(self, viewer: Viewer, path: str) -> str:
         """Reads all jobs, page by page; returns the version to watch from."""
         query = {"limit": str(PAGE)}
         uids: set[str] = set()
+
+        def take(job: Mapping[str, Any]) -> None:
+            uids.add(text(mapping(job.get("metadata")).get("uid"), 64))
+            self.board.put(job)
+            self._first.set()
+
         while True:
-            answer = await viewer.transport.request("GET", path, query=query)
-            for job in items_of(answer):
-                uids.add(text(mapping(job.get("metadata")).get("uid"), 64))
-                self.board.put(job)
-            metadata = mapping(answer.get("metadata"))
+            metadata = mapping((await viewer.transport.listed(path, query, take)).get("metadata"))
             if not (more := text(metadata.get("continue"), None)):
                 break
             query["continue"] = more

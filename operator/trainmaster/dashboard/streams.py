@@ -15,7 +15,7 @@ from aiohttp import web
 
 from trainmaster.client.errors import ClientError
 from trainmaster.dashboard.encoding import dumps
-from trainmaster.dashboard.errors import sentence_of
+from trainmaster.dashboard.errors import Refused, sentence_of
 
 PING_SECONDS = 10.0
 # A viewer who takes nothing for so long (seconds) isn't there any more.
@@ -61,20 +61,31 @@ class EventStream:
 
 
 class Latest:
-    """Latest holds of each event the newest that wasn't sent yet."""
+    """Latest holds of each event the newest that wasn't sent yet, encoded."""
 
     def __init__(self) -> None:
-        self._events: dict[str, Any] = {}
-        self._sent: dict[str, Any] = {}
+        self._events: dict[str, bytes] = {}
+        # Of each event the last one's length and hash.
+        self._last: dict[str, tuple[int, int]] = {}
         self._filled = asyncio.Event()
         self._ended = False
 
-    def put(self, name: str, data: Any, *, again: bool = False) -> None:
-        """Adds an event; one that says the same as the last of its name only with `again`."""
-        if again or self._sent.get(name) != data:
-            self._sent[name] = data if not again else None
-            self._events[name] = data
+    def put(self, name: str, data: Any) -> None:
+        """Adds an event, unless it says the same as the last of its name."""
+        self.put_event(name, encoded(name, data))
+
+    def put_event(self, name: str, event: bytes) -> None:
+        """Adds an event that is encoded already."""
+        last = (len(event), hash(event))
+        if self._last.get(name) != last:
+            self._last[name] = last
+            self._events[name] = event
             self._filled.set()
+
+    @property
+    def bytes(self) -> int:
+        """Returns how many bytes the last of all events have."""
+        return sum(length for length, _ in self._last.values())
 
     def end(self) -> None:
         """Says that nothing more comes."""
@@ -92,8 +103,8 @@ class Latest:
                 continue
             self._filled.clear()
             events, self._events = self._events, {}
-            for name, data in events.items():
-                await stream.send(encoded(name, data))
+            for event in events.values():
+                await stream.send(event)
             if self._ended and not self._events:
                 return
 
@@ -119,6 +130,8 @@ async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitab
         await answer(stream)
     except ClientError as error:
         await stream.send(encoded("problem", problem(error)))
+    except Refused as error:
+        await stream.send(encoded("problem", {"sentence": error.sentence}))
     except ConnectionError:
         pass
     except Exception:

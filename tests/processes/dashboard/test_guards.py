@@ -14,7 +14,7 @@ from tests.processes.dashboard.fake_api import VIEW, FakeApi, job, serving_api
 from tests.processes.dashboard.page_client import PageClient, page_client
 from trainmaster.client.authorization import Fixed
 from trainmaster.client.server import Server
-from trainmaster.dashboard import launch, viewers
+from trainmaster.dashboard import launch, parties
 from trainmaster.dashboard.app import Dashboard, Mode, Settings, serving
 from trainmaster.dashboard.guards import HEADERS
 
@@ -131,7 +131,7 @@ async def test_tokens_are_in_no_log_and_no_sentence(tmp_path: Path, caplog: pyte
             status, body, _ = await client.ask("GET", "/api/viewer", token)
             assert status in (400, 401) and "a-secret" not in str(body)
         await client.get("/api/viewer", "alice")
-        viewer = dashboard._viewers.of_token("alice")
+        viewer = await dashboard._viewers.of_token("alice")
         assert "alice" not in f"{viewer!r} {viewer.transport.server!r}"
     assert "a-secret" not in caplog.text and "alice" not in caplog.text
 
@@ -149,12 +149,12 @@ async def test_a_header_that_is_none_is_in_no_log(end: bytes, tmp_path: Path, ca
 
 
 async def test_more_requests_than_a_page_makes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewers, "MOST_STREAMS", 1)
+    monkeypatch.setattr(parties, "MOST_STREAMS", 1)
     async with served("cluster", tmp_path) as (client, dashboard):
         async with client.live("/api/jobs", "alice") as live:
             await live.next("jobs")
             status, answer = await client.get("/api/jobs", "alice")
             assert status == 429 and "live views" in answer["sentence"]
-        dashboard._viewers.of_token("alice").requests.room = -100.0
+        (await dashboard._viewers.of_token("alice")).party.requests.room = -100.0
         assert (await client.get("/api/viewer", "alice"))[0] == 429
         assert (await client.get("/api/viewer", "mine"))[0] == 200, "others aren't held up"

@@ -13,7 +13,7 @@ from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, r
 from tests.processes.dashboard.test_list import dashboard
 from trainmaster.client import JobNotFound, NoCluster
 from trainmaster.client.server import Server
-from trainmaster.dashboard import job_page, logs, viewers
+from trainmaster.dashboard import job_page, logs, reading
 from trainmaster.dashboard.history import HistoryAccess
 
 FAILURE = {
@@ -149,7 +149,7 @@ async def test_a_line_without_an_end_costs_little() -> None:
     api.say("bert-0", "[rank 0]: " + "x" * 3_000_000)
     async with dashboard(api) as client, client.live("/api/jobs/team/bert/logs", "alice") as page:
         (first, *_) = lines = [line for name, found in await page.end() if name == "lines" for line in found]
-        assert first["rank"] == 0 and all(len(line["text"]) <= viewers.MOST_LOG_BYTES for line in lines)
+        assert first["rank"] == 0 and all(len(line["text"]) <= reading.MOST_LOG_BYTES for line in lines)
         assert sum(len(line["text"]) for line in lines) < 50_000
 
 

@@ -21,6 +21,7 @@ from trainmaster.dashboard.history import HistoryOf, no_history
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scopes, "BATCH_SECONDS", 0.05)
+    monkeypatch.setattr(scopes, "SHOW_SECONDS", 20.0)
     monkeypatch.setattr(scopes, "RETRY_SECONDS", 0.05)
 
 

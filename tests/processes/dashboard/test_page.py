@@ -17,6 +17,7 @@ from tests.dashboard_pages.browser import batch_milliseconds, new_page
 from tests.dashboard_pages.fleet import HOSTILE
 from tests.dashboard_pages.served import Served
 from tests.dashboard_pages.server import PAGE, SENT
+from tests.dashboard_pages.survivor import RESUMES, WARNING
 from tools.vendor import AXE, UPLOT
 
 LIMIT_BYTES = 200_000
@@ -306,13 +307,21 @@ def test_logs_are_found_and_wait_for_who_scrolls_up(page: Page, own: Served) -> 
 def test_a_button_asks_before_it_does_anything(page: Page, own: Served) -> None:
     page.goto(own.url + SURVIVOR)
     page.get_by_role("button", name="Suspend").click()
+    expect(page.get_by_role("dialog").locator(".note")).to_have_text(WARNING)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("dialog")).to_be_hidden()
     assert own.dashboard.posted == []
     page.get_by_role("button", name="Suspend").click()
     page.get_by_role("dialog").get_by_role("button", name="Suspend").click()
-    expect(page.locator(".job-head .note")).to_have_text("llama-8b-pretrain: to be suspended")
+    expect(page.locator(".job-head > .note")).to_have_text("llama-8b-pretrain: to be suspended")
     assert own.dashboard.posted == [("suspend", "llama-8b-pretrain")]
+
+
+def test_resume_says_from_which_step(page: Page, own: Served) -> None:
+    own.dashboard.fleet.rows["uid-waits"] |= {"phase": "Suspended", "suspended": True}
+    page.goto(f"{own.url}/jobs/vision/vit-huge-waits")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("dialog").locator("p")).to_have_text(f"It gets pods again. {RESUMES}")
 
 
 def test_a_lost_connection_is_said_and_comes_back(page: Page, own: Served, complaints: list[str]) -> None:

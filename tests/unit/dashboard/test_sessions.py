@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import stat
-import time
 from typing import Any
 
 import pytest
 
-from trainmaster.client import NotAllowed
+from trainmaster.client import NotAllowed, NotKnown
 from trainmaster.client.authorization import Fixed
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Server
-from trainmaster.dashboard import access, viewers
+from trainmaster.dashboard import access, parties, viewers
 from trainmaster.dashboard.access import AccessCache
 from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.history import no_history
 from trainmaster.dashboard.launch import MOST_CODES, Launch, LaunchFile
-from trainmaster.dashboard.nodes import node_rows
-from trainmaster.dashboard.objects import event_rows, pod_rows
+from trainmaster.dashboard.nodes import kept_node, kept_pod, node_rows
+from trainmaster.dashboard.objects import event_rows, pod_row
+from trainmaster.dashboard.parties import Parties, Party, Share
+from trainmaster.dashboard.reading import ViewerTransport
 from trainmaster.dashboard.viewers import Viewers
 
 SERVER = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
@@ -59,64 +60,167 @@ async def test_an_answer_is_believed_for_half_a_minute_and_only_so_many_are_kept
         await cache.require(Access("get", "pods", "", namespace="team", subresource="log"))
 
 
-async def test_sessions_are_bounded_and_forgotten_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewers, "MOST_VIEWERS", 2)
+class Cluster:
+    """An API server that knows tokens by their users' names, "nobody" apart; it answers when `answers` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+        async def user(transport: ViewerTransport) -> str:
+            token = str(transport.server.authorization()).removeprefix("Bearer ")
+            self.asked.append(token)
+            await self.answers.wait()
+            if "nobody" in token:
+                raise NotKnown("it doesn't know you")
+            return token.partition("@")[0]
+
+        monkeypatch.setattr(viewers, "_user", user)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+async def test_sessions_are_bounded_and_forgotten_when_idle(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+    monkeypatch.setattr(viewers, "MOST_SESSIONS_IN_ALL", 2)
     made = Viewers(SERVER, no_history)
-    first = made.of_token("a")
-    assert made.of_token("a") is first and made.of_token("b") is not first
-    async with first.streaming():
-        made.of_token("c")
-        assert made.of_token("a") is first, "who looks at something isn't forgotten for another"
-        async with made.of_token("c").streaming():
-            with pytest.raises(Refused, match="2 viewers look at jobs already"):
-                made.of_token("d")
+    first = await made.of_token("a")
+    assert await made.of_token("a") is first and await made.of_token("b") is not first
+    assert cluster.asked == ["a", "b"]
+    with first.streaming():
+        third = await made.of_token("c")
+        assert await made.of_token("a") is first, "who looks at something isn't forgotten for another"
+        with third.streaming(), pytest.raises(Refused, match="2 viewers look at jobs already"):
+            await made.of_token("d")
     first.seen_at -= viewers.IDLE_SECONDS + 1
     made.forget_idle()
-    assert made.of_token("a") is not first
+    assert await made.of_token("a") is not first
     await made.close()
 
 
-async def test_a_token_that_wasnt_known_isnt_tried_at_once_again() -> None:
+async def test_a_users_tokens_and_a_namespaces_service_accounts_share_what_one_party_gets(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+) -> None:
+    monkeypatch.setattr(viewers, "MOST_SESSIONS", 3)
     made = Viewers(SERVER, no_history)
-    made.end(made.of_token("a"))
+    names = ("alice@1", "alice@2", "system:serviceaccount:team:a", "system:serviceaccount:team:b", "bob")
+    found = [await made.of_token(name) for name in names]
+    assert [viewer.party.name for viewer in found] == ["alice"] * 2 + ["system:serviceaccount:team"] * 2 + ["bob"]
+    assert found[0].party is found[1].party and found[2].party is found[3].party
+    for number in range(3, 9):
+        await made.of_token(f"alice@{number}")
+    assert sum(viewer.party is found[0].party for viewer in made._by_hash.values()) == 3
+    assert await made.of_token("bob") is found[4], "only the party's own sessions give way"
+    await made.close()
+
+
+async def test_a_token_that_wasnt_known_isnt_tried_at_once_again_and_leaves_nothing(cluster: Cluster) -> None:
+    made = Viewers(SERVER, no_history)
+    for _ in range(3):
+        with pytest.raises(Refused, match="doesn't know this token"):
+            await made.of_token("nobody")
+    assert cluster.asked == ["nobody"] and not made._by_hash
+    made.end(await made.of_token("a"))
     with pytest.raises(Refused, match="doesn't know this token"):
-        made.of_token("a")
+        await made.of_token("a")
     made._refused = type(made._refused)(dict.fromkeys(made._refused, 0.0))
-    assert made.of_token("a")
+    assert await made.of_token("a")
     await made.close()
 
 
-async def test_more_requests_than_a_page_makes_are_refused_for_a_while() -> None:
+async def test_tokens_that_nobody_knows_keep_out_none_who_is_known_and_new_ones_only_shortly(cluster: Cluster) -> None:
     made = Viewers(SERVER, no_history)
-    viewer = made.of_token("a")
+    alice = await made.of_token("alice")
+    cluster.answers.clear()
+    invented = [asyncio.create_task(made.of_token(f"nobody-{number}")) for number in range(viewers.MOST_NEW - 1)]
+    await asyncio.sleep(0)
+    bob = asyncio.create_task(made.of_token("bob"))
+    await asyncio.sleep(0.01)
+    assert len(cluster.asked) == 1 + viewers.NEW_AT_ONCE, "the API server is asked about a few at once"
+    assert await made.of_token("alice") is alice
+    with pytest.raises(Refused, match="Too many new viewers"):
+        await made.of_token("carol")
+    cluster.answers.set()
+    assert (await bob).user == "bob"
+    assert {type(one) for one in await asyncio.gather(*invented, return_exceptions=True)} == {Refused}
+    assert len(made._by_hash) == 2 and made._new == 0
+    await made.close()
+
+
+async def test_more_requests_than_a_page_makes_are_refused_for_a_while(cluster: Cluster) -> None:
+    made = Viewers(SERVER, no_history)
+    viewer = await made.of_token("a@1")
     with pytest.raises(Refused, match="more than 20 requests a second") as refused:
-        for _ in range(int(viewers.BURST) + 10):
+        for _ in range(int(parties.BURST) + 10):
             viewer.count()
     assert refused.value.status == 429
-    viewer.requests.at -= 1.0
+    with pytest.raises(Refused):
+        (await made.of_token("a@2")).count()
+    (await made.of_token("b")).count()
+    viewer.party.requests.at -= 1.0
     viewer.count()
-    made._new.room = 0.0
-    made._new.at = time.monotonic()
-    with pytest.raises(Refused, match="Too many new viewers"):
-        made.of_token("b")
-    assert made.of_token("a") is viewer
     await made.close()
 
 
-async def test_a_session_that_ends_closes_its_connections_behind_its_last_live_answer() -> None:
+async def test_a_session_that_ends_closes_its_connections_behind_its_last_live_answer(cluster: Cluster) -> None:
     made = Viewers(SERVER, no_history)
-    viewer, closed = made.of_token("a"), []
+    viewer, closed = await made.of_token("a"), []
 
     async def close() -> None:
         closed.append(1)
 
     viewer.transport.close = close  # type: ignore[method-assign]
-    async with viewer.streaming():
+    with viewer.streaming():
         made.end(viewer)
         await asyncio.sleep(0)
         assert not closed
-    assert closed
     await made.close()
+    assert closed
+
+
+def test_of_a_share_the_last_part_is_for_those_who_have_little() -> None:
+    share = Share(each=32, total=100)
+    share.take("a", share.room("a"))
+    share.take("b", share.room("b"))
+    share.take("c", share.room("c"))
+    assert share.taken == 75 and share.room("c") == 0
+    assert share.room("late") == 2, "the last quarter is theirs"
+    share.take("late", 2)
+    assert share.room("late") == 0
+    share.take("a", -32)
+    assert share.room("b") == 0 and share.room("c") == 21 and share.room("late") == 30
+
+
+async def test_heavy_work_is_one_at_a_time_for_a_party_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parties, "MOST_WAITING", 3)
+    everybody = Parties()
+    alice, bob = Party("alice", everybody), Party("bob", everybody)
+    running: list[str] = []
+    most: list[int] = []
+    go = asyncio.Event()
+
+    async def work(name: str) -> None:
+        running.append(name)
+        most.append(running.count("alice"))
+        await go.wait()
+        running.remove(name)
+
+    given = [asyncio.create_task(alice.heavy(lambda: work("alice"))) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Refused, match="wait for their answers"):
+        await alice.heavy(lambda: work("alice"))
+    given.append(asyncio.create_task(bob.heavy(lambda: work("bob"))))
+    await asyncio.sleep(0.01)
+    assert running == ["alice", "bob"]
+    go.set()
+    await asyncio.gather(*given)
+    assert max(most) == 1
+    monkeypatch.setattr(parties, "HEAVY_SECONDS", 0.01)
+    with pytest.raises(Refused, match="no answer after"):
+        await alice.heavy(asyncio.Event().wait)
 
 
 def test_a_file_for_the_browser_is_its_owners_and_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -153,7 +257,9 @@ def test_nodes_pods_and_events_have_what_a_page_shows() -> None:
         "status": {"phase": "Pending", "containerStatuses": [{"restartCount": 2, "state": {"waiting": waiting}}]},
     }
     blame = [{"namespace": "team", "name": "bert", "failures": {"b": 1}, "avoided": ["b"]}]
-    first, second = node_rows(blame, [node], [pod])
+    placed = kept_pod(pod)
+    assert placed is not None
+    first, second = node_rows(blame, [kept_node(node)], [placed])
     assert (first["ready"], first["gpus"], first["pods"]) == (
         True,
         8,
@@ -161,12 +267,10 @@ def test_nodes_pods_and_events_have_what_a_page_shows() -> None:
     )
     assert (second["name"], second["failures"], second["ready"], second["pods"]) == ("b", 1, None, [])
     assert node_rows(blame, None, None)[0]["pods"] is None
-    assert pod_rows([pod]) == [
-        {
-            **{"name": "bert-1", "worker": 1, "node": "a", "phase": "Pending", "ready": False, "restarts": 2},
-            "message": "no such image",
-        }
-    ]
+    assert pod_row(pod) == {
+        **{"name": "bert-1", "worker": 1, "node": "a", "phase": "Pending", "ready": False, "restarts": 2},
+        "message": "no such image",
+    }
     about = {"involvedObject": {"kind": "DistributedTrainingJob", "name": "bert"}, "reason": "Restarting"}
     events: list[dict[str, Any]] = [
         {**about, "lastTimestamp": None, "eventTime": "2026-11-26T02:00:00Z", "message": 3},

@@ -6,8 +6,8 @@ import { announce, attribute, button, h, text } from "./dom.js";
 import { UNKNOWN, clock, count, duration, figure, known, percent, seconds, whole } from "./format.js";
 
 const ACTIONS = {
-  suspend: ["Suspend", "Its ranks save a checkpoint and stop, and its pods give their nodes back. Resume goes on from there."],
-  resume: ["Resume", "It gets pods again and goes on from its last checkpoint."],
+  suspend: ["Suspend", "Its ranks save a checkpoint and stop, and its pods give their nodes back."],
+  resume: ["Resume", "It gets pods again."],
   restart: ["Restart", "Its ranks save a checkpoint and start again in the same pods. That takes none of its restarts."],
 };
 
@@ -37,10 +37,10 @@ export function header({ namespace, name, url, signal, state }) {
 
   function confirm(id) {
     const [title, what] = ACTIONS[id];
-    dialog.replaceChildren(
-      h("h2", { id: "confirm-title" }, `${title} ${name}?`), h("p", what),
+    dialog.replaceChildren(h("div", h("h2", { id: "confirm-title" }, `${title} ${name}?`),
+      h("p", what, id === "resume" && ` ${state.resumes}`), id === "suspend" && state.warning && h("p.note", state.warning),
       h("form", { method: "dialog", class: "buttons", onsubmit: (event) => event.submitter.value && act(id) },
-        h("button", { value: "" }, "Cancel"), h("button", { value: id, class: "primary" }, title)));
+        h("button", { value: "" }, "Cancel"), h("button", { value: id, class: "primary" }, title))));
     dialog.showModal();
   }
 

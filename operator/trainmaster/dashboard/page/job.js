@@ -116,10 +116,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
   placed();
   follow(context.url(), {
     job: (found) => { Object.assign(state, found, { gone: false }); note.hidden = true; render(); },
-    pods: (found) => { state.pods = found; render(); },
-    attempts: (found) => { state.attempts = found; render(); },
-    ranks: (found) => { state.ranks = found; render(); },
-    events: (found) => { state.events = found; render(); },
+    ...Object.fromEntries(["pods", "attempts", "ranks", "events"].map((name) => [name, (found) => { state[name] = found; render(); }])),
     gone: () => { Object.assign(state, { gone: true, goneAt: Date.now() / 1000, live: false }); render(); },
     problem: ({ sentence }) => say(sentence),
     refused: (sentence) => {

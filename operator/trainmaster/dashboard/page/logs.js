@@ -37,13 +37,15 @@ export class LogView {
     this.stream = new AbortController();
     this.problem = "";
     this.ended = false;
+    const refused = (sentence) => { this.problem = sentence; this.render(); };
     follow(this.url("logs", { tail: TAIL, follow: 1, ...this.only, ...choice }), {
       // The tail comes again after an interruption.
-      opened: () => { this.lines = []; this.problem = ""; this.render(); },
+      opened: () => { this.lines = []; this.problem = this.note = ""; this.render(); },
+      note: ({ sentence }) => { this.note = `${sentence}: `; this.render(); },
       lines: (found) => this.add(found),
       end: () => { this.ended = true; this.render(); },
-      problem: ({ sentence }) => { this.problem = sentence; this.render(); },
-      refused: (sentence) => { this.problem = sentence; this.render(); },
+      problem: ({ sentence }) => refused(sentence),
+      refused,
     }, AbortSignal.any([this.outer, this.stream.signal]));
   }
 
@@ -74,7 +76,7 @@ export class LogView {
     this.rows.paint();
     if (this.follows) this.box.scrollTop = this.box.scrollHeight;
     const kind = this.ended ? "complete" : this.follows ? "live" : "paused";
-    text(this.status, this.problem || `${count(shown.length, "line")}${this.query ? ` of ${count(this.lines.length, "line")}` : ""}, ${kind}`);
+    text(this.status, this.problem || `${this.note}${count(shown.length, "line")}${this.query ? ` of ${count(this.lines.length, "line")}` : ""}, ${kind}`);
     this.down.hidden = this.follows;
     text(this.down, this.missed ? `${count(this.missed, "new line")}: go to the newest` : "Go to the newest");
   }

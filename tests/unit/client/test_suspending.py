@@ -1,0 +1,44 @@
+"""The sentences before a job is suspended or resumed say what is lost, and from where it goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.processes.dashboard.fake_api import job
+from trainmaster.client import TrainingJob
+from trainmaster.client.suspending import lost_checkpoints, start_of_resumed
+
+EMPTY_DIR = {"checkpoint": {"volume": {"emptyDir": True}}}
+CLAIM = {"checkpoint": {"volume": {"claimName": "checkpoints"}}}
+
+
+def made(spec: dict[str, Any], **status: Any) -> TrainingJob:
+    found = job("bert", **status)
+    found["spec"] |= spec
+    return TrainingJob.of(found)
+
+
+def test_what_goes_with_the_pods_is_lost() -> None:
+    assert "begins at step 0" in str(lost_checkpoints(made(EMPTY_DIR)))
+    assert "has no spec.checkpoint" in str(lost_checkpoints(made({})))
+    assert lost_checkpoints(made(CLAIM)) is None
+    assert lost_checkpoints(made(EMPTY_DIR, attempt=0)) is None
+
+
+@pytest.mark.parametrize("wrong", [None, [], "x", {"spec": []}, {"spec": {"volumes": "x"}}])
+def test_no_spec_breaks_it(wrong: Any) -> None:
+    for spec in ({"podTemplate": wrong}, {"checkpoint": wrong}):
+        lost_checkpoints(made(spec))
+
+
+def test_resume_says_from_which_step_as_far_as_that_is_known() -> None:
+    step = {"progress": {"step": 1234}}
+    assert start_of_resumed(made(CLAIM, **step)).endswith("isn't known here; the last reported step is 1,234.")
+    assert start_of_resumed(made(CLAIM)) == (
+        "It goes on from its last checkpoint, if it has one; it has reported no step."
+    )
+    assert start_of_resumed(made(EMPTY_DIR, **step)) == (
+        "The checkpoints of bert are on an emptyDir, which goes with its pods: it begins at step 0 when it is resumed."
+    )

@@ -1,0 +1,135 @@
+"""What is kept of the API server's answers is all that is shown and explained, and it is small."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.processes.dashboard.fake_api import job, running_pod
+from tests.why.cluster import ClusterOfObjects
+from tests.why.situations import Expected, all_situations
+from trainmaster.client import TrainingJob
+from trainmaster.client.diagnosis import diagnose
+from trainmaster.client.gathering import gather
+from trainmaster.client.job import collection_path
+from trainmaster.client.picking import Picker
+from trainmaster.client.suspending import lost_checkpoints
+from trainmaster.dashboard.board import blame_of
+from trainmaster.dashboard.errors import Refused
+from trainmaster.dashboard.manifest import MOST_VALUES, manifest_of
+from trainmaster.dashboard.objects import pod_row
+from trainmaster.dashboard.rows import row_of
+from trainmaster.dashboard.shapes import MANIFEST, answer_shape
+
+JOBS = collection_path("team")
+FAILURE = {"attempt": 1, "reason": "Error", "node": "a", "failedAt": "2026-11-26T01:00:00Z", "message": "x\n" * 900}
+CONDITION = {"type": "Running", "status": "True", "reason": "AllRanksUp", "lastTransitionTime": "T", "message": "up"}
+
+
+def kept(path: str, answer: Mapping[str, Any], query: Mapping[str, str] | None = None) -> dict[str, Any]:
+    picker = Picker(answer_shape(path, query or {}))
+    picker.feed(json.dumps(answer).encode())
+    assert picker.is_whole
+    return picker.found
+
+
+def full_job(**spec: Any) -> dict[str, Any]:
+    made = job(
+        "bert",
+        failures=[FAILURE],
+        conditions=[CONDITION],
+        progress={"step": 3, "loss": 0.5, "goodput": 0.9, "epoch": 1.5, "result": {"accuracy": 0.5}},
+        timeSpent={"until": "T", "productive": 3.0},
+        nodeFailures={"a": 1},
+        avoidedNodes=["a"],
+        workerOrder=list(range(1_024)),
+        podUIDs=["0a8cbd9e-9f51-4c56-b5a1-7d5d4b7c5d10"] * 1_024,
+    )
+    made["spec"] |= {"scheduling": {"queue": "gold"}, "runPolicy": {"suspend": True}, **spec}
+    made["metadata"]["managedFields"] = [{"fieldsV1": {f"f:{n}": {} for n in range(150)}}]
+    return {"kind": "DistributedTrainingJob", **made}
+
+
+def test_a_job_in_a_list_and_on_its_page_keeps_what_they_show() -> None:
+    made = full_job(training={"x": [1] * 100_000})
+    (listed,) = kept(JOBS, {"kind": "List", "items": [made]})["items"]
+    assert row_of(listed) == row_of(made) and blame_of(listed) == blame_of(made)
+    opened = kept(f"{JOBS}/bert", made)
+    assert row_of(opened) == row_of(made)
+    assert TrainingJob.of(opened).status == TrainingJob.of(made).status
+    assert len(json.dumps(listed)) < 5_000 and len(json.dumps(opened)) < 60_000
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"checkpoint": {"volume": {"emptyDir": True}}},
+        {"checkpoint": {"volume": {"claimName": "c"}}},
+        {},
+        *(
+            {"podTemplate": {"spec": {"volumes": [{"name": "v", source: {"x": "y"}}]}}}
+            for source in ("emptyDir", "persistentVolumeClaim", "nfs", "csi", "hostPath", "secret")
+        ),
+    ],
+    ids=str,
+)
+def test_suspend_warns_on_the_page_as_on_the_command_line(spec: dict[str, Any]) -> None:
+    made = full_job(**spec)
+    found = lost_checkpoints(TrainingJob.of(kept(f"{JOBS}/bert", made)))
+    assert found == lost_checkpoints(TrainingJob.of(made))
+
+
+def test_a_pod_keeps_what_its_row_shows() -> None:
+    pod = running_pod(3)
+    pod["metadata"]["annotations"] = {"x": "y" * 200_000}
+    pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "ImagePullBackOff", "message": "none"}}
+    (found,) = kept("/api/v1/namespaces/team/pods", {"kind": "PodList", "items": [pod]})["items"]
+    assert pod_row(found) == pod_row(pod)
+    assert len(json.dumps(found)) < 1_000
+
+
+class Trimmed(ClusterOfObjects):
+    """A cluster of which only what is kept is read."""
+
+    def request(self, method: str, path: str, **more: Any) -> Any:
+        return kept(path, super().request(method, path, **more), more.get("query"))
+
+
+@pytest.mark.parametrize("expected", all_situations(), ids=lambda one: one.name)
+def test_what_is_kept_explains_a_job_as_well_as_all_of_it(expected: Expected) -> None:
+    raw = next(item for item in expected.objects if item["kind"] == "DistributedTrainingJob")
+    small = kept(f"{collection_path(raw['metadata']['namespace'])}/{raw['metadata']['name']}", raw)
+    whole = diagnose(gather(ClusterOfObjects(expected), TrainingJob.of(raw)))
+    assert diagnose(gather(Trimmed(expected), TrainingJob.of(small))).to_json() == whole.to_json()
+
+
+def written(spec: Any) -> dict[str, Any]:
+    picker = Picker(MANIFEST)
+    picker.feed(json.dumps({**full_job(), "spec": spec}).encode())
+    return picker.found
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def test_a_manifest_is_the_spec_and_no_status() -> None:
+    text = manifest_of(written({"workers": 2, "training": nested(50)}), "bert")
+    assert "workers: 2" in text and "status" not in text and "managedFields" not in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [({"training": nested(900)}, 422), (nested(400), 422), ({"training": [0] * MOST_VALUES}, 413)],
+    ids=["900 levels", "400 levels", "many values"],
+)
+def test_a_manifest_that_is_too_much_is_a_sentence(spec: Any, status: int) -> None:
+    with pytest.raises(Refused, match="kubectl get distributedtrainingjob bert -o yaml") as refused:
+        manifest_of(written(spec), "bert")
+    assert refused.value.status == status
