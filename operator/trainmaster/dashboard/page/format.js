@@ -19,6 +19,7 @@ export const CATEGORIES = {
   schedule: "waiting for nodes",
   queue: "waiting in the queue",
   finish: "from the last step to the end",
+  unobserved: "no operator saw it",
   suspended: "suspended",
 };
 
