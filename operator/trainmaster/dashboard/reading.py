@@ -33,7 +33,7 @@ T = TypeVar("T")
 # says that more would follow.
 MOST_KEPT, MOST_DIAGNOSED = 4 * 2**20, 16 * 2**20
 # Bytes that are read in one turn; fewer are read at once, without waiting for one.
-PIECE, SMALL = 32_768, 16_384
+PIECE, SMALL = 16_384, 16_384
 # Bytes of a line of a log, with its time and rank, and lines of each pod that are read ahead.
 MOST_LOG_BYTES, LINES_AHEAD = 10_000, 8
 # Bytes of what an agent says of its ranks.
@@ -49,7 +49,7 @@ class BoundedTransport(AiohttpTransport):
     """BoundedTransport reads whole answers up to a limit, and as they are sent."""
 
     session_options = MappingProxyType(
-        {"headers": {"Accept-Encoding": "identity"}, "auto_decompress": False, "read_bufsize": PIECE // 2}
+        {"headers": {"Accept-Encoding": "identity"}, "auto_decompress": False, "read_bufsize": PIECE}
     )
     most_bytes = MOST_HISTORY
 
