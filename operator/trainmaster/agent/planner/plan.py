@@ -136,6 +136,9 @@ def _warm_up(state: State, _now: Now) -> Actions:
     if state.run is not None and (state.report is None or state.report.state != "Running"):
         # Ranks that start cold need the machine for themselves.
         return ()
+    if state.run is not None and warm.lacking:
+        # The ranks of the attempt before may hold what it lacked.
+        return ()
     return (actions.WarmUp(state.environ),)
 
 

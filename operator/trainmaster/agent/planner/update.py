@@ -236,7 +236,7 @@ def _warm_process_ended(state: State, event: events.WarmProcessEnded, _now: Now)
 
 
 def _ranks_forked(state: State, _event: events.RanksForked, _now: Now) -> State:
-    return state._replace(warm=state.warm._replace(failures=0))
+    return state._replace(warm=state.warm._replace(failures=0, lacking=0))
 
 
 def _modules_learned(state: State, event: events.ModulesLearned, _now: Now) -> State:

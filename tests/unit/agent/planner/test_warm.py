@@ -154,8 +154,10 @@ def test_a_process_that_was_killed_says_nothing_of_the_next_one() -> None:
 def test_what_a_process_lacks_the_next_attempt_may_find() -> None:
     agent = warm().give(events.RanksUp(1), events.WarmProcessEnded(events.LACKING))
     assert agent.names.count("WarmUp") == 1, "its ranks run, and nothing has changed"
-    agent.give(ended(101, FINE), ended(102, FINE), events.RunEmptied()).run(2)
-    assert agent.names.count("WarmUp") == 2
+    agent.run(2)
+    assert agent.names.count("WarmUp") == 1, "they may hold what it lacked"
+    agent.give(ended(101, TERMINATED), ended(102, TERMINATED), events.RunEmptied())
+    assert [name for name in agent.names if name in ("WarmUp", "Launch")] == ["WarmUp", "Launch"] * 2
 
 
 def test_an_attempt_waits_for_the_end_of_a_process_that_was_killed() -> None:
