@@ -49,7 +49,9 @@ def interpreter(job: Job, line: str) -> str:
 def start_group(job: Job, worker: int, python: str = sys.executable, **environ: str) -> Agent:
     """Start a worker of one rank, which adds its number to the other's."""
     script = job.folder / "group.py"
-    script.write_text(GROUP)
+    if not script.exists():
+        # Agents that are at work compare its content.
+        script.write_text(GROUP)
     command = (str(script), str(job.folder))
     return start(job, True, *command, ranks=1, worker=worker, python=python, GLOO_SOCKET_IFNAME="lo", **environ)
 
