@@ -1,12 +1,12 @@
 """A history's answers: the JSON objects that it serves, read from its file, which another process may be writing.
 
-`Answers` needs no server: of a backup or a copy it answers the same. Each answer is of one moment.
+`Answers` needs no server: of a backup or a copy it answers the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +14,10 @@ from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.kept_logs import KeptLog
+from trainmaster.history.aging import CURVES, HEAT
 from trainmaster.history.attempts import Attempt, shown
 from trainmaster.history.curves import NO_STEP
-from trainmaster.history.drawing import Window, heat_answer, series_answer
+from trainmaster.history.drawing import Drawn, Moved, Window, heat_answer, series_answer
 from trainmaster.history.packing import decompress
 from trainmaster.history.schema import open_to_read
 from trainmaster.history.store import workers_of
@@ -38,6 +39,8 @@ class Answers:
     def __init__(self, file: Path) -> None:
         """Opens the file. Raises UnusableFile."""
         self.connection = open_to_read(file)
+        # Is called again and again during a long answer, and may raise.
+        self.check: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Answers:
         return self
@@ -92,21 +95,21 @@ class Answers:
 
     def series(self, namespace: str, name: str, uid: str, window: Window, points: int) -> dict[str, Any]:
         """Returns a Series of at most so many points. Raises NotRecorded."""
-        with self._one_moment():
-            (job, *_) = self._job(namespace, name, uid)
+
+        def answer(drawn: Drawn) -> dict[str, Any]:
             furthest, before = NO_STEP, dict[int, int]()
             for attempt, step in self._all(
-                "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", job
+                "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", drawn.job
             ):
                 before[attempt] = furthest
                 furthest = max(furthest, NO_STEP if step is None else step)
-            return series_answer(self.connection, job, window, points, before)
+            return series_answer(drawn, window, points, before)
+
+        return self._draw(namespace, name, uid, CURVES, window, answer)
 
     def heat(self, namespace: str, name: str, uid: str, window: Window, columns: int, figure: str) -> dict[str, Any]:
         """Returns a RankHeat of at most so many columns. Raises NotRecorded."""
-        with self._one_moment():
-            (job, *_) = self._job(namespace, name, uid)
-            return heat_answer(self.connection, job, window, columns, figure)
+        return self._draw(namespace, name, uid, HEAT, window, lambda drawn: heat_answer(drawn, window, columns, figure))
 
     def evidence(self, namespace: str, name: str, uid: str = "") -> dict[str, Any]:
         """Returns an EvidenceList, the oldest attempt's first. Raises NotRecorded."""
@@ -133,6 +136,30 @@ class Answers:
                 {"worker": number, "lines": list(kept.lines[first:]), "times": times, "cut": kept.cut or first > 0}
             )
         return {"kind": "LogList", "items": items}
+
+    def _draw(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        kind: str,
+        window: Window,
+        answer: Callable[[Drawn], dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Returns what is drawn of a job.
+
+        SQLite can't begin its write-ahead log again while anybody reads from a moment, and with readers without end
+        that log would fill the disk. So a long read isn't of one moment, unless a block was moved under it.
+        """
+        try:
+            with self._one_moment():
+                (job, *_) = self._job(namespace, name, uid)
+                drawn = Drawn.of(self.connection, job, kind, window, self.check)
+            return answer(drawn)
+        except Moved:
+            with self._one_moment():
+                (job, *_) = self._job(namespace, name, uid)
+                return answer(Drawn.of(self.connection, job, kind, window, self.check))
 
     def _job(self, namespace: str, name: str, uid: str) -> Sequence[Any]:
         row: Sequence[Any] | None = self._one(
