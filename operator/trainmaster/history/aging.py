@@ -29,8 +29,9 @@ _SAMPLES_IN_A_POINT = 5
 class Aging:
     """Aging makes the steps of one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, tail_bytes: int = TAIL_BYTES) -> None:
         self._store = store
+        self._tail_bytes = tail_bytes
         self._connection = store.connection
         # Levels that may have too many points: job, kind, level. Those that are left at a stop are found at the next
         # block of their job.
@@ -43,7 +44,7 @@ class Aging:
             return True
         oldest = time.monotonic() - TAIL_SECONDS
         for number, part in self._store.tail.items():
-            if at_once or part.since <= oldest or part.bytes >= TAIL_BYTES:
+            if at_once or part.since <= oldest or part.bytes >= self._tail_bytes:
                 self._store.write(partial(self._pack, number))
                 del self._store.tail[number]
                 return True
