@@ -11,6 +11,7 @@ the memory the process' resident peak.
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import socket
 import statistics
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,9 @@ import psutil
 
 from bench.clusters import table
 from tests.processes.history import history_process
-from tests.processes.history.history_process import History, Reviews, history, job, key, reviews, sample
+from tests.processes.history.history_process import History, history, job, key, reviews, sample
 from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import JobIdentity, LogRecord
+from trainmaster.api.records import JobIdentity, LogRecord, Record
 from trainmaster.history.aging import HEAT, Aging
 from trainmaster.history.heat import PEAK, Heat
 from trainmaster.history.store import Store
@@ -40,6 +42,8 @@ from trainmaster.history.store import Store
 RANKS, POINTS, LEVELS = 4_096, 24, 6
 LIST_LIMIT, LAG_LIMIT, MEMORY_LIMIT = 0.5, 100.0, 384.0
 SECONDS = 10.0
+# In which the API server answers about tokens that nobody knows.
+REVIEW_SECONDS = 0.5
 # Of the file that is attacked by writing.
 MEBIBYTES = 16
 HEAT_PATH = "/v1/namespaces/tenant/jobs/large/heat"
@@ -48,7 +52,8 @@ RIGHTS: dict[str, Any] = {
     **history_process.RIGHTS,
     **dict.fromkeys(TENANTS, ("get distributedtrainingjobs tenant", "list distributedtrainingjobs tenant")),
 }
-Attack = Callable[[History, Reviews, threading.Event], None]
+FORK = multiprocessing.get_context("fork")
+Attack = Callable[[History, Event], None]
 
 
 def filled(file: Path) -> None:
@@ -118,7 +123,7 @@ class Watch:
             self.lists.append(time.monotonic() - began)
 
 
-def repeat(over: threading.Event, threads: int, ask: Callable[[int], Any]) -> None:
+def repeat(over: Event, threads: int, ask: Callable[[int], Any]) -> None:
     """Asks again and again, in so many threads."""
 
     def run(number: int) -> None:
@@ -133,20 +138,19 @@ def repeat(over: threading.Event, threads: int, ask: Callable[[int], Any]) -> No
             pool.submit(run, number)
 
 
-def of_one(found: History, server: Reviews, over: threading.Event) -> None:
+def of_one(found: History, over: Event) -> None:
     repeat(over, 16, lambda _: found.get(HEAT_PATH, TENANTS[0]))
 
 
-def of_eight(found: History, server: Reviews, over: threading.Event) -> None:
+def of_eight(found: History, over: Event) -> None:
     repeat(over, 32, lambda number: found.get(HEAT_PATH, TENANTS[number % len(TENANTS)]))
 
 
-def strangers(found: History, server: Reviews, over: threading.Event) -> None:
-    server.seconds = 0.5
+def strangers(found: History, over: Event) -> None:
     repeat(over, 140, lambda number: found.get("/v1/jobs", f"invented-{number}-{time.monotonic_ns()}"))
 
 
-def unread(found: History, server: Reviews, over: threading.Event) -> None:
+def unread(found: History, over: Event) -> None:
     with ExitStack() as held:
         for number in range(48):
             connection = held.enter_context(socket.socket())
@@ -157,21 +161,22 @@ def unread(found: History, server: Reviews, over: threading.Event) -> None:
         over.wait()
 
 
-def attempts(found: History, server: Reviews, over: threading.Event) -> None:
+def attempts(found: History, over: Event) -> None:
     chance = random.Random(2)
 
     def ask(number: int) -> None:
         of = JobIdentity("tenant", "fails", f"uid-{number}-{chance.random()}")
-        at, failures = time.time(), list[dict[str, Any]]()
+        at, failures, records = time.time(), list[dict[str, Any]](), list[Record]()
         for attempt in range(1, 40):
             failures = [{"attempt": attempt, "reason": "Error", "message": chance.randbytes(900).hex()}, *failures][:9]
-            found.post([job(at, of, phase="Restarting", attempt=attempt, failures=failures)])
+            records.append(job(at, of, phase="Restarting", attempt=attempt, failures=failures))
+        found.post(records)
 
     repeat(over, 4, ask)
 
 
 ATTACKS: dict[str, Attack] = {
-    "at rest": lambda *given: given[2].wait() and None,
+    "at rest": lambda _, over: over.wait() and None,
     "16 heat maps of one viewer": of_one,
     "32 heat maps of eight viewers": of_eight,
     "140 invented tokens": strangers,
@@ -196,13 +201,16 @@ def row(title: str, attack: Attack, file: Path) -> tuple[list[object], bool]:
             # They have looked before.
             for token in ("alice", *TENANTS):
                 found.get("/v1/jobs?namespace=team", token)
-            watch, over = Watch(found), threading.Event()
-            attacking = threading.Thread(target=attack, args=(found, server, over))
+            server.seconds = REVIEW_SECONDS if attack is strangers else 0.0
+            watch, over = Watch(found), FORK.Event()
+            # In a process of its own, so that it doesn't slow down who measures.
+            attacking = FORK.Process(target=attack, args=(found, over))
+            attacking.start()
             with watch.watching():
-                attacking.start()
                 time.sleep(SECONDS)
             over.set()
-            attacking.join()
+            attacking.join(SECONDS)
+            attacking.kill()
             size = (folder / "history.sqlite").stat().st_size / 2**20
             is_kept = attack is not attempts or bool(
                 found.get("/v1/namespaces/team/jobs/mine/logs", "admin")[1].get("items")
