@@ -32,7 +32,7 @@ import psutil
 
 from bench.clusters import table
 from tests.processes.history import history_process
-from tests.processes.history.history_process import History, history, job, key, reviews, sample
+from tests.processes.history.history_process import History, history, job, key, line, reviews, sample
 from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.records import JobIdentity, LogRecord, Record
 from trainmaster.history.aging import HEAT, Aging
@@ -162,15 +162,15 @@ def unread(found: History, over: Event) -> None:
 
 
 def attempts(found: History, over: Event) -> None:
-    chance = random.Random(2)
+    chance, at, records, failures = random.Random(2), time.time(), list[Record](), list[dict[str, Any]]()
+    for attempt in range(1, 40):
+        failures = [{"attempt": attempt, "reason": "Error", "message": chance.randbytes(900).hex()}, *failures][:9]
+        of = JobIdentity("tenant", "fails", "uid-of-one")
+        records.append(job(at, of, phase="Restarting", attempt=attempt, failures=failures))
+    body = b"".join(map(line, records))
 
     def ask(number: int) -> None:
-        of = JobIdentity("tenant", "fails", f"uid-{number}-{chance.random()}")
-        at, failures, records = time.time(), list[dict[str, Any]](), list[Record]()
-        for attempt in range(1, 40):
-            failures = [{"attempt": attempt, "reason": "Error", "message": chance.randbytes(900).hex()}, *failures][:9]
-            records.append(job(at, of, phase="Restarting", attempt=attempt, failures=failures))
-        found.post(records)
+        found.post(body.replace(b"uid-of-one", f"uid-{number}-{time.monotonic_ns()}".encode()))
 
     repeat(over, 4, ask)
 

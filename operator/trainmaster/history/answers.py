@@ -14,6 +14,7 @@ from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.kept_logs import KeptLog
+from trainmaster.api.records import PodPlace
 from trainmaster.history.aging import CURVES, HEAT
 from trainmaster.history.attempts import Attempt, shown
 from trainmaster.history.curves import NO_STEP
@@ -26,6 +27,9 @@ from trainmaster.wire.values import mapping
 
 # Of one name, the newest: somebody may make a job anew every second.
 MAX_LIVES = 200
+# Characters of evidence or of logs in one answer: twice what a job's ConfigMap holds. Places of pods: those of the
+# newest attempts.
+MAX_TEXT, MAX_PLACES = 2 * 1024 * 1024, 20_000
 _FIELDS = "id, uid, namespace, name, created, deleted, summary"
 
 
@@ -112,24 +116,25 @@ class Answers:
         return self._draw(namespace, name, uid, HEAT, window, lambda drawn: heat_answer(drawn, window, columns, figure))
 
     def evidence(self, namespace: str, name: str, uid: str = "") -> dict[str, Any]:
-        """Returns an EvidenceList, the oldest attempt's first. Raises NotRecorded."""
+        """Returns an EvidenceList of the newest attempts, as many as fit, the oldest first. Raises NotRecorded."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
-            rows = self._all("SELECT data FROM evidence WHERE job = ? ORDER BY key", job)
-        kept = [AttemptEvidence.parse(decompress(data).decode()) for (data,) in rows]
-        return {"kind": "EvidenceList", "items": [json.loads(found.to_json()) for found in kept if found is not None]}
+            texts = self._texts("SELECT data FROM evidence WHERE job = ? ORDER BY key DESC", job)
+            kept = [AttemptEvidence.parse(text) for _, text in texts]
+        items = [json.loads(found.to_json()) for found in reversed(kept) if found is not None]
+        return {"kind": "EvidenceList", "items": items}
 
     def logs(
         self, namespace: str, name: str, uid: str = "", *, worker: int | None = None, tail: int | None = None
     ) -> dict[str, Any]:
-        """Returns a LogList: of one worker or of all, the last lines of each. Raises NotRecorded."""
+        """Returns a LogList: of one worker, or of as many as fit, the last lines of each. Raises NotRecorded."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             only = "" if worker is None else f" AND key = {worker}"
-            rows = self._all(f"SELECT key, data FROM logs WHERE job = ?{only} ORDER BY key", job)
+            rows = list(self._texts(f"SELECT data, key FROM logs WHERE job = ?{only} ORDER BY key", job))
         items = []
-        for number, data in rows:
-            kept = KeptLog.parse(mapping(json.loads(decompress(data))), number) or KeptLog()
+        for number, text in rows:
+            kept = KeptLog.parse(mapping(json.loads(text)), number) or KeptLog()
             first = 0 if tail is None else max(0, len(kept.lines) - tail)
             times = None if kept.times is None else list(kept.times[first:])
             items.append(
@@ -177,17 +182,21 @@ class Answers:
             "SELECT attempt, data, workers, first_step, last_step FROM attempts WHERE job = ? ORDER BY attempt", job
         )
         found = [Attempt(**json.loads(data)) for _, data, *_ in rows]
+        places_of, left = dict[int, Mapping[int, PodPlace]](), MAX_PLACES
+        for attempt, _, workers, *_ in reversed(rows):
+            places = workers_of(workers) if workers is not None and left > 0 else {}
+            left -= len(places)
+            places_of[attempt] = places if left >= 0 else {}
         for row, own, following in zip(rows, found, [*found, None][1:], strict=True):
-            attempt, _, workers, first_step, last_step = row
+            attempt, _, _, first_step, last_step = row
             phase, deleted_at = recorded["phase"], recorded["deletedAt"]
-            places = {} if workers is None else workers_of(workers)
             yield {
                 **shown(attempt, own, following, phase=phase, deleted_at=deleted_at),
                 "firstStep": first_step,
                 "lastStep": last_step,
                 "workers": [
                     {"worker": place.worker, "pod": place.pod, "node": place.node or None}
-                    for _, place in sorted(places.items())
+                    for _, place in sorted(places_of[attempt].items())
                 ],
             }
 
@@ -198,6 +207,17 @@ class Answers:
             yield
         finally:
             self.connection.execute("ROLLBACK")
+
+    def _texts(self, statement: str, *values: Any) -> Iterator[tuple[Any, str]]:
+        """Yields compressed texts, and what else a row has, until they are too much for one answer."""
+        left = MAX_TEXT
+        for data, *more in self.connection.execute(statement, values):
+            self.check()
+            text = decompress(data).decode()
+            left -= len(text)
+            if left < 0:
+                return
+            yield (more or [None])[0], text
 
     def _all(self, statement: str, *values: Any) -> list[Any]:
         return self.connection.execute(statement, values).fetchall()
