@@ -1,177 +1,165 @@
-"""A viewer's token goes to the history that administrators announce, and to no service that only has its name."""
+"""A history over real connections: behind the API server's proxy, at an address of its own, and behind TLS."""
 
 from __future__ import annotations
 
+import asyncio
+import http.server
 import json
+import ssl
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.message import Message
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+import trustme
+import yaml
+from typer.testing import CliRunner
 
-from trainmaster.client import NoCluster
-from trainmaster.client.authorization import Fixed
-from trainmaster.client.blocking import run
-from trainmaster.client.errors import InvalidRequest
-from trainmaster.client.history import HistoryClient, accounts, find_history, reading
-from trainmaster.client.history.announcement import ANNOTATION, PATH
-from trainmaster.client.history.answers import NoWay
-from trainmaster.client.history.connecting import blocking_history
-from trainmaster.client.server import Server
+from tests.unit.client.history.recorded import PROXY, RecordedHistory
+from trainmaster.cli import dtj
+from trainmaster.client import AsyncJobClient, InvalidRequest, JobClient, JobNotFound, NoCluster
 
-# Where the history was looked for unasked. Anybody who may create namespaces may own this one.
-GUESSED = "/api/v1/namespaces/trainmaster-system/services/trainmaster-history:http/proxy/v1/jobs"
-ELSEWHERE = "/api/v1/namespaces/ops/services/mine-history:http/proxy/v1/jobs"
-TOKEN = "/api/v1/namespaces/team/serviceaccounts/reader/token"
-LIST = {"kind": "RecordedJobList", "items": []}
+AUTHORITY = trustme.CA()
+NO_ROLE = {"kind": "Status", "code": 404, "message": "clusterroles not found"}
 
 
-@dataclass
-class ApiServer:
-    """ApiServer answers each path, and keeps what came: the path, who asked, and what is passed on."""
+@contextmanager
+def serving(history: RecordedHistory | None, *, tls: bool = False) -> Iterator[tuple[str, list[Message]]]:
+    """Serves a history (None: an API server without one); yields its address and the headers of its requests."""
+    asked: list[Message] = []
 
-    url: str = ""
-    answers: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
-    came: list[tuple[str, str | None, str | None]] = field(default_factory=list)
-    bodies: list[Any] = field(default_factory=list)
-
-    def announce(self, place: object) -> None:
-        role = {"kind": "ClusterRole", "metadata": {"annotations": {} if place is None else {ANNOTATION: place}}}
-        self.answers[PATH] = 200, role
-
-    @property
-    def paths(self) -> list[str]:
-        return [path for path, *_ in self.came]
-
-    def viewer(self, header: str | None = "Bearer ann's") -> Server:
-        """Returns the server as a viewer reaches it; None is one with a certificate."""
-        return Server(self.url, None, None, None, Fixed(header), "team")
-
-    def history(self, header: str | None = "Bearer ann's", **options: Any) -> HistoryClient:
-        return blocking_history(find_history(None, self.viewer(header), **options))
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    for name in ("TRAINMASTER_HISTORY", accounts.VARIABLE):
-        monkeypatch.delenv(name, raising=False)
-    found = ApiServer(answers={GUESSED: (200, LIST), ELSEWHERE: (200, LIST)})
-
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            found.came.append((path, self.headers["Authorization"], self.headers["X-Trainmaster-Authorization"]))
-            missing = {"kind": "Status", "code": 404, "message": f"{path} not found"}
-            status, answer = found.answers.get(path, (404, missing))
-            raw = json.dumps(answer).encode()
+            asked.append(self.headers)
+            parts = urlsplit(self.path)
+            status, answer = 200, NO_ROLE
+            try:
+                if history is None:
+                    status = 404
+                else:
+                    answer = history.request("GET", parts.path, query=dict(parse_qsl(parts.query)))
+            except JobNotFound as error:
+                status, answer = 404, {"kind": "Status", "code": 404, "message": str(error)}
+            body = json.dumps(answer).encode()
             self.send_response(status)
-            self.send_header("Content-Length", str(len(raw)))
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(raw)
+            self.wfile.write(body)
 
-        def do_POST(self) -> None:
-            found.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.do_GET()
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield found
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize("status", [403, 404])
-def test_a_service_that_nobody_announced_gets_no_token(cluster: ApiServer, status: int) -> None:
-    cluster.answers[PATH] = status, {"kind": "Status", "code": status, "message": "clusterroles: no"}
-    with pytest.raises(NoCluster, match=r"announces no history \(cluster role trainmaster-history: clusterroles: no\)"):
-        run(cluster.history().jobs())
-    assert cluster.paths == [PATH]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            AUTHORITY.issue_cert("127.0.0.1").configure_cert(context)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
 
 
-def test_the_announced_service_is_asked_in_whatever_namespace(
-    cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster.announce("ops/mine-history:http")
-    history = cluster.history()
-    run(history.jobs())
-    run(history.jobs())
-    assert cluster.paths == [PATH, ELSEWHERE, ELSEWHERE]
-    assert cluster.came[-1][1:] == ("Bearer ann's", "Bearer ann's")
-    # It may move.
-    monkeypatch.setattr(reading, "ANNOUNCED_SECONDS", 0.0)
-    moved = cluster.history()
-    run(moved.jobs())
-    cluster.announce("trainmaster-system/trainmaster-history:http")
-    run(moved.jobs())
-    assert cluster.paths[-4:] == [PATH, ELSEWHERE, PATH, GUESSED]
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRAINMASTER_HISTORY", raising=False)
 
 
-@pytest.mark.parametrize("place", [None, "", 7, "ops", "ops/x", "ops/x:h/../..", "a/b:c?d", "../x:http", "Ops/x:http"])
-def test_an_announcement_that_names_no_service_is_refused(cluster: ApiServer, place: object) -> None:
-    cluster.announce(place)
-    with pytest.raises(NoCluster, match="an administrator has to set it to NAMESPACE/SERVICE:PORT"):
-        run(cluster.history().jobs())
-    assert cluster.paths == [PATH]
+def kubeconfig(folder: Path, server: str = "http://127.0.0.1:9", **user: Any) -> str:
+    document = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c", "namespace": "team"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "c", "user": user or {"token": "ann's"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
 
 
-def test_an_announced_service_that_is_gone_is_said_so(cluster: ApiServer) -> None:
-    cluster.announce("ops/gone:http")
-    cluster.answers["/api/v1/namespaces/ops/services/gone:http/proxy/v1/jobs"] = (
-        404,
-        {"kind": "Status", "code": 404, "message": 'services "gone" not found', "details": {"kind": "services"}},
-    )
-    with pytest.raises(NoCluster, match=r'announces isn.t there \(services "gone" not found\)'):
-        run(cluster.history().jobs())
+def run(*words: str) -> Any:
+    return CliRunner().invoke(dtj.app, ["history", *words])
 
 
-def test_a_user_with_a_certificate_asks_as_a_service_account(
-    cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster.announce("ops/mine-history:http")
-    cluster.answers[TOKEN] = 201, {"kind": "TokenRequest", "status": {"token": "made"}}
-    history = cluster.history(None, account="reader")
-    run(history.jobs())
-    run(history.jobs())
-    # The token of its own is for the history alone, and made once.
-    assert cluster.came == [
-        (TOKEN, None, None),
-        *((path, None, "Bearer made") for path in (PATH, ELSEWHERE, ELSEWHERE)),
-    ]
-    assert cluster.bodies[0]["kind"] == "TokenRequest" and cluster.bodies[0]["spec"] == {"expirationSeconds": 600}
-    monkeypatch.setenv(accounts.VARIABLE, "team/reader")
-    run(cluster.history(None).jobs())
-    assert cluster.came[-1] == (ELSEWHERE, None, "Bearer made")
-    # A token that is given counts.
-    run(cluster.history(None, token="own").jobs())
-    assert cluster.came[-1] == (ELSEWHERE, None, "Bearer own")
+def test_curves_come_through_the_api_servers_proxy_to_programs_with_a_loop_and_without(tmp_path: Path) -> None:
+    history = RecordedHistory(prefix=PROXY)
+    with serving(history) as (address, asked):
+        path = kubeconfig(tmp_path, address)
+        found = JobClient(kubeconfig=path).history("bert-mrpc")
+
+        async def other() -> dict[str, list[Any]]:
+            async with AsyncJobClient(kubeconfig=path) as jobs:
+                return await jobs.history("bert-mrpc")
+
+        assert found == asyncio.run(other())
+    assert found["loss"] == [point["loss"] for point in history.points]
+    assert {message["X-Trainmaster-Authorization"] for message in asked} == {"Bearer ann's"}
 
 
-def test_a_token_that_ends_soon_is_made_anew(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster.announce("ops/mine-history:http")
-    cluster.answers[TOKEN] = 201, {"kind": "TokenRequest", "status": {"token": "made"}}
-    monkeypatch.setattr(accounts, "EARLY_SECONDS", accounts.TOKEN_SECONDS)
-    run(cluster.history(None, account="reader").jobs())
-    assert cluster.paths.count(TOKEN) == 2
+def test_a_program_names_a_history_and_a_token(tmp_path: Path) -> None:
+    with serving(RecordedHistory()) as (address, asked):
+        jobs = JobClient(kubeconfig=kubeconfig(tmp_path, username="ann", password="secret"))
+        assert jobs.history("bert-mrpc", history=address, token="ann's")["step"][-1] > 990
+        with pytest.raises(JobNotFound, match="No job other was recorded in namespace team"):
+            jobs.history("other", history=address, token="ann's")
+        with pytest.raises(InvalidRequest, match="uid is of type int"):
+            jobs.history("bert-mrpc", uid=7)  # type: ignore[arg-type]
+    assert {message["Authorization"] for message in asked} == {"Bearer ann's"}
 
 
-def test_a_user_without_a_token_is_told_what_to_do(cluster: ApiServer) -> None:
-    cluster.announce("ops/mine-history:http")
-    with pytest.raises(NoWay, match=r"stays with the API server\)\. Ask as a service account .*--service-account NAME"):
-        run(cluster.history(None).jobs())
-    cluster.answers[TOKEN] = 403, {"kind": "Status", "code": 403, "message": "bob cannot create serviceaccounts/token"}
-    with pytest.raises(NoWay, match=r"You may not have a token made for service account reader .*: bob cannot create"):
-        run(cluster.history(None, account="reader").jobs())
-    del cluster.answers[TOKEN]
-    with pytest.raises(NoWay, match=r"There is no service account reader .*`kubectl -n team create serviceaccount"):
-        run(cluster.history(None, account="reader").jobs())
-    for account in ("a b", "x/y/z", "-x", "UPPER"):
-        with pytest.raises(InvalidRequest, match=r"--service-account: .* is no service account; give NAME or"):
-            cluster.history(None, account=account)
-    with pytest.raises(InvalidRequest, match="--token and --service-account both say who asks"):
-        cluster.history(None, account="reader", token="t")
+def test_a_client_whose_transport_goes_nowhere_has_no_history() -> None:
+    with pytest.raises(InvalidRequest, match="doesn't say where its cluster is"):
+        JobClient("team", transport=RecordedHistory()).history("bert-mrpc")
+
+
+def test_a_cluster_without_a_history_is_said(tmp_path: Path) -> None:
+    with serving(None) as (address, _):
+        result = run("--kubeconfig", kubeconfig(tmp_path, address))
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"error: The cluster at {address} announces no history (cluster role")
+        with pytest.raises(NoCluster, match="announces no history"):
+            JobClient(kubeconfig=kubeconfig(tmp_path, address)).history("bert-mrpc")
+
+
+def test_the_command_asks_through_the_proxy_and_at_an_address(tmp_path: Path) -> None:
+    for prefix in (PROXY, ""):
+        with serving(RecordedHistory(prefix=prefix)) as (address, asked):
+            if prefix:
+                result = run("--kubeconfig", kubeconfig(tmp_path, address))
+            else:
+                result = run("--kubeconfig", kubeconfig(tmp_path), "--history", f"{address}/", "--token", "t")
+            assert (result.exit_code, result.stderr) == (0, "")
+            assert "bert-mrpc  Succeeded (deleted)" in result.stdout
+            assert asked[0]["X-Trainmaster-Authorization"] == ("Bearer ann's" if prefix else "Bearer t")
+
+
+def test_a_history_behind_tls_is_trusted_by_its_authority(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.crt"
+    authority.write_bytes(AUTHORITY.cert_pem.bytes())
+    with serving(RecordedHistory(), tls=True) as (address, asked):
+        options = ("--kubeconfig", kubeconfig(tmp_path), "--history", address)
+        result = run(*options)
+        assert result.exit_code == 1 and asked == []
+        assert f"The history at {address} can't be trusted: " in result.stderr and "(--history-ca)" in result.stderr
+        assert run(*options, "--history-ca", str(authority)).exit_code == 0
+
+
+def test_who_has_no_token_and_who_asks_for_another_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    with serving(RecordedHistory(prefix=PROXY)) as (address, asked):
+        result = run("--kubeconfig", kubeconfig(tmp_path, address, username="ann", password="secret"))
+        assert result.exit_code == 1 and "error: A history knows you by a bearer token" in result.stderr
+        result = run("--kubeconfig", kubeconfig(tmp_path, address), "--as", "bob")
+        assert result.exit_code == 1 and "can't be asked on behalf of others" in result.stderr
+        assert asked == []
+
+
+def test_what_doesnt_answer_is_the_history(tmp_path: Path) -> None:
+    result = run("--kubeconfig", kubeconfig(tmp_path), "--history", "http://127.0.0.1:9")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: The history at http://127.0.0.1:9 doesn't answer: Connection refused")
