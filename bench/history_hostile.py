@@ -42,6 +42,8 @@ from trainmaster.history.store import Store
 RANKS, POINTS, LEVELS = 4_096, 24, 6
 LIST_LIMIT, LAG_LIMIT, MEMORY_LIMIT = 0.5, 100.0, 384.0
 SECONDS = 10.0
+# Of 39 failed attempts each: three times what the file may hold. On a busy machine fewer of them come in the time.
+BATCHES, WRITING_SECONDS = 600, 60.0
 # In which the API server answers about tokens that nobody knows.
 REVIEW_SECONDS = 0.5
 # Of the file that is attacked by writing.
@@ -164,15 +166,15 @@ def unread(found: History, over: Event) -> None:
 def attempts(found: History, over: Event) -> None:
     chance, at, records, failures = random.Random(2), time.time(), list[Record](), list[dict[str, Any]]()
     for attempt in range(1, 40):
-        failures = [{"attempt": attempt, "reason": "Error", "message": chance.randbytes(900).hex()}, *failures][:9]
+        failures = [{"attempt": attempt, "reason": "Error", "message": chance.randbytes(900).hex()}, *failures][:10]
         of = JobIdentity("tenant", "fails", "uid-of-one")
         records.append(job(at, of, phase="Restarting", attempt=attempt, failures=failures))
     body = b"".join(map(line, records))
 
-    def ask(number: int) -> None:
-        found.post(body.replace(b"uid-of-one", f"uid-{number}-{time.monotonic_ns()}".encode()))
-
-    repeat(over, 4, ask)
+    for number in range(BATCHES):
+        if over.is_set():
+            return
+        found.post(body.replace(b"uid-of-one", f"uid-{number}".encode()))
 
 
 ATTACKS: dict[str, Attack] = {
@@ -207,7 +209,7 @@ def row(title: str, attack: Attack, file: Path) -> tuple[list[object], bool]:
             attacking = FORK.Process(target=attack, args=(found, over))
             attacking.start()
             with watch.watching():
-                time.sleep(SECONDS)
+                attacking.join(WRITING_SECONDS if attack is attempts else SECONDS)
             over.set()
             attacking.join(SECONDS)
             attacking.kill()
