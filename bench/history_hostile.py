@@ -177,8 +177,12 @@ def attempts(found: History, over: Event) -> None:
         found.post(body.replace(b"uid-of-one", f"uid-{number}".encode()))
 
 
+def nothing(found: History, over: Event) -> None:
+    over.wait()
+
+
 ATTACKS: dict[str, Attack] = {
-    "at rest": lambda _, over: over.wait() and None,
+    "at rest": nothing,
     "16 heat maps of one viewer": of_one,
     "32 heat maps of eight viewers": of_eight,
     "140 invented tokens": strangers,
@@ -191,7 +195,7 @@ def row(title: str, attack: Attack, file: Path) -> tuple[list[object], bool]:
     """Returns a row, and whether a limit was missed."""
     with tempfile.TemporaryDirectory() as name, reviews() as server:
         folder = Path(name)
-        options = ()
+        options: tuple[str, ...] = ()
         if attack is attempts:
             options = ("--max-bytes", f"{MEBIBYTES}Mi")
         else:
