@@ -31,6 +31,7 @@ REVIEW_SECONDS = 5.0
 MAX_VIEWERS, MAX_ANSWERS, MAX_UNKNOWN = 2_000, 100, 1_000
 # Seconds for which a token that was recognised is no stranger's.
 KNOWN_SECONDS = 600.0
+_ACCOUNT = "system:serviceaccount:"
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 _token: ContextVar[str] = ContextVar("viewer_token")
@@ -143,19 +144,22 @@ def _hash(token: str) -> bytes:
 
 
 def _viewer_of(token: str, key: bytes) -> bytes:
-    """Returns who a token is of, which the API server recognised: whoever has several is one viewer with one share.
+    """Returns whose share a token has, which the API server recognised.
 
-    A JSON Web Token says it, and the API server has checked its signature. Any other token is a viewer of its own.
+    A user's tokens have one share, and so have all service accounts of a namespace, as on the dashboard: whoever may
+    make one makes as many as they like. A JSON Web Token says it, and the API server has checked its signature. Any other token is a viewer of its own.
     """
     try:
         claims = token.split(".")[1]
         found = mapping(loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))))
     except (ValueError, IndexError):
         return key
-    subject = found.get("iss"), found.get("sub")
-    if not all(isinstance(each, str) and each for each in subject):
+    issuer, subject = found.get("iss"), found.get("sub")
+    if not (isinstance(issuer, str) and issuer and isinstance(subject, str) and subject):
         return key
-    return hashlib.sha256(json.dumps(subject).encode()).digest()
+    if subject.startswith(_ACCOUNT):
+        subject = subject.rpartition(":")[0]
+    return hashlib.sha256(json.dumps([issuer, subject]).encode()).digest()
 
 
 def _refusal(access: Access) -> str:

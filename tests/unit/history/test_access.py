@@ -159,7 +159,14 @@ async def test_who_has_several_tokens_is_one_viewer(viewers: Viewers, server: Ap
     """Anybody may have as many tokens made for a service account as they like."""
     account = "system:serviceaccount:team:robot"
     tokens = [_web_token(iss="here", sub=account, jti=str(number)) for number in range(3)]
-    others = [_web_token(iss="there", sub=account), _web_token(iss="here", sub="other"), "a.b.c", _web_token(sub="x")]
+    tokens[2] = _web_token(iss="here", sub="system:serviceaccount:team:another")
+    others = [
+        _web_token(iss="there", sub=account),
+        _web_token(iss="here", sub=f"{account}s:robot"),
+        _web_token(iss="here", sub="other"),
+        "a.b.c",
+        _web_token(sub="x"),
+    ]
     server.allowed.update(dict.fromkeys((*tokens, *others), True))
     keys = [await viewers.require(token, READ) for token in (*tokens, *others)]
     assert len(set(keys[:3])) == 1 and len(set(keys)) == 1 + len(others)
