@@ -147,7 +147,8 @@ def _viewer_of(token: str, key: bytes) -> bytes:
     """Returns whose share a token has, which the API server recognised.
 
     A user's tokens have one share, and so have all service accounts of a namespace, as on the dashboard: whoever may
-    make one makes as many as they like. A JSON Web Token says it, and the API server has checked its signature. Any other token is a viewer of its own.
+    make one makes as many as they like. A JSON Web Token says whose it is, and the API server has checked its
+    signature. Any other token has a share of its own.
     """
     try:
         claims = token.split(".")[1]
