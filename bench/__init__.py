@@ -12,6 +12,7 @@
 | What do many jobs cost the operator in CPU, memory and resync? | `operator_scale` |
 | What does it cost the operator that a history listens? | `history_cost` |
 | What does a history of a thousand jobs cost, and how long does it take to answer? | `history` |
+| What does an attack on a history cost the others? | `history_hostile` |
 | What do a thousand jobs and a hundred viewers cost the dashboard? | `dashboard` |
 | What do viewers who ask for what is large cost the dashboard and others? | `dashboard_hostile` |
 | How soon is a killed rank on the dashboard's page? | `dashboard_failure` |

@@ -50,7 +50,7 @@ def recorded_names(ctx: typer.Context, incomplete: str) -> list[str]:
     from trainmaster.client.blocking import run
 
     found: Iterable[str] = ()
-    options = HistoryOptions(*(ctx.params.get(name) for name in ("history", "token", "authority")))
+    options = HistoryOptions(*(ctx.params.get(name) for name in ("history", "token", "account", "authority")))
     with _silent():
         opened = open_history(_connection(ctx), options)
         found = dict.fromkeys(job["name"] for job in run(opened.reader.jobs(opened.namespace))["items"])

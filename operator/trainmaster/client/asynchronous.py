@@ -175,10 +175,10 @@ class AiohttpTransport:
         return response
 
     async def _headers(self, content_type: str) -> dict[str, str]:
-        if isinstance(self.server.authorization, Fixed):
+        if isinstance(self.server.authorization, Fixed) and self.server.passed_on is None:
             return request_headers(self.server, content_type)
         async with self._authorizing:
-            # It may run a plugin, and the other coroutines go on meanwhile.
+            # It may run a plugin or have a token made, and the other coroutines go on meanwhile.
             return await asyncio.to_thread(request_headers, self.server, content_type)
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:

@@ -48,7 +48,8 @@ def history_at(address: str | None) -> HistoryOf:
             return None
         found = find_history(address, server)
         transport = HistoryTransport(found.server, reader=found.answers)
-        return HistoryAccess(HistoryClient(transport, found.prefix, found.server.address), transport.close)
+        client = HistoryClient(transport, is_announced=found.is_announced, address=found.server.address)
+        return HistoryAccess(client, transport.close)
 
     return access
 

@@ -5,7 +5,8 @@
    `attempts` and the `summary` that lists show. The newest `samples` stand in the file as they came.
 3. `aging` packs them into blocks of `curves` (the job's figures) and `heat` (each rank's), by the levels and rules of
    `thinning`; `packing` makes columns bytes. `trimming` keeps the file below its size, and lets old jobs go.
-4. `answers` are the JSON objects, of `drawing` those that charts draw. They need the file alone, or a copy of it, which
-   `files` reads for the command line.
-5. `access` asks the API server what a viewer may see, `queries` reads what a request asks for. `settings`, `metrics`.
+4. `answers` are the JSON objects, of `drawing` those that charts draw; a heat map's `cells` are combined row by row.
+   They need the file alone, or a copy of it, which `files` reads for the command line.
+5. `access` asks the API server what a viewer may see, `places` bounds what all of them ask at a time, `queries` reads
+   what a request asks for. `settings`, `metrics`.
 """

@@ -20,6 +20,8 @@ from trainmaster.history.thinning import BLOCK_POINTS, KEPT_POINTS, LEVEL_SECOND
 # Seconds that a sample stands in the tail, and the bytes of a slice of it after which none waits any longer.
 TAIL_SECONDS, TAIL_BYTES = 120.0, 1_000_000
 CURVES, HEAT = "curves", "heat"
+# Figures of ranks that one step moves: more than what becomes a block of the next level has.
+_MOVED_CELLS = 800_000
 # Of samples that come every two seconds, so many become one; of later levels' points it follows from their seconds.
 _SAMPLES_IN_A_POINT = 5
 
@@ -27,8 +29,9 @@ _SAMPLES_IN_A_POINT = 5
 class Aging:
     """Aging makes the steps of one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, tail_bytes: int = TAIL_BYTES) -> None:
         self._store = store
+        self._tail_bytes = tail_bytes
         self._connection = store.connection
         # Levels that may have too many points: job, kind, level. Those that are left at a stop are found at the next
         # block of their job.
@@ -41,7 +44,7 @@ class Aging:
             return True
         oldest = time.monotonic() - TAIL_SECONDS
         for number, part in self._store.tail.items():
-            if at_once or part.since <= oldest or part.bytes >= TAIL_BYTES:
+            if at_once or part.since <= oldest or part.bytes >= self._tail_bytes:
                 self._store.write(partial(self._pack, number))
                 del self._store.tail[number]
                 return True
@@ -77,14 +80,18 @@ class Aging:
         # So many become one block of the next level.
         if total < kept + size * factor:
             return
-        for number, points, _ in blocks:
-            if count + points > total - kept and taken:
+        cells = 0
+        for number, points, shape in blocks:
+            cells += points * shape if kind == HEAT else 0
+            if taken and (count + points > total - kept or cells > _MOVED_CELLS):
                 break
             taken.append(number)
             count += points
         if not is_last:
             self._move(job, kind, level + 1, taken)
         self._connection.executemany("DELETE FROM blocks WHERE id = ?", [(number,) for number in taken])
+        if total - count >= kept + size * factor:
+            self._grown.add((job, kind, level))
 
     def _move(self, job: int, kind: str, level: int, numbers: Sequence[int]) -> None:
         """Adds blocks' points to a level, combined by its seconds."""

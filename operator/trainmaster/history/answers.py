@@ -1,12 +1,12 @@
 """A history's answers: the JSON objects that it serves, read from its file, which another process may be writing.
 
-`Answers` needs no server: of a backup or a copy it answers the same. Each answer is of one moment.
+`Answers` needs no server: of a backup or a copy it answers the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +14,11 @@ from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.kept_logs import KeptLog
+from trainmaster.api.records import PodPlace
+from trainmaster.history.aging import CURVES, HEAT
 from trainmaster.history.attempts import Attempt, shown
 from trainmaster.history.curves import NO_STEP
-from trainmaster.history.drawing import Window, heat_answer, series_answer
+from trainmaster.history.drawing import Drawn, Moved, Window, heat_answer, series_answer
 from trainmaster.history.packing import decompress
 from trainmaster.history.schema import open_to_read
 from trainmaster.history.store import workers_of
@@ -25,6 +27,9 @@ from trainmaster.wire.values import mapping
 
 # Of one name, the newest: somebody may make a job anew every second.
 MAX_LIVES = 200
+# Characters of evidence or of logs in one answer: twice what a job's ConfigMap holds. Places of pods: those of the
+# newest attempts.
+MAX_TEXT, MAX_PLACES = 2 * 1024 * 1024, 20_000
 _FIELDS = "id, uid, namespace, name, created, deleted, summary"
 
 
@@ -38,6 +43,8 @@ class Answers:
     def __init__(self, file: Path) -> None:
         """Opens the file. Raises UnusableFile."""
         self.connection = open_to_read(file)
+        # Is called again and again during a long answer, and may raise.
+        self.check: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Answers:
         return self
@@ -92,47 +99,72 @@ class Answers:
 
     def series(self, namespace: str, name: str, uid: str, window: Window, points: int) -> dict[str, Any]:
         """Returns a Series of at most so many points. Raises NotRecorded."""
-        with self._one_moment():
-            (job, *_) = self._job(namespace, name, uid)
+
+        def answer(drawn: Drawn) -> dict[str, Any]:
             furthest, before = NO_STEP, dict[int, int]()
             for attempt, step in self._all(
-                "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", job
+                "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", drawn.job
             ):
                 before[attempt] = furthest
                 furthest = max(furthest, NO_STEP if step is None else step)
-            return series_answer(self.connection, job, window, points, before)
+            return series_answer(drawn, window, points, before)
+
+        return self._draw(namespace, name, uid, CURVES, window, answer)
 
     def heat(self, namespace: str, name: str, uid: str, window: Window, columns: int, figure: str) -> dict[str, Any]:
         """Returns a RankHeat of at most so many columns. Raises NotRecorded."""
-        with self._one_moment():
-            (job, *_) = self._job(namespace, name, uid)
-            return heat_answer(self.connection, job, window, columns, figure)
+        return self._draw(namespace, name, uid, HEAT, window, lambda drawn: heat_answer(drawn, window, columns, figure))
 
     def evidence(self, namespace: str, name: str, uid: str = "") -> dict[str, Any]:
-        """Returns an EvidenceList, the oldest attempt's first. Raises NotRecorded."""
+        """Returns an EvidenceList of the newest attempts, as many as fit, the oldest first. Raises NotRecorded."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
-            rows = self._all("SELECT data FROM evidence WHERE job = ? ORDER BY key", job)
-        kept = [AttemptEvidence.parse(decompress(data).decode()) for (data,) in rows]
-        return {"kind": "EvidenceList", "items": [json.loads(found.to_json()) for found in kept if found is not None]}
+            texts = self._texts("SELECT data FROM evidence WHERE job = ? ORDER BY key DESC", job)
+            kept = [AttemptEvidence.parse(text) for _, text in texts]
+        items = [json.loads(found.to_json()) for found in reversed(kept) if found is not None]
+        return {"kind": "EvidenceList", "items": items}
 
     def logs(
         self, namespace: str, name: str, uid: str = "", *, worker: int | None = None, tail: int | None = None
     ) -> dict[str, Any]:
-        """Returns a LogList: of one worker or of all, the last lines of each. Raises NotRecorded."""
+        """Returns a LogList: of one worker, or of as many as fit, the last lines of each. Raises NotRecorded."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             only = "" if worker is None else f" AND key = {worker}"
-            rows = self._all(f"SELECT key, data FROM logs WHERE job = ?{only} ORDER BY key", job)
+            rows = list(self._texts(f"SELECT data, key FROM logs WHERE job = ?{only} ORDER BY key", job))
         items = []
-        for number, data in rows:
-            kept = KeptLog.parse(mapping(json.loads(decompress(data))), number) or KeptLog()
+        for number, text in rows:
+            kept = KeptLog.parse(mapping(json.loads(text)), number) or KeptLog()
             first = 0 if tail is None else max(0, len(kept.lines) - tail)
             times = None if kept.times is None else list(kept.times[first:])
             items.append(
                 {"worker": number, "lines": list(kept.lines[first:]), "times": times, "cut": kept.cut or first > 0}
             )
         return {"kind": "LogList", "items": items}
+
+    def _draw(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        kind: str,
+        window: Window,
+        answer: Callable[[Drawn], dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Returns what is drawn of a job.
+
+        SQLite can't begin its write-ahead log again while anybody reads from a moment, and with readers without end
+        that log would fill the disk. So a long read isn't of one moment, unless a block was moved under it.
+        """
+        try:
+            with self._one_moment():
+                (job, *_) = self._job(namespace, name, uid)
+                drawn = Drawn.of(self.connection, job, kind, window, self.check)
+            return answer(drawn)
+        except Moved:
+            with self._one_moment():
+                (job, *_) = self._job(namespace, name, uid)
+                return answer(Drawn.of(self.connection, job, kind, window, self.check))
 
     def _job(self, namespace: str, name: str, uid: str) -> Sequence[Any]:
         row: Sequence[Any] | None = self._one(
@@ -150,17 +182,21 @@ class Answers:
             "SELECT attempt, data, workers, first_step, last_step FROM attempts WHERE job = ? ORDER BY attempt", job
         )
         found = [Attempt(**json.loads(data)) for _, data, *_ in rows]
+        places_of, left = dict[int, Mapping[int, PodPlace]](), MAX_PLACES
+        for attempt, _, workers, *_ in reversed(rows):
+            places = workers_of(workers) if workers is not None and left > 0 else {}
+            left -= len(places)
+            places_of[attempt] = places if left >= 0 else {}
         for row, own, following in zip(rows, found, [*found, None][1:], strict=True):
-            attempt, _, workers, first_step, last_step = row
+            attempt, _, _, first_step, last_step = row
             phase, deleted_at = recorded["phase"], recorded["deletedAt"]
-            places = {} if workers is None else workers_of(workers)
             yield {
                 **shown(attempt, own, following, phase=phase, deleted_at=deleted_at),
                 "firstStep": first_step,
                 "lastStep": last_step,
                 "workers": [
                     {"worker": place.worker, "pod": place.pod, "node": place.node or None}
-                    for _, place in sorted(places.items())
+                    for _, place in sorted(places_of[attempt].items())
                 ],
             }
 
@@ -171,6 +207,17 @@ class Answers:
             yield
         finally:
             self.connection.execute("ROLLBACK")
+
+    def _texts(self, statement: str, *values: Any) -> Iterator[tuple[Any, str]]:
+        """Yields compressed texts, and what else a row has, until they are too much for one answer."""
+        left = MAX_TEXT
+        for data, *more in self.connection.execute(statement, values):
+            self.check()
+            text = decompress(data).decode()
+            left -= len(text)
+            if left < 0:
+                return
+            yield (more or [None])[0], text
 
     def _all(self, statement: str, *values: Any) -> list[Any]:
         return self.connection.execute(statement, values).fetchall()

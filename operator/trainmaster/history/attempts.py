@@ -13,7 +13,7 @@ from typing import Any
 
 from trainmaster.api.records import PodPlace
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES
-from trainmaster.history.summary import time
+from trainmaster.history.summary import bounded_failure, time
 from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.wire.limits import MAX_ATTEMPT
 from trainmaster.wire.values import mapping, mappings, text, whole
@@ -126,11 +126,11 @@ def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
 def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
     """Returns the failures by attempt; of two in one attempt the first one ended it, and the list begins with the
     newest."""
-    found = {}
+    found = dict[int, Mapping[str, Any]]()
     for failure in mappings(status.get("failures"))[:FAILURES_IN_STATUS]:
         attempt = whole(failure.get("attempt"), MAX_ATTEMPT)
         if attempt is not None:
-            found[attempt] = failure
+            found[attempt] = bounded_failure(failure)
     return found
 
 

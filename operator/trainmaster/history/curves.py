@@ -69,7 +69,10 @@ class Curves:
 
     def thinned(self, seconds: float) -> Curves:
         """Returns a point for each span of so many seconds, and attempt; its time is that of the last of its points."""
-        together = spans(self.at, self.attempt, seconds)
+        return self.combined(spans(self.at, self.attempt, seconds))
+
+    def combined(self, together: Sequence[tuple[int, int]]) -> Curves:
+        """Returns one point for each of these spans of points (the first, and the one behind the last)."""
         if len(together) == len(self):
             return self
         return Curves(

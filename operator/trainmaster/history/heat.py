@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import struct
-from bisect import bisect_left, bisect_right
+import zlib
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,8 +30,9 @@ FIGURES: Mapping[str, Combine] = {PEAK: max, MEAN: mean, "gradNorm": max, "loss"
 MAX_RANKS = 16_384
 # Figures of ranks that a level keeps, and a block has; a heat map has 240 columns at most.
 _KEPT_CELLS, _LEAST_POINTS, _BLOCK_CELLS = 100_000, 480, 100_000
-# Figures that are put together at once. A job's pods say what its ranks are, other ones at each time if they like.
-MOST_CELLS = 4_000_000
+# Figures of a name that are put together at once. A job's pods choose the numbers of its ranks, and may choose others
+# at each time.
+MOST_CELLS = 1_000_000
 _HEAD = struct.Struct("<II")
 
 
@@ -56,17 +58,17 @@ class Heat:
     workers: list[int]
     at: list[float] = field(default_factory=list)
     attempt: list[int] = field(default_factory=list)
-    figures: dict[str, list[float]] = field(default_factory=dict)
+    figures: dict[str, array[float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.at)
 
-    def rows(self, figure: str) -> list[list[float]]:
+    def rows(self, figure: str) -> list[array[float]]:
         """Returns a figure's values by time, one for each rank."""
         width = len(self.ranks)
         values = self.figures.get(PEAK if figure == MEAN and MEAN not in self.figures else figure)
         if values is None:
-            return [[NAN] * width for _ in self.at]
+            return [array("d", [NAN]) * width for _ in self.at]
         return [values[place : place + width] for place in range(0, len(values), width)]
 
     def thinned(self, seconds: float, *, with_mean: bool = False) -> Heat:
@@ -83,9 +85,10 @@ class Heat:
         for figure in FIGURES:
             if figure in self.figures or (with_mean and figure == MEAN and PEAK in self.figures):
                 rows = self.rows(figure)
-                found.figures[figure] = [
-                    value for first, end in together for value in _combined_rows(FIGURES[figure], rows[first:end])
-                ]
+                found.figures[figure] = array(
+                    "d",
+                    (value for first, end in together for value in _combined_rows(FIGURES[figure], rows[first:end])),
+                )
         return found
 
     def cut(self, points: int) -> list[Heat]:
@@ -97,15 +100,6 @@ class Heat:
         width = len(self.ranks)
         figures = {name: values[first * width : end * width] for name, values in self.figures.items()}
         return Heat(self.ranks, self.workers, self.at[first:end], self.attempt[first:end], figures)
-
-    def between(self, since: float, until: float) -> Heat:
-        """Returns the times from `since` to `until`."""
-        return self.part(bisect_left(self.at, since), bisect_right(self.at, until))
-
-    def only(self, figure: str) -> Heat:
-        """Returns one figure by its own name."""
-        values = [value for row in self.rows(figure) for value in row]
-        return Heat(self.ranks, self.workers, self.at, self.attempt, {figure: values})
 
     def to_block(self) -> bytes:
         """Returns it as bytes."""
@@ -135,6 +129,20 @@ class Heat:
         return cls(ranks, workers, [time / 1000 for time in at], attempt, figures)
 
 
+def times_of_block(block: bytes) -> tuple[list[float], list[int]]:
+    """Returns a block's times and attempts; its figures, of which there are many more, stay packed."""
+    unpacking = zlib.decompressobj()
+    try:
+        length, count = _HEAD.unpack(unpacking.decompress(block, _HEAD.size))
+        raw = unpacking.decompress(unpacking.unconsumed_tail, length + 16 * count)[length:]
+    except zlib.error as error:
+        raise ValueError(f"a block can't be read: {error}") from error
+    if len(raw) != 16 * count:
+        raise ValueError(f"a block of {count} times can't be read: it is too short")
+    at, attempt = wholes_from_bytes(raw[: 8 * count]), wholes_from_bytes(raw[8 * count :])
+    return [time / 1000 for time in at], attempt
+
+
 def joined(parts: Iterable[Heat]) -> Heat:
     """Returns parts that follow each other as one, with the ranks that any of them has; a rank's last worker counts.
 
@@ -145,31 +153,31 @@ def joined(parts: Iterable[Heat]) -> Heat:
     ranks = sorted(worker_of)[: max(1, MOST_CELLS // max(1, sum(map(len, parts))))]
     found = Heat(ranks, [worker_of[rank] for rank in ranks])
     names = [name for name in FIGURES if any(name in part.figures for part in parts)]
-    found.figures = {name: [] for name in names}
+    found.figures = {name: array("d") for name in names}
     for part in parts:
         found.at += part.at
         found.attempt += part.attempt
         fit = _fitting(part.ranks, ranks)
         for name in names:
             for row in part.rows(name):
-                found.figures[name] += fit(row)
+                found.figures[name].extend(fit(row))
     return found
 
 
-def _fitting(own: Sequence[int], ranks: Sequence[int]) -> Callable[[list[float]], list[float]]:
+def _fitting(own: Sequence[int], ranks: Sequence[int]) -> Callable[[array[float]], Iterable[float]]:
     if list(own) == ranks:
         return lambda row: row
     place_of = {rank: place for place, rank in enumerate(own)}
     places = [place_of.get(rank, len(own)) for rank in ranks]
 
-    def fit(row: list[float]) -> list[float]:
+    def fit(row: array[float]) -> list[float]:
         wider = [*row, NAN]
         return [wider[place] for place in places]
 
     return fit
 
 
-def _combined_rows(how: Combine, rows: Sequence[list[float]]) -> Iterable[float]:
+def _combined_rows(how: Combine, rows: Sequence[array[float]]) -> Iterable[float]:
     if len(rows) == 1:
         return rows[0]
     if all(total == total for total in map(sum, rows)):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter as Counts
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from trainmaster import __version__
-from trainmaster.api.records import DeletedRecord, EvidenceRecord, JobRecord, LogRecord, Record, SampleRecord
+from trainmaster.api.records import DeletedRecord, EvidenceRecord, JobRecord, LogRecord, SampleRecord
 
 _COMMIT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # Why a request was refused, by the answer's status.
@@ -49,6 +48,11 @@ class HistoryMetrics:
         self.damaged = Counter(
             "trainmaster_history_damaged_files", "Damaged files that were moved aside.", registry=registry
         )
+        self.lost = Counter(
+            "trainmaster_history_lost_files",
+            "Times that the file was deleted or replaced while it was in use.",
+            registry=registry,
+        )
         for kind in (JobRecord, DeletedRecord, SampleRecord, EvidenceRecord, LogRecord):
             self.records.labels(record=kind.kind)
         for reason in REASONS.values():
@@ -57,9 +61,9 @@ class HistoryMetrics:
         version = Gauge("trainmaster_build_info", "1, with the version that runs.", ["version"], registry=registry)
         version.labels(version=__version__).set(1)
 
-    def count_records(self, records: Iterable[Record]) -> None:
-        """Counts records that were written."""
-        for kind, number in Counts(record.kind for record in records).items():
+    def count_records(self, written: Mapping[str, int]) -> None:
+        """Counts records that were written, by their kind."""
+        for kind, number in written.items():
             self.records.labels(record=kind).inc(number)
 
     def text(self) -> bytes:

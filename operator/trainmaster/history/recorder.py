@@ -7,16 +7,16 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from trainmaster.api.records import Record, parse_record
-from trainmaster.history.aging import Aging
+from trainmaster.history.aging import TAIL_BYTES, Aging
 from trainmaster.history.metrics import HistoryMetrics
-from trainmaster.history.schema import is_damage, move_aside
+from trainmaster.history.schema import UnusableFile, is_damage, move_aside
 from trainmaster.history.settings import HistorySettings
 from trainmaster.history.store import Store
 from trainmaster.history.trimming import Trimming
@@ -29,20 +29,31 @@ T = TypeVar("T")
 LOOK_SECONDS, FAILED_SECONDS = 1.0, 10.0
 
 
+# Seconds for which a batch waits at most until there is room for it.
+ROOM_SECONDS = 5.0
+# A slice of the tail has at most such a part of the file.
+_OF_A_SLICE = 256
+
+
 class CannotRecord(Exception):
-    """Nothing can be written now; one sentence says why. Who sent it sends it again."""
+    """Nothing can be written now; one sentence says why. The sender sends it again."""
+
+
+class NoRoom(Exception):
+    """Records don't fit into the file below its bound."""
 
 
 class Recorder:
     """Recorder owns the thread in which all is written."""
 
-    def __init__(self, settings: HistorySettings, metrics: HistoryMetrics, damaged: Callable[[], None]) -> None:
-        """`damaged` is called after a damaged file was moved aside."""
+    def __init__(self, settings: HistorySettings, metrics: HistoryMetrics, reopened: Callable[[], None]) -> None:
+        """`reopened` is called after another file has taken the place of a damaged or a deleted one."""
         self._settings = settings
         self._metrics = metrics
-        self._damaged = damaged
+        self._reopened = reopened
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="history-writer")
         self._store: Store
+        self._trimming: Trimming
         self._steps: Sequence[Callable[[], bool]] = ()
         self._cannot = ""
 
@@ -71,9 +82,11 @@ class Recorder:
             await asyncio.sleep(pause)
 
     def _open(self) -> None:
+        most = self._settings.max_bytes
         self._store = store = Store(Path(self._settings.file))
-        aging = Aging(store)
-        self._steps = (aging.step, Trimming(store, self._settings.max_bytes, self._settings.keep_days).step)
+        store.bound(most)
+        self._trimming = Trimming(store, most, self._settings.keep_days)
+        self._steps = (Aging(store, min(TAIL_BYTES, most // _OF_A_SLICE)).step, self._trimming.step)
 
     def _close(self) -> None:
         try:
@@ -82,37 +95,53 @@ class Recorder:
             log.warning("What was written last stays in the file beside it (-wal): %s", error)
 
     def _record(self, body: bytes) -> int:
-        records = parse_lines(body)
         started = time.monotonic()
         try:
-            self._or_anew(lambda: self._store.record(records))
-        except CannotRecord:
+            written = self._write(body)
+        except (CannotRecord, ProtocolError):
             raise
         except Exception:
-            records = self._one_by_one(records)
+            written = self._one_by_one(body)
         self._metrics.commit_seconds.observe(time.monotonic() - started)
-        self._metrics.count_records(records)
-        return len(records)
+        self._metrics.count_records(written)
+        return written.total()
 
-    def _one_by_one(self, records: Sequence[Record]) -> list[Record]:
+    def _one_by_one(self, body: bytes) -> Counter[str]:
         """Writes each record by itself, and leaves out what can't be: others' records don't wait for it for ever."""
-        written = []
-        for record in records:
+        written = Counter[str]()
+        for line in body.split(b"\n"):
             try:
-                self._or_anew(partial(self._store.record, [record]))
-                written.append(record)
-            except CannotRecord:
+                written += self._write(line)
+            except (CannotRecord, ProtocolError):
                 raise
             except Exception as error:
+                [record] = parse_lines(line)
                 log.warning("A record of %s is left out (%s): %s", record.key, type(error).__name__, error)
         return written
+
+    def _write(self, body: bytes) -> Counter[str]:
+        """Writes records, one line each, which are held one at a time: of those that are parsed none is small."""
+        self._make_room()
+        return self._or_anew(lambda: self._store.record(parse_lines(body)), len(body))
+
+    def _make_room(self) -> None:
+        """Makes steps before a batch where the file is full, so that no flood of records is faster than they are."""
+        until = time.monotonic() + ROOM_SECONDS
+        while self._trimming.is_over() and time.monotonic() < until and self._step():
+            pass
 
     def _step(self) -> bool:
         return self._or_anew(lambda: any(step() for step in self._steps))
 
-    def _or_anew(self, write: Callable[[], T]) -> T:
-        """Writes, into a new file where the old one turns out to be damaged. Raises CannotRecord."""
+    def _or_anew(self, write: Callable[[], T], size: int | None = None) -> T:
+        """Writes, into a new file where the old one turns out to be damaged or gone.
+
+        `size` is that of records, in JSON. Raises CannotRecord, and NoRoom where it is the file's bound that they
+        don't fit below.
+        """
         try:
+            if self._store.is_lost():
+                self._replace()
             try:
                 found = write()
             except sqlite3.Error as error:
@@ -121,19 +150,45 @@ class Recorder:
                 self._begin_anew(error)
                 found = write()
         except sqlite3.Error as error:
+            is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+            if is_full and size is not None and not self._store.has_room(size):
+                raise NoRoom(f"it doesn't fit below --max-bytes ({self._settings.max_bytes})") from error
             self._refuse(error)
         if self._cannot:
             log.info("Records are written again.")
             self._cannot = ""
         return found
 
+    def _replace(self) -> None:
+        """Puts a deleted file back from what is still open of it, or uses the file that is in its place now."""
+        file = self._store.file
+        self._store.drop_beside()
+        if file.exists():
+            what = "was replaced by another file, which is used from now on"
+        else:
+            try:
+                self._store.put_back()
+                what = "was deleted, and is put back whole from what was still open of it"
+            except (sqlite3.Error, OSError) as error:
+                what = f"was deleted and can't be put back ({error}): a new history is begun"
+        self._store.connection.close()
+        log.error("%s %s. Stop the history before you delete or replace its file.", file, what)
+        self._metrics.lost.inc()
+        self._reopen()
+
+    def _reopen(self) -> None:
+        try:
+            self._open()
+        except UnusableFile as error:
+            raise CannotRecord(str(error)) from error
+        self._reopened()
+
     def _begin_anew(self, error: sqlite3.Error) -> None:
         self._store.connection.close()
         aside = move_aside(self._store.file)
         log.error("%s is damaged (%s): it is kept as %s, and a new history is begun.", self._store.file, error, aside)
-        self._open()
         self._metrics.damaged.inc()
-        self._damaged()
+        self._reopen()
 
     def _refuse(self, error: sqlite3.Error) -> NoReturn:
         full = "is full" in str(error) or "disk I/O" in str(error)
@@ -148,18 +203,17 @@ class Recorder:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def parse_lines(body: bytes) -> list[Record]:
-    """Returns the records of a batch. Raises ProtocolError with the line and field that is wrong."""
-    records = []
+def parse_lines(body: bytes) -> Iterator[Record]:
+    """Yields the records of a batch. Raises ProtocolError with the line and field that is wrong."""
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
             try:
-                records.append(parse_record(json.loads(line, parse_constant=_refuse_constant)))
+                record = parse_record(json.loads(line, parse_constant=_refuse_constant))
             except ProtocolError as error:
                 raise ProtocolError(f"line {number}: {error}") from error
             except (ValueError, RecursionError) as error:
                 raise ProtocolError(f"line {number}: is no JSON ({error})") from error
-    return records
+            yield record
 
 
 def _refuse_constant(name: str) -> Any:

@@ -7,6 +7,7 @@ of one point would cost more than the point.
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
@@ -73,13 +74,13 @@ def _add(
     """Adds a time to the last part, or to a new one where the ranks or what they say are others."""
     last = parts[-1] if parts else None
     if last is None or (last.ranks, last.workers, last.figures.keys()) != (ranks, workers, of_ranks.keys()):
-        in_order = {name: list[float]() for name in heat.FIGURES if name in of_ranks}
+        in_order = {name: array("d") for name in heat.FIGURES if name in of_ranks}
         parts.append(Heat(ranks, workers, figures=in_order))
     part = parts[-1]
     part.at.append(at)
     part.attempt.append(attempt)
     for name, values in part.figures.items():
-        values += [NAN if value is None else value for value in of_ranks[name]]
+        values.extend(NAN if value is None else value for value in of_ranks[name])
 
 
 def _first(values: Sequence[float | None]) -> float | None:

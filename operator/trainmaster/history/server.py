@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import hmac
 import logging
 import sqlite3
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from trainmaster.client.permission import Access
 from trainmaster.history.access import NotReviewed, Refused, UnknownViewer, Viewers
 from trainmaster.history.answers import Answers, NotRecorded
 from trainmaster.history.metrics import REASONS, HistoryMetrics
+from trainmaster.history.places import Full, Places
 from trainmaster.history.queries import MAX_JOBS, BadQuery, Query, require_job_name, require_namespace
-from trainmaster.history.reading import Readers, TooSlow
+from trainmaster.history.reading import Body, Busy, Readers, TooSlow
 from trainmaster.history.recorder import CannotRecord, Recorder
 from trainmaster.history.schema import UnusableFile
 from trainmaster.serving import Exposition, HttpServer, application
@@ -27,10 +27,10 @@ from trainmaster.wire.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-# Requests at a time: bodies that are held in memory, those of one viewer, and those of all.
-MAX_WRITES, MAX_OF_VIEWER, MAX_READS = 4, 16, 128
-# Answers that are longer are compressed for who takes it.
-_COMPRESSED_BYTES = 4_096
+# Bodies of the writer that are held in memory at a time.
+MAX_WRITES = 4
+# An answer is sent in pieces of so many bytes, and given up if its reader hasn't taken it after so many seconds.
+_PIECE_BYTES, SEND_SECONDS = 65_536, 30.0
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _JOB = "/v1/namespaces/{namespace}/jobs/{name}"
 _ERRORS: dict[type[Exception], int] = {
@@ -39,6 +39,8 @@ _ERRORS: dict[type[Exception], int] = {
     UnknownViewer: 401,
     Refused: 403,
     NotRecorded: 404,
+    Full: 429,
+    Busy: 503,
     NotReviewed: 503,
     CannotRecord: 503,
     UnusableFile: 503,
@@ -71,15 +73,15 @@ class HistoryServer:
         self._recorder, self._readers, self._viewers, self._metrics = recorder, readers, viewers, metrics
         self._file, self._token_file = file, token_file
         self._writes = 0
-        self._reads: Counter[bytes] = Counter()
+        self._places = Places()
         app = application(most_body=MAX_BODY_BYTES, middlewares=[self._answered])
         app.router.add_post("/v1/records", self._record)
-        app.router.add_get("/v1/jobs", self._list)
-        app.router.add_get(_JOB, self._job)
-        app.router.add_get(f"{_JOB}/series", self._series)
-        app.router.add_get(f"{_JOB}/heat", self._heat)
-        app.router.add_get(f"{_JOB}/evidence", self._evidence)
-        app.router.add_get(f"{_JOB}/logs", self._logs)
+        app.router.add_get("/v1/jobs", self._list, allow_head=False)
+        app.router.add_get(_JOB, self._job, allow_head=False)
+        app.router.add_get(f"{_JOB}/series", self._series, allow_head=False)
+        app.router.add_get(f"{_JOB}/heat", self._heat, allow_head=False)
+        app.router.add_get(f"{_JOB}/evidence", self._evidence, allow_head=False)
+        app.router.add_get(f"{_JOB}/logs", self._logs, allow_head=False)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._health)
         app.router.add_get("/metrics", Exposition(self._page).answer, allow_head=False)
@@ -143,7 +145,7 @@ class HistoryServer:
         if not token or not hmac.compare_digest(given.encode(), token):
             raise Refusal(401, "That isn't the writer's token; give the operator the same --history-token-file.")
 
-    async def _list(self, request: web.Request) -> web.Response:
+    async def _list(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query, "namespace", "name", "limit", "continue")
         namespace, name, before = query.namespace(), query.name(), query.before()
         limit = query.whole("limit", MAX_JOBS, 1, MAX_JOBS)
@@ -151,31 +153,32 @@ class HistoryServer:
             request,
             [Access("list", namespace=namespace)],
             lambda answers: answers.jobs(namespace, name, limit=limit, before=before),
+            is_long=False,
         )
 
-    async def _job(self, request: web.Request) -> web.Response:
-        return await self._read_job(request, Query(request.query, "uid"), Answers.job)
+    async def _job(self, request: web.Request) -> web.StreamResponse:
+        return await self._read_job(request, Query(request.query, "uid"), Answers.job, is_long=False)
 
-    async def _series(self, request: web.Request) -> web.Response:
+    async def _series(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query, "uid", "from", "to", "points")
         window, points = query.window(), query.points()
         return await self._read_job(
             request, query, lambda answers, *job: answers.series(*job, window=window, points=points)
         )
 
-    async def _heat(self, request: web.Request) -> web.Response:
+    async def _heat(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query, "uid", "from", "to", "columns", "figure")
         window, columns, figure = query.window(), query.columns(), query.figure()
         return await self._read_job(
             request, query, lambda answers, *job: answers.heat(*job, window=window, columns=columns, figure=figure)
         )
 
-    async def _evidence(self, request: web.Request) -> web.Response:
+    async def _evidence(self, request: web.Request) -> web.StreamResponse:
         return await self._read_job(
             request, Query(request.query, "uid"), Answers.evidence, Access("get", "configmaps", "")
         )
 
-    async def _logs(self, request: web.Request) -> web.Response:
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query, "uid", "worker", "tail")
         worker, tail = query.worker(), query.tail()
         return await self._read_job(
@@ -185,45 +188,68 @@ class HistoryServer:
             Access("get", "pods", "", subresource="log"),
         )
 
-    async def _read_job(self, request: web.Request, query: Query, ask: Ask, *more: Access) -> web.Response:
-        """Answers about one job to who may get it, and do `more` in its namespace."""
+    async def _read_job(
+        self, request: web.Request, query: Query, ask: Ask, *more: Access, is_long: bool = True
+    ) -> web.StreamResponse:
+        """Answers about one job to a viewer who may get it, and do `more` in its namespace."""
         namespace = require_namespace(request.match_info["namespace"])
         name, uid = require_job_name(request.match_info["name"]), query.uid()
         asked = [Access("get", namespace=namespace, name=name)]
         asked += [Access(each.verb, each.resource, each.group, namespace, "", each.subresource) for each in more]
-        return await self._read(request, asked, lambda answers: ask(answers, namespace, name, uid))
+        return await self._read(request, asked, lambda answers: ask(answers, namespace, name, uid), is_long=is_long)
 
     async def _read(
-        self, request: web.Request, asked: list[Access], ask: Callable[[Answers], dict[str, Any]]
-    ) -> web.Response:
+        self,
+        request: web.Request,
+        asked: list[Access],
+        ask: Callable[[Answers], dict[str, Any]],
+        *,
+        is_long: bool,
+    ) -> web.StreamResponse:
         # The API server's proxy of Services keeps the usual header for itself.
         token = _bearer(request, "X-Trainmaster-Authorization") or _bearer(request, "Authorization")
         if not token:
             raise Refusal(401, "Say who you are: send your Kubernetes token as 'Authorization: Bearer …'.")
-        viewer = hashlib.sha256(token.encode()).digest()
-        if self._reads[viewer] >= MAX_OF_VIEWER:
-            raise Refusal(429, f"{MAX_OF_VIEWER} of your requests are being answered; wait for one of them.")
-        if self._reads.total() >= MAX_READS:
-            raise Refusal(429, f"{MAX_READS} requests of all viewers are being answered; try again in a moment.")
-        self._reads[viewer] += 1
-        try:
+        viewer = self._viewers.known(token)
+        if viewer is None:
+            async with self._places.stranger():
+                viewer = await self._viewers.require(token, asked[0])
+        with self._places.viewer(viewer):
             for access in asked:
                 await self._viewers.require(token, access)
-            body = await self._readers.read(ask)
-        finally:
-            self._reads[viewer] -= 1
-            if not self._reads[viewer]:
-                del self._reads[viewer]
-        response = web.Response(body=body, content_type="application/json", headers=_HEADERS)
-        if len(body) > _COMPRESSED_BYTES:
-            response.enable_compression()
+            compress = "gzip" in request.headers.get("Accept-Encoding", "").lower()
+            if not is_long:
+                return await self._send(request, viewer, await self._readers.read(ask, compress=compress))
+            async with self._places.long(viewer):
+                body = await self._readers.read(ask, is_long=True, compress=compress)
+                return await self._send(request, viewer, body)
+
+    async def _send(self, request: web.Request, viewer: bytes, body: Body) -> web.StreamResponse:
+        """Sends an answer whole, while it has its place: whoever reads slowly holds no more than what they may."""
+        response = web.StreamResponse(headers={**_HEADERS, "Vary": "Accept-Encoding"})
+        response.content_type = "application/json"
+        if body.is_compressed:
+            response.headers["Content-Encoding"] = "gzip"
+        response.content_length = len(body.data)
+        try:
+            with self._places.sending(viewer, len(body.data)):
+                async with asyncio.timeout(SEND_SECONDS):
+                    await response.prepare(request)
+                    for first in range(0, len(body.data), _PIECE_BYTES):
+                        await response.write(body.data[first : first + _PIECE_BYTES])
+                    await response.write_eof()
+        except ConnectionError:
+            log.debug("The reader of %s went away.", request.path)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
         return response
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def _page(self) -> bytes:
-        self._metrics.jobs.set(int(await self._readers.read(lambda answers: answers.count())))
+        self._metrics.jobs.set(int((await self._readers.read(lambda answers: answers.count())).data))
         parts = (self._file.with_name(self._file.name + suffix) for suffix in ("", "-wal"))
         self._metrics.bytes.set(sum(part.stat().st_size for part in parts if part.exists()))
         return self._metrics.text()

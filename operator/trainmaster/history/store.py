@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainmaster.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster.api.records import (
@@ -33,10 +34,14 @@ from trainmaster.history.summary import NOTHING, status_figures, summary
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.wire.values import mapping
 
+Result = TypeVar("Result")
+
 # The tail's rows of a job stand together with those of few others: they are read, packed and deleted together.
 SLICES = 32
 # Of one job; the oldest go.
 MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
+# The part of a bounded file that records may fill; pages, and times the bytes of its JSON, that a record may need.
+_OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
 # By which the operator's clock may be ahead.
 _CLOCK_SECONDS = 60.0
 # Remembered, so that a sample needs no question to the file.
@@ -65,6 +70,18 @@ def _created(record: JobRecord) -> float | None:
     return to_seconds(str(mapping(record.job.get("metadata")).get("creationTimestamp")))
 
 
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _beside(file: Path) -> tuple[Path, Path]:
+    return file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")
+
+
 def slice_of(job: int) -> int:
     """Returns in which part of the tail a job's samples stand."""
     return job % SLICES
@@ -80,9 +97,11 @@ class Store:
         self.connection = open_file(file)
         self._known: dict[str, _Known] = {}
         self._next_id = 0
+        self._most_pages = 0
         started = time.monotonic()
         rows = self._execute("SELECT DISTINCT slice FROM tail")
         self.tail: dict[int, Slice] = {number: Slice(started) for (number,) in rows}
+        self._identities = {path: _identity(path) for path in (file, *(_beside(file)))}
 
     def close(self) -> None:
         """Writes everything into the one file and closes it; who still reads is waited for as long as a stop allows."""
@@ -90,7 +109,29 @@ class Store:
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.connection.close()
 
-    def write(self, change: Callable[[], Any]) -> Any:
+    def is_lost(self) -> bool:
+        """Returns whether the file was deleted, or another one is in its place: writes would go where nobody looks."""
+        return _identity(self.file) != self._identities[self.file]
+
+    def put_back(self) -> None:
+        """Makes a deleted file again from this connection, in which it lives on. Raises sqlite3.Error and OSError."""
+        self.file.parent.mkdir(0o700, parents=True, exist_ok=True)
+        beside = self.file.with_name(f"{self.file.name}.restoring")
+        beside.unlink(missing_ok=True)
+        try:
+            self._execute("VACUUM INTO ?", str(beside))
+            beside.chmod(0o600)
+            beside.rename(self.file)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def drop_beside(self) -> None:
+        """Deletes what is beside a file that is gone: SQLite would take it for the next one's."""
+        for path in _beside(self.file):
+            if _identity(path) == self._identities[path]:
+                path.unlink(missing_ok=True)
+
+    def write(self, change: Callable[[], Result]) -> Result:
         """Makes a change whole or not at all, and returns what it returns. Raises sqlite3.Error."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
@@ -112,13 +153,41 @@ class Store:
         self._known.clear()
         self._next_id = 0
 
-    def record(self, records: Sequence[Record]) -> None:
-        """Writes a batch. Raises sqlite3.Error, and ValueError for a job that isn't JSON."""
-        self.write(lambda: self._record(records))
+    def bound(self, max_bytes: int) -> None:
+        """Bounds the file: a batch that would make it larger isn't written, with SQLITE_FULL."""
+        self._most_pages = max_bytes // self.pragma("page_size")
 
-    def _record(self, records: Sequence[Record]) -> None:
-        rows = []
+    def used(self) -> int:
+        """Returns the bytes of the file that aren't free."""
+        return (self.pragma("page_count") - self.pragma("freelist_count")) * self.pragma("page_size")
+
+    def has_room(self, size: int) -> bool:
+        """Returns whether records with so many bytes of JSON fit below the bound, whatever they are."""
+        free = int(self._most_pages * _OF_RECORDS) - self.used() // self.pragma("page_size")
+        return not self._most_pages or free > _LEAST_PAGES + _MOST_TIMES * size // self.pragma("page_size")
+
+    def pragma(self, name: str) -> int:
+        """Returns one of SQLite's numbers about the file."""
+        return int(self._execute(f"PRAGMA {name}").fetchone()[0])
+
+    def record(self, records: Iterable[Record]) -> Counter[str]:
+        """Writes a batch, and returns how many records of each kind it had.
+
+        Raises sqlite3.Error, what `records` raises, and ValueError for a job that isn't JSON.
+        """
+        if not self._most_pages:
+            return self.write(lambda: self._record(records))
+        # What makes room needs some itself.
+        self._execute(f"PRAGMA max_page_count = {int(self._most_pages * _OF_RECORDS)}")
+        try:
+            return self.write(lambda: self._record(records))
+        finally:
+            self._execute(f"PRAGMA max_page_count = {self._most_pages}")
+
+    def _record(self, records: Iterable[Record]) -> Counter[str]:
+        rows, kinds = [], Counter[str]()
         for record in records:
+            kinds[record.kind] += 1
             known = self._job(record)
             match record:
                 case JobRecord():
@@ -150,6 +219,7 @@ class Store:
         started = time.monotonic()
         for number, *_, text in rows:
             self.tail.setdefault(number, Slice(started)).bytes += len(text)
+        return kinds
 
     def _job(self, record: Record) -> _Known:
         """Returns what is known of a record's job, which is added where it is new."""

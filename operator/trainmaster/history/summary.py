@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from trainmaster.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster.history.curves import SPENT
 from trainmaster.reconciling.times import to_seconds
-from trainmaster.wire.values import mapping, mappings, number, text, whole
+from trainmaster.wire.limits import MAX_RESULT_NAME, MAX_RESULTS
+from trainmaster.wire.values import is_number, mapping, mappings, number, text, whole
 
+# Of a failure: its fields, and the characters of one; the operator's own message has fewer.
+_FIELDS, _CHARACTERS = 20, 4_000
 _COUNTS = ("attempt", "restarts", "disruptions")
 # Everything in a summary that isn't the job's identity.
 NOTHING: Mapping[str, Any] = {
@@ -31,7 +35,8 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
     status = mapping(job.get("status"))
     progress = mapping(status.get("progress"))
     failures = mappings(status.get("failures"))
-    result = {name: number(value) for name, value in mapping(progress.get("result")).items()}
+    found = islice(mapping(progress.get("result")).items(), MAX_RESULTS)
+    result = {name[:MAX_RESULT_NAME]: number(value) for name, value in found}
     return {
         **NOTHING,
         "startedAt": time(status.get("startTime")),
@@ -42,9 +47,22 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
         "totalSteps": whole(progress.get("totalSteps")),
         "loss": number(progress.get("loss")),
         "goodput": number(progress.get("goodput")),
-        "lastFailure": dict(failures[0]) if failures else None,
+        "lastFailure": bounded_failure(failures[0]) if failures else None,
         "result": result or None,
     }
+
+
+def bounded_failure(failure: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a failure as it is, but for what is too large: a job has hundreds of them, and a list shows hundreds."""
+    found = dict[str, Any]()
+    for name, value in islice(failure.items(), _FIELDS):
+        if isinstance(value, str):
+            found[name] = value[:_CHARACTERS]
+        elif isinstance(value, Mapping):
+            found[name] = {key: each for key, each in islice(value.items(), _FIELDS) if each is None or is_number(each)}
+        elif value is None or isinstance(value, bool) or is_number(value):
+            found[name] = value
+    return found
 
 
 def status_figures(job: Mapping[str, Any]) -> dict[str, float]:

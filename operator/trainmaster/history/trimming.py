@@ -1,35 +1,35 @@
 """The file stays below its bytes, and jobs go when they are old: what goes first is what is missed least.
 
-Over the bytes, the namespace that has most gives way, so that one that makes jobs without end takes nothing from the
-others: the oldest ended job's figures by rank and curves go, then the oldest one's logs and evidence, then the oldest
-one whole; jobs that run lose their oldest figures last. No job has more than a share of the file, whatever
-comes of it, so that one of thousands of ranks or attempts takes nothing from the others. Each step is small, and gives
-its pages back to the disk.
+Over the bytes, the namespace that has most gives way with all that it has, so that one that makes jobs, attempts or
+logs without end takes nothing from the others: its oldest ended jobs' figures go, then their logs and evidence, then
+these jobs whole; of jobs that run the largest one's oldest figures, texts and attempts, and last those jobs that were
+seen longest ago. No job has more than a share of the file. Each step is small, and gives its pages back to the disk.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from trainmaster.history.settings import SECONDS_OF_A_DAY
 from trainmaster.history.store import Store, slice_of
 
-# A job's share of the file, and the part of the file that may be full: the write-ahead log and what is being moved
-# need the rest.
+# A job's share of the file, and the part of the file that may be full: what is being written and moved needs the rest.
 _SHARE, _FULL = 1 / 16, 0.9
-# Rows that one step deletes; pages that it gives back.
-_ROWS, _PAGES = 100, 2_000
+# Rows that one step deletes, or whole jobs; pages that it gives back.
+_ROWS, _JOBS, _PAGES = 100, 50, 2_000
 # Seconds between two looks: each goes through all jobs.
 _REST_SECONDS = 5.0
-# Tables with rows of jobs beside `jobs` and `tail`, in the order in which a whole job goes.
-_TABLES = ("blocks", "evidence", "logs", "attempts", "objects")
-_ENDED = "coalesce(deleted, ended)"
-_HAS_FIGURES = "EXISTS (SELECT 1 FROM blocks WHERE job = jobs.id)"
-_HAS_TEXTS = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE job = jobs.id)" for table in ("logs", "evidence"))
-# What a job costs beside what is counted in its `bytes`: its row, and those of its attempts.
-_ROW_BYTES = 2_048
+# Tables with rows of jobs beside `jobs` and `tail`, by their key within a job, in the order in which a whole job goes.
+_TABLES = {"blocks": "id", "evidence": "key", "logs": "key", "attempts": "attempt", "objects": "job"}
+_OVER = "coalesce(deleted, ended)"
+_HAS_MORE = " OR ".join(
+    (
+        *(f"EXISTS (SELECT 1 FROM {table} WHERE job = jobs.id)" for table in ("blocks", "logs", "evidence")),
+        "(SELECT count(*) FROM (SELECT 1 FROM attempts WHERE job = jobs.id LIMIT 2)) > 1",
+    )
+)
 
 
 class Trimming:
@@ -45,9 +45,10 @@ class Trimming:
 
     def step(self) -> bool:
         """Makes one step; returns False where none was due. Raises sqlite3.Error."""
-        if time.monotonic() < self._rests_until:
+        is_over = self.is_over()
+        if not is_over and time.monotonic() < self._rests_until:
             return False
-        change = self._due()
+        change = self._give_way() if is_over else self._due()
         if change is not None:
             self._store.write(change)
         if self._give_back() or change is not None:
@@ -55,48 +56,45 @@ class Trimming:
         self._rests_until = time.monotonic() + _REST_SECONDS
         return False
 
-    def used(self) -> int:
-        """Returns the bytes of the file that aren't free."""
-        pages, free, size = (self._pragma(name) for name in ("page_count", "freelist_count", "page_size"))
-        return (pages - free) * size
+    def is_over(self) -> bool:
+        """Returns whether something has to give way."""
+        return self._store.used() > self._full
 
     def _due(self) -> Callable[[], object] | None:
-        """Returns what has to be deleted next."""
-        old = self._first(
-            f"SELECT id FROM jobs WHERE coalesce({_ENDED}, seen) < ? ORDER BY {_ENDED} LIMIT 1",
+        """Returns what has to be deleted next, whether or not the file is full."""
+        old = self._jobs(
+            f"SELECT id FROM jobs WHERE coalesce({_OVER}, seen) < ? ORDER BY {_OVER} LIMIT {_JOBS}",
             self._store.now() - self._keep_seconds,
         )
-        if old is not None:
-            return partial(self._delete_job, old)
-        large = self._first(f"SELECT id FROM jobs WHERE bytes > ? AND ({_HAS_FIGURES} OR {_HAS_TEXTS})", self._share)
-        if large is not None:
-            return partial(self._delete_oldest, large)
-        if self.used() <= self._full:
-            return None
-        most = self._connection.execute(
-            f"SELECT namespace FROM jobs GROUP BY namespace ORDER BY sum(bytes + {_ROW_BYTES}) DESC LIMIT 1"
-        ).fetchone()
-        # Where all of it is of jobs that run, and too little to go on with, the others have to give way too.
-        return (self._least_missed("namespace = ?", *most) if most else None) or self._least_missed("1")
+        if old:
+            return partial(self._delete_jobs, old)
+        large = self._jobs(f"SELECT id FROM jobs WHERE bytes > ? AND ({_HAS_MORE}) LIMIT 1", self._share)
+        return partial(self._delete_oldest, large[0]) if large else None
 
-    def _least_missed(self, where: str, *values: str) -> Callable[[], object] | None:
-        """Returns what has to be deleted next of some jobs."""
-        ended = f"SELECT id FROM jobs WHERE {where} AND {_ENDED} IS NOT NULL"
-        for tables, has in ((("blocks",), _HAS_FIGURES), (("logs", "evidence"), _HAS_TEXTS)):
-            job = self._first(f"{ended} AND ({has}) ORDER BY {_ENDED} LIMIT 1", *values)
-            if job is not None:
-                return partial(self._delete_of, job, tables)
-        job = self._first(f"{ended} ORDER BY {_ENDED} LIMIT 1", *values)
-        if job is not None:
-            return partial(self._delete_job, job)
-        large = self._first(
-            f"SELECT id FROM jobs WHERE {where} AND ({_HAS_FIGURES} OR {_HAS_TEXTS}) ORDER BY bytes DESC LIMIT 1",
-            *values,
+    def _give_way(self) -> Callable[[], object] | None:
+        """Returns what of the namespace with most has to be deleted next; None where nothing is recorded."""
+        most = self._connection.execute("SELECT name FROM namespaces ORDER BY bytes DESC LIMIT 1").fetchone()
+        if most is None:
+            return None
+        over = f"FROM jobs WHERE namespace = ? AND {_OVER} IS NOT NULL"
+        for tables in (("blocks",), ("logs", "evidence")):
+            has = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE job = jobs.id)" for table in tables)
+            found = self._jobs(f"SELECT id {over} AND ({has}) ORDER BY {_OVER} LIMIT 1", *most)
+            if found:
+                return partial(self._delete_of, found[0], tables)
+        found = self._enough(f"SELECT id, bytes {over} ORDER BY {_OVER} LIMIT {_JOBS}", *most)
+        if found:
+            return partial(self._delete_jobs, found)
+        large = self._jobs(
+            f"SELECT id FROM jobs WHERE namespace = ? AND ({_HAS_MORE}) ORDER BY bytes DESC LIMIT 1", *most
         )
-        return None if large is None else partial(self._delete_oldest, large)
+        if large:
+            return partial(self._delete_oldest, large[0])
+        found = self._enough(f"SELECT id, bytes FROM jobs WHERE namespace = ? ORDER BY seen LIMIT {_JOBS}", *most)
+        return partial(self._delete_jobs, found)
 
     def _delete_oldest(self, job: int) -> None:
-        """Deletes what a job that is too large has the longest: figures by rank, then curves, then the rest."""
+        """Deletes the oldest of a job that stays: figures by rank, then curves, texts, and attempts but the newest."""
         for kind in ("heat", "curves"):
             deleted = self._connection.execute(
                 "DELETE FROM blocks WHERE id IN "
@@ -105,42 +103,58 @@ class Trimming:
             )
             if deleted.rowcount:
                 return
-        self._delete_of(job, ("evidence", "logs"))
+        if not self._delete_of(job, ("evidence", "logs")):
+            newest = "(SELECT max(attempt) FROM attempts WHERE job = ?1)"
+            self._connection.execute(
+                "DELETE FROM attempts WHERE job = ?1 AND attempt IN (SELECT attempt FROM attempts "
+                f"WHERE job = ?1 AND attempt < {newest} ORDER BY attempt LIMIT {_ROWS})",
+                (job,),
+            )
 
-    def _delete_of(self, job: int, tables: tuple[str, ...]) -> bool:
-        """Deletes some of a job's rows in the first of these tables that has any; returns whether one had."""
+    def _delete_of(self, job: int, tables: Sequence[str]) -> int:
+        """Deletes some of a job's rows in the first of these tables that has any; returns their number."""
         for table in tables:
-            key = {"blocks": "id", "attempts": "attempt", "objects": "job"}.get(table, "key")
+            key = _TABLES[table]
             deleted = self._connection.execute(
                 f"DELETE FROM {table} WHERE job = ?1 AND {key} IN "
                 f"(SELECT {key} FROM {table} WHERE job = ?1 ORDER BY {key} LIMIT {_ROWS})",
                 (job,),
             )
             if deleted.rowcount:
-                return True
-        return False
+                return deleted.rowcount
+        return 0
 
-    def _delete_job(self, job: int) -> None:
-        """Deletes some of a job, and it where nothing of it is left."""
-        if self._delete_of(job, _TABLES):
-            return
-        self._connection.execute("DELETE FROM tail WHERE slice = ? AND job = ?", (slice_of(job), job))
-        self._connection.execute("DELETE FROM jobs WHERE id = ?", (job,))
-        self._store.forget(job)
+    def _delete_jobs(self, jobs: Sequence[int]) -> None:
+        """Deletes jobs, the first ones first, as far as one step goes."""
+        left = _ROWS
+        for job in jobs:
+            while left > 0 and (deleted := self._delete_of(job, list(_TABLES))):
+                left -= deleted
+            if left <= 0:
+                return
+            self._connection.execute("DELETE FROM tail WHERE slice = ? AND job = ?", (slice_of(job), job))
+            self._connection.execute("DELETE FROM jobs WHERE id = ?", (job,))
+            self._store.forget(job)
 
     def _give_back(self) -> bool:
         """Gives free pages back where they are many, or needed; returns whether it did."""
-        free = self._pragma("freelist_count")
-        is_large = self._pragma("page_count") * self._pragma("page_size") > self._full
+        free = self._store.pragma("freelist_count")
+        is_large = self._store.pragma("page_count") * self._store.pragma("page_size") > self._full
         if not free or (free < _PAGES and not is_large):
             return False
         # A statement gives a page back each time that it is stepped.
         self._connection.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
         return True
 
-    def _first(self, statement: str, *values: float | str) -> int | None:
-        found = self._connection.execute(statement, values).fetchone()
-        return None if found is None else int(found[0])
+    def _enough(self, statement: str, *values: str) -> list[int]:
+        """Returns the first jobs, no more of them than have to go."""
+        found, left = [], self._store.used() - self._full
+        for job, size in self._connection.execute(statement, values):
+            if left <= 0:
+                break
+            found.append(int(job))
+            left -= size
+        return found
 
-    def _pragma(self, name: str) -> int:
-        return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
+    def _jobs(self, statement: str, *values: float | str) -> list[int]:
+        return [int(job) for (job,) in self._connection.execute(statement, values)]

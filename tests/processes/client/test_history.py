@@ -19,13 +19,12 @@ import trustme
 import yaml
 from typer.testing import CliRunner
 
-from tests.unit.client.history.recorded import RecordedHistory
+from tests.unit.client.history.recorded import PROXY, RecordedHistory
 from trainmaster.cli import dtj
 from trainmaster.client import AsyncJobClient, InvalidRequest, JobClient, JobNotFound, NoCluster
-from trainmaster.client.history.finding import PROXY
 
 AUTHORITY = trustme.CA()
-NO_SERVICE = {"kind": "Status", "code": 404, "message": "services not found", "details": {"kind": "services"}}
+NO_ROLE = {"kind": "Status", "code": 404, "message": "clusterroles not found"}
 
 
 @contextmanager
@@ -37,7 +36,7 @@ def serving(history: RecordedHistory | None, *, tls: bool = False) -> Iterator[t
         def do_GET(self) -> None:
             asked.append(self.headers)
             parts = urlsplit(self.path)
-            status, answer = 200, NO_SERVICE
+            status, answer = 200, NO_ROLE
             try:
                 if history is None:
                     status = 404
@@ -123,8 +122,8 @@ def test_a_cluster_without_a_history_is_said(tmp_path: Path) -> None:
     with serving(None) as (address, _):
         result = run("--kubeconfig", kubeconfig(tmp_path, address))
         assert result.exit_code == 1
-        assert result.stderr.startswith(f"error: The cluster at {address} has no history (there is no service")
-        with pytest.raises(NoCluster, match="has no history"):
+        assert result.stderr.startswith(f"error: The cluster at {address} announces no history (cluster role")
+        with pytest.raises(NoCluster, match="announces no history"):
             JobClient(kubeconfig=kubeconfig(tmp_path, address)).history("bert-mrpc")
 
 
@@ -154,7 +153,7 @@ def test_a_history_behind_tls_is_trusted_by_its_authority(tmp_path: Path) -> Non
 def test_who_has_no_token_and_who_asks_for_another_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     with serving(RecordedHistory(prefix=PROXY)) as (address, asked):
         result = run("--kubeconfig", kubeconfig(tmp_path, address, username="ann", password="secret"))
-        assert result.exit_code == 1 and "error: A history knows who asks by a bearer token" in result.stderr
+        assert result.exit_code == 1 and "error: A history knows you by a bearer token" in result.stderr
         result = run("--kubeconfig", kubeconfig(tmp_path, address), "--as", "bob")
         assert result.exit_code == 1 and "can't be asked on behalf of others" in result.stderr
         assert asked == []

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,7 @@ from trainmaster.client.permission import REVIEWS
 
 WRITER = "the-writers"
 # What a token may do, as `verb resource[/subresource] namespace`.
-RIGHTS = {
+RIGHTS: dict[str, str | tuple[str, ...]] = {
     "admin": "everything",
     "alice": ("get distributedtrainingjobs team", "list distributedtrainingjobs team"),
     "nobody": (),
@@ -39,6 +40,8 @@ class Reviews:
     asked: list[tuple[str, str]] = field(default_factory=list)
     # Answers with this status instead, where it isn't 0.
     broken: int = 0
+    # Answers after so many seconds.
+    seconds: float = 0.0
     # Nobody is answered before it is set; `came` counts who asked.
     go: threading.Event = field(default_factory=threading.Event)
     came: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -53,6 +56,7 @@ class Reviews:
         self.asked.append((token, access))
         self.came.release()
         self.go.wait(10)
+        time.sleep(self.seconds)
         if self.broken:
             return self.broken, {"kind": "Status", "code": self.broken, "message": "etcd: no leader"}
         if path != REVIEWS or token not in RIGHTS:

@@ -6,7 +6,8 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,25 @@ def test_one_viewer_doesnt_keep_the_others_waiting(served: History, server: Revi
     assert served.get(path, "admin")[0] == 404
 
 
+def test_invented_tokens_keep_no_viewer_waiting(served: History, server: Reviews) -> None:
+    """140 of them took all places while the API server was asked about them."""
+    path = "/v1/namespaces/team/jobs/known"
+    assert served.get(path, "admin")[0] == 404
+    server.go.clear()
+    try:
+        with ThreadPoolExecutor(140) as threads:
+            strangers = [threads.submit(served.get, path, f"invented-{number}") for number in range(140)]
+            wait(strangers, timeout=0.5)
+            started = time.monotonic()
+            assert served.get(path, "admin")[0] == 404
+            assert time.monotonic() - started < 0.5
+            server.go.set()
+            assert {each.result()[0] for each in strangers} == {401, 429}
+    finally:
+        server.go.set()
+    assert served.get(path, "nobody")[0] == 403
+
+
 def test_probes_and_metrics_need_no_token(served: History) -> None:
     assert served.text("/healthz") == served.text("/readyz") == "ok\n"
     found = served.text("/metrics")
@@ -150,6 +170,26 @@ def test_probes_and_metrics_need_no_token(served: History) -> None:
     assert "trainmaster_history_jobs 1.0" in found
     assert "trainmaster_history_commit_duration_seconds_count 1.0" in found
     assert 'trainmaster_history_refused_requests_total{reason="Conflict"}' not in found
+
+
+def test_a_reader_who_takes_nothing_holds_no_more_than_one_answer(served: History) -> None:
+    """The curves that are answered are megabytes, and the reader takes none of them."""
+    many = [sample(AT + n / 100, key("much", "uid-much"), n, loss=[n / 3, None]) for n in range(9_000)]
+    for first in range(0, len(many), 3_000):
+        assert served.post(many[first : first + 3_000])[0] == 200
+    path = "/v1/namespaces/team/jobs/much/series?points=10000"
+    request = f"GET {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer alice\r\n\r\n".encode()
+    with ExitStack() as held:
+        for _ in range(3):
+            connection = held.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            connection.connect(("127.0.0.1", served.port))
+            connection.sendall(request)
+        time.sleep(0.5)
+        # Lists are answered meanwhile, also this viewer's, and others' curves.
+        assert served.get("/v1/jobs?namespace=team", "alice")[0] == 200
+        assert served.get(path, "admin")[0] == 200
+    assert served.get(path, "alice")[0] == 200
 
 
 def test_it_stops_at_once_with_everything_in_one_file_and_no_token_anywhere(tmp_path: Path, server: Reviews) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 from helm_python import Chart
 
 from tests.unit.charts.test_chart import CHART, VERSIONS, of_kind, render
+from trainmaster.client.history.announcement import ANNOTATION, ROLE
 
 BOTH = {"history": {"enabled": True}, "dashboard": {"enabled": True}}
 EVERYTHING = {
@@ -54,7 +56,29 @@ def test_neither_is_there_by_default_and_both_need_no_right(chart: Chart) -> Non
     without, both = render(chart), render(chart, BOTH)
     assert not any("history" in str(document) or "dashboard" in document["metadata"]["name"] for document in without)
     for kind in ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "ServiceAccount"):
-        assert of_kind(both, kind) == of_kind(without, kind)
+        announced = [each for each in of_kind(both, kind) if each["metadata"]["name"] == "trainmaster-history"]
+        assert [each for each in of_kind(both, kind) if each not in announced] == of_kind(without, kind)
+        assert len(announced) == int(kind.startswith("ClusterRole"))
+
+
+def test_the_history_is_announced_where_only_administrators_write(chart: Chart) -> None:
+    """Tokens went to whatever had the service's usual name in the usual namespace."""
+    files = chart.render(BOTH, name="mine", namespace="ops")
+    documents = list(yaml.safe_load_all(next(text for name, text in files.items() if name.endswith("/history.yaml"))))
+    role = named(documents, "ClusterRole", ROLE)
+    place = role["metadata"]["annotations"][ANNOTATION]
+    assert place == "ops/mine-trainmaster-history:http"
+    service = named(documents, "Service", "mine-trainmaster-history")
+    assert service["metadata"]["namespace"] == "ops" and service["spec"]["ports"][0]["name"] == "http"
+    # All that it allows is to read it.
+    [rule] = role["rules"]
+    assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["clusterroles"], [ROLE], ["get"])
+    binding = named(documents, "ClusterRoleBinding", ROLE)
+    assert binding["roleRef"]["name"] == ROLE and [each["name"] for each in binding["subjects"]] == [
+        "system:authenticated"
+    ]
+    second = render(chart, {"history": {"enabled": True, "announce": False}})
+    assert not [each for each in of_kind(second, "ClusterRole") if each["metadata"]["name"] == ROLE]
 
 
 @pytest.mark.parametrize("name", ["trainmaster-history", "trainmaster-dashboard"])

@@ -49,6 +49,8 @@
 | `functions/source` | `functions/test_source` |
 | `functions/training` | `functions/test_training`, `cluster/test_sdk` |
 | `gathering` | `diagnosis/test_situations` |
+| `history/accounts` | `processes/client/test_history_place` |
+| `history/announcement` | `processes/client/test_history_place` |
 | `history/answers` | `history/test_answers` |
 | `history/checking` | `history/test_reading` |
 | `history/connecting` | `processes/client/test_history` |

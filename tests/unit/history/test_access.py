@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,8 +117,56 @@ async def test_an_api_server_that_cant_be_asked_allows_nothing_and_is_asked_agai
 async def test_no_more_is_remembered_than_there_is_room_for(
     viewers: Viewers, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accesses, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(accesses, "MAX_UNKNOWN", 3)
+    monkeypatch.setattr(accesses, "MAX_ANSWERS", 3)
     for number in range(10):
         await _error(viewers, f"guess-{number}")
-    assert len(viewers._remembered) == 3
-    assert not any("guess" in repr(key) for key in viewers._remembered)
+        await _error(viewers, "alice", Access("get", namespace="team", name=f"job-{number}"))
+    assert len(viewers._unknown) == 3
+    [alice] = viewers._known.values()
+    assert len(alice.answers) == 3
+    assert not any("guess" in repr(key) for key in viewers._unknown)
+
+
+async def test_invented_tokens_displace_no_viewer(viewers: Viewers, server: ApiServer, clock: list[float]) -> None:
+    """Ten thousand of them made the history forget everybody's rights."""
+    assert await _error(viewers, "alice") is None and await _error(viewers, "bob") is Refused
+    for number in range(11_000):
+        await _error(viewers, f"guess-{number}")
+    server.asked.clear()
+    assert await _error(viewers, "alice") is None and server.asked == []
+    # Somebody who was refused is known, too.
+    assert viewers.known("alice") and viewers.known("bob") and viewers.known("guess-1") is None
+    clock[0] += accesses.KNOWN_SECONDS + 1
+    assert viewers.known("alice") is None
+
+
+async def test_a_token_that_isnt_recognised_any_more_is_a_strangers(
+    viewers: Viewers, server: ApiServer, clock: list[float]
+) -> None:
+    assert await _error(viewers, "alice") is None
+    del server.allowed["alice"]
+    clock[0] += 31.0
+    assert await _error(viewers, "alice") is UnknownViewer and viewers.known("alice") is None
+
+
+def _web_token(**claims: str) -> str:
+    parts = ({"alg": "RS256"}, claims)
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts) + ".s"
+
+
+async def test_who_has_several_tokens_is_one_viewer(viewers: Viewers, server: ApiServer) -> None:
+    """Anybody may have as many tokens made for a service account as they like."""
+    account = "system:serviceaccount:team:robot"
+    tokens = [_web_token(iss="here", sub=account, jti=str(number)) for number in range(3)]
+    tokens[2] = _web_token(iss="here", sub="system:serviceaccount:team:another")
+    others = [
+        _web_token(iss="there", sub=account),
+        _web_token(iss="here", sub=f"{account}s:robot"),
+        _web_token(iss="here", sub="other"),
+        "a.b.c",
+        _web_token(sub="x"),
+    ]
+    server.allowed.update(dict.fromkeys((*tokens, *others), True))
+    keys = [await viewers.require(token, READ) for token in (*tokens, *others)]
+    assert len(set(keys[:3])) == 1 and len(set(keys)) == 1 + len(others)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+import tracemalloc
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.unit.history.recorded import START, Recorded, key, sample
 from trainmaster.api.records import SampleRecord
-from trainmaster.history import aging, heat
+from trainmaster.history import aging, cells, heat
 from trainmaster.history.aging import CURVES, HEAT
 from trainmaster.history.answers import Answers
 from trainmaster.history.drawing import Window
+from trainmaster.history.heat import Heat
 from trainmaster.history.thinning import LEVEL_SECONDS
 
 # In place of 1,800 and 60, so that a test takes a tenth of the samples.
@@ -135,7 +140,51 @@ def test_ranks_that_are_others_at_each_time_cost_no_more_than_those_that_stay(
         recorded.store.record([SampleRecord(START + n, key(), 1, numbers, (0,) * 64, {"step_seconds": [1.0] * 64})])
     recorded.age()
     assert widest and max(widest) <= 1_000
-    widest.clear()
+    monkeypatch.setattr(cells, "MAX_RANKS", 500)
     with Answers(recorded.file) as answers:
         found = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
-    assert len(found["at"]) <= 240 and found["leftOut"] > 0 and max(widest) < 1_000
+    assert len(found["at"]) <= 240 and len(found["ranks"]) == 500 and found["leftOut"] > 1_000
+
+
+def test_ranks_that_come_and_go_are_moved_in_steps_of_bounded_size(recorded: Recorded) -> None:
+    """Blocks of few ranks let a level have many points; one sample of very many makes all of these too many at once."""
+    recorded.clock.now = START + 2_000
+    sizes, joined = list[int](), heat.joined
+
+    def seen(parts: Iterable[Heat]) -> Heat:
+        found = joined(parts)
+        sizes.append(len(found) * len(found.ranks))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aging, "kept_points", lambda ranks: KEPT if ranks > 1_000 else 10 * KEPT)
+        patch.setattr(aging, "_MOVED_CELLS", 50_000)
+        patch.setattr(heat, "joined", seen)
+        for n in range(600):
+            ranks = 2_000 if n == 500 else 200
+            recorded.store.record([sample(START + n, ranks=ranks, step_seconds=[1.0] * ranks)])
+        recorded.age()
+        levels = dict(recorded.blocks(HEAT))
+    assert len(sizes) > 1 and max(sizes) <= 100_000
+    assert levels[0] <= MOST
+
+
+def test_a_map_of_many_ranks_takes_little_memory(recorded: Recorded) -> None:
+    """Four of these took 901 MB: the figures of all ranks and times were held as they were stored."""
+    ranks, points = 1_024, 24
+    values = array("d", (random.Random(1).random() for _ in range(ranks * points)))
+    recorded.store.record([sample(START, ranks=ranks)])
+    for number in range(40):
+        at = [START + 2.0 * (number * points + point) for point in range(points)]
+        block = Heat(list(range(ranks)), [0] * ranks, at, [1] * points, {heat.PEAK: values, "loss": values})
+        recorded.store.write(partial(recorded.aging._add, 1, HEAT, 0, block, ranks))
+    with Answers(recorded.file) as answers:
+        tracemalloc.start()
+        try:
+            found = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert len(found["values"]) >= 150 and len(found["values"][0]) == ranks
+    # The answer itself has 250,000 figures.
+    assert peak < 32e6, peak

@@ -23,6 +23,7 @@ from trainmaster.api.records import (
     parse_record,
     to_wire,
 )
+from trainmaster.history import answers as answering
 from trainmaster.history import store as stores
 from trainmaster.history.answers import Answers, NotRecorded
 from trainmaster.history.drawing import Window
@@ -296,3 +297,35 @@ def test_of_a_thousand_lives_the_newest_are_listed(recorded: Recorded) -> None:
         found = answers.job("team", "again")["lives"]
         assert [life["uid"] for life in found] == [f"life-{n}" for n in range(800, 1_000)]
         assert answers.job("team", "again", "life-5")["uid"] == "life-5"
+
+
+def test_what_is_too_large_for_one_answer_is_left_out(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "MAX_TEXT", 5_000)
+    monkeypatch.setattr(answering, "MAX_PLACES", 5)
+    for number in range(1, 6):
+        pods = [PodPlace(0, f"mine-0-{number}", "a"), PodPlace(1, f"mine-1-{number}", "b")]
+        recorded.store.record([job(START + number, pods=pods, phase="Running", attempt=number)])
+        kept = AttemptEvidence(number, logs={0: "x" * 1_500}).to_json()
+        recorded.store.record(
+            [EvidenceRecord(START, key(), number, kept), LogRecord(START, key(), number, KeptLog(("x" * 1_500,)))]
+        )
+    with Answers(recorded.file) as answers:
+        # Of evidence and pods the newest are worth most.
+        assert [item["attempt"] for item in answers.evidence("team", "mine")["items"]] == [3, 4, 5]
+        assert [len(each["workers"]) for each in answers.job("team", "mine")["attempts"]] == [0, 0, 0, 2, 2]
+        assert [item["worker"] for item in answers.logs("team", "mine")["items"]] == [1, 2, 3]
+        assert [item["worker"] for item in answers.logs("team", "mine", worker=5)["items"]] == [5]
+
+
+def test_a_failure_of_any_size_is_kept_small(recorded: Recorded) -> None:
+    """Somebody who may write a job's status could make each line of a list a megabyte."""
+    huge = {**FAILURE, "message": "x" * 100_000, "recovery": {"seconds": 1.5, "more": "y" * 9_999}, "list": [1] * 9_999}
+    huge |= {f"field-{n}": "z" * 5_000 for n in range(100)}
+    result = {f"figure-{n}-{'x' * 200}": n for n in range(100)}
+    status = {"phase": "Restarting", "attempt": 1, "failures": [huge], "progress": {"result": result}}
+    recorded.store.record([job(START, **status)])
+    with Answers(recorded.file) as answers:
+        [item] = answers.jobs()["items"]
+        [attempt] = answers.job("team", "mine")["attempts"]
+    assert {"reason": "OOMKilled", "recovery": {"seconds": 1.5}, "counted": True}.items() <= item["lastFailure"].items()
+    assert len(json.dumps(item)) < 90_000 and attempt["failure"] == item["lastFailure"] and len(item["result"]) == 16

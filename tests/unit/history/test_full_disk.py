@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
+import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -29,6 +32,10 @@ def _body(*records: Record) -> bytes:
     return b"\n".join(json.dumps(to_wire(record)).encode() for record in records)
 
 
+async def _read(readers: Readers, ask: Callable[[Answers], Any]) -> Any:
+    return json.loads((await readers.read(ask)).data)
+
+
 def _kept_aside(folder: Path) -> int:
     return len(list(folder.glob("*.damaged-*[0-9]")))
 
@@ -41,23 +48,26 @@ async def recorder(tmp_path: Path) -> AsyncIterator[Recorder]:
     await found.close()
 
 
-async def test_a_full_disk_is_waited_for(recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_disk_is_waited_for(
+    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     readers = Readers(tmp_path / "h.sqlite")
     await recorder.record(_body(job(START), sample(START, step=[1.0, 1.0])))
-    connection = recorder._store.connection
-    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    store = recorder._store
+    pages, most = store.pragma("page_count"), store._most_pages
     # As a disk that has no room for more; SQLite answers the same error.
-    connection.execute(f"PRAGMA max_page_count = {pages}")
+    store._most_pages = pages
+    monkeypatch.setattr(store, "has_room", lambda _: True)
     large = KeptLog(tuple(f"{number * 7919:x}" for number in range(50_000)))
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             with pytest.raises(CannotRecord, match="there is no room on its disk"):
                 await recorder.record(_body(sample(START + 1, step=[2.0, 2.0]), LogRecord(START, key(), 0, large)))
-        found = json.loads(await readers.read(lambda answers: answers.job("team", "mine")))
+        found = await _read(readers, lambda answers: answers.job("team", "mine"))
         assert found["attempts"][0]["lastStep"] == 1
-        connection.execute("PRAGMA max_page_count = 100000000")
+        store._most_pages = most
         assert await recorder.record(_body(sample(START + 1, step=[2.0, 2.0]), LogRecord(START, key(), 0, large))) == 2
-    found = json.loads(await readers.read(lambda answers: answers.job("team", "mine")))
+    found = await _read(readers, lambda answers: answers.job("team", "mine"))
     # The half of the batch that had been written was undone, and not remembered.
     assert found["attempts"][0]["lastStep"] == 2
     said = [record.getMessage() for record in caplog.records]
@@ -82,7 +92,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_kept_and_begun_anew(tmp_pa
     store.connection.execute("PRAGMA cache_size = 0")
     await recorder.record(_body(job(START, key("after", "uid-2"))))
     assert _kept_aside(tmp_path) == 1
-    assert [item["name"] for item in json.loads(await readers.read(Answers.jobs))["items"]] == ["after"]
+    assert [item["name"] for item in (await _read(readers, Answers.jobs))["items"]] == ["after"]
     assert b"trainmaster_history_damaged_files_total 1.0" in metrics.text()
     await readers.close()
     await recorder.close()
@@ -109,7 +119,7 @@ async def test_maintenance_goes_on_after_a_failure(recorder: Recorder, monkeypat
 
 
 def test_empty_lines_are_no_records() -> None:
-    assert parse_lines(b"\n\n" + _body(job(START)) + b"\n \n") == [job(START)]
+    assert list(parse_lines(b"\n\n" + _body(job(START)) + b"\n \n")) == [job(START)]
 
 
 async def test_a_record_that_cant_be_written_costs_nobody_elses(
@@ -135,3 +145,92 @@ async def test_a_status_of_any_shape_is_recorded(recorder: Recorder) -> None:
         await recorder.record(_body(*(job(START, key(str(n), str(n)), phase=phase) for n, phase in enumerate(odd))))
         == 6
     )
+
+
+@pytest.mark.parametrize("with_others", [False, True], ids=["the file", "with what is beside it"])
+async def test_a_file_that_is_deleted_in_use_is_put_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, with_others: bool
+) -> None:
+    """Records were acknowledged, and went into a file that nobody could open any more."""
+    file, metrics = tmp_path / "made" / "h.sqlite", HistoryMetrics()
+    readers = Readers(file)
+    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.begin_anew)
+    file.parent.mkdir()
+    await recorder.open()
+    await recorder.record(_body(job(START)))
+    await _read(readers, Answers.jobs)
+    for path in file.parent.iterdir() if with_others else [file]:
+        path.unlink()
+    await recorder.record(_body(job(START, key("after", "uid-2"))))
+    assert {item["name"] for item in (await _read(readers, Answers.jobs))["items"]} == {"mine", "after"}
+    assert "was deleted, and is put back whole" in caplog.text and file.stat().st_mode & 0o077 == 0
+    assert b"trainmaster_history_lost_files_total 1.0" in metrics.text()
+    # So it is when nobody writes.
+    file.unlink()
+    await recorder._run(recorder._step)
+    assert file.exists()
+    await readers.close()
+    await recorder.close()
+    with Answers(file) as answers:
+        assert answers.count() == 2
+
+
+async def test_a_deleted_file_that_cant_be_put_back_is_begun_anew(
+    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room() -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    await recorder.record(_body(job(START)))
+    monkeypatch.setattr(recorder._store, "put_back", no_room)
+    (tmp_path / "h.sqlite").unlink()
+    assert await recorder.record(_body(job(START, key("after", "uid-2")))) == 1
+    assert "can't be put back (database or disk is full): a new history is begun" in caplog.text
+    with Answers(tmp_path / "h.sqlite") as answers:
+        assert [item["name"] for item in answers.jobs()["items"]] == ["after"]
+
+
+async def test_a_file_that_is_replaced_in_use_is_used(
+    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Recorder(HistorySettings(file=str(tmp_path / "copy.sqlite")), HistoryMetrics(), lambda: None)
+    await other.open()
+    await other.record(_body(job(START, key("restored", "uid-9"))))
+    await other.close()
+    await recorder.record(_body(job(START)))
+    (tmp_path / "copy.sqlite").rename(tmp_path / "h.sqlite")
+    await recorder.record(_body(job(START, key("after", "uid-2"))))
+    assert "was replaced by another file" in caplog.text
+    with Answers(tmp_path / "h.sqlite") as answers:
+        assert {item["name"] for item in answers.jobs()["items"]} == {"restored", "after"}
+
+
+async def test_a_flood_of_attempts_doesnt_make_the_file_larger_than_its_bound(tmp_path: Path) -> None:
+    """A file of 16 Mi grew to 42, as nothing that attempts have was counted, and trimming was slower than the flood."""
+    most, chance = 3 * 1024 * 1024, random.Random(6)
+    file = tmp_path / "h.sqlite"
+    recorder = Recorder(HistorySettings(file=str(file), max_bytes=most), HistoryMetrics(), lambda: None)
+    await recorder.open()
+    good = key("good", "good", "good")
+    await recorder.record(_body(job(START, good, phase="Running"), LogRecord(START, good, 0, KeptLog(("kept",)))))
+    sizes = []
+    for number in range(40):
+        of = key(f"job-{number}", f"uid-{number}", "hostile")
+        failures = [
+            {"attempt": attempt, "reason": "Error", "message": chance.randbytes(6_000).hex()} for attempt in range(9)
+        ]
+        at_once = [_body(job(START, of, failures=failures)), _body(LogRecord(START, of, 1, _incompressible(chance)))]
+        assert await asyncio.gather(*map(recorder.record, at_once)) == [1, 1]
+        sizes.append(file.stat().st_size)
+    # One that is larger than all the room is left out, and nothing else is.
+    assert await recorder.record(_body(LogRecord(START, good, 1, _incompressible(chance, 3_000_000)))) == 0
+    assert max(sizes) <= most
+    await recorder.close()
+    assert file.stat().st_size <= most
+    with Answers(file) as answers:
+        assert answers.logs("good", "good")["items"][0]["lines"] == ["kept"]
+        assert answers.jobs("hostile")["items"]
+
+
+def _incompressible(chance: random.Random, size: int = 100_000) -> KeptLog:
+    return KeptLog((chance.randbytes(size // 2).hex(),))

@@ -100,8 +100,8 @@ def test_a_rank_that_was_slow_once_and_one_that_is_always_are_told_apart() -> No
     rows = [[9.0 if n == 3 else 1.0, 2.0, NAN] for n in range(10)]
     full = Heat([0, 1, 2], [0, 0, 1], times, [1] * 10, {PEAK: [value for row in rows for value in row]})
     thin = full.thinned(10.0, with_mean=True)
-    assert thin.rows(PEAK)[0][:2] == [9.0, 2.0] and math.isnan(thin.rows(PEAK)[0][2])
-    assert thin.rows(MEAN)[0][:2] == [pytest.approx(fmean(row[0] for row in rows)), 2.0]
+    assert list(thin.rows(PEAK)[0][:2]) == [9.0, 2.0] and math.isnan(thin.rows(PEAK)[0][2])
+    assert list(thin.rows(MEAN)[0][:2]) == [pytest.approx(fmean(row[0] for row in rows)), 2.0]
 
 
 @settings(max_examples=25)
@@ -143,7 +143,7 @@ def test_heat_of_groups_of_different_sizes_is_one_map() -> None:
     ]
     found = heat.joined(parts)
     assert (found.ranks, found.workers, found.at, found.attempt) == ([0, 1, 2], [0, 5, 6], [1.0, 2.0], [1, 2])
-    assert found.rows(PEAK) == [
+    assert [list(row) for row in found.rows(PEAK)] == [
         [1.0, 2.0, pytest.approx(NAN, nan_ok=True)],
         [pytest.approx(NAN, nan_ok=True), 3.0, 4.0],
     ]

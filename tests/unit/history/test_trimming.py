@@ -166,20 +166,6 @@ def test_a_namespace_that_makes_jobs_without_end_takes_nothing_from_the_others(
         assert answers.jobs("flood")["items"], "nor does it lose all"
 
 
-def test_the_bytes_of_a_job_are_those_of_its_rows(recorded: Recorded) -> None:
-    recorded.clock.now = START + 1_000
-    for _ in range(2):
-        _add(recorded, key(), ended=None)
-    execute = recorded.store.connection.execute
-    for statement in ("SELECT 1", "DELETE FROM blocks WHERE kind = 'heat'", "DELETE FROM logs"):
-        execute(statement)
-        sums = [
-            execute(f"SELECT total(length(data)) FROM {table}").fetchone()[0]
-            for table in ("blocks", "evidence", "logs", "objects")
-        ]
-        assert execute("SELECT bytes FROM jobs").fetchone()[0] == sum(sums) > 0
-
-
 def test_nothing_is_done_where_nothing_is_due(recorded: Recorded) -> None:
     _add(recorded, key(), ended=None, samples=10)
     assert _trim(recorded) == 0

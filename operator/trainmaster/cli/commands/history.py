@@ -129,6 +129,15 @@ def show_history(
             rich_help_panel=PANEL,
         ),
     ] = None,
+    account: Annotated[
+        str | None,
+        typer.Option(
+            "--service-account",
+            metavar="[NAMESPACE/]NAME",
+            help="Ask the history as this service account; for a kubeconfig without a token.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
     authority: Annotated[
         str | None,
         typer.Option(
@@ -162,7 +171,7 @@ def show_history(
         format = _export_format(export, format, force=force)
     if attempt is not None and output not in (None, "json", "yaml"):
         raise typer.BadParameter("an attempt is printed as json or yaml", param_hint="--output")
-    opened = open_history(connection, HistoryOptions(history, token, authority))
+    opened = open_history(connection, HistoryOptions(history, token, account, authority))
     if name is None:
         show_list(opened, None if everywhere else opened.namespace, limit, output)
     elif export is not None and format is not None:

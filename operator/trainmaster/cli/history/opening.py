@@ -18,6 +18,7 @@ class HistoryOptions:
 
     history: str | None = None
     token: str | None = None
+    account: str | None = None
     authority: str | None = None
 
 
@@ -38,7 +39,9 @@ def open_history(connection: Connection, options: HistoryOptions) -> OpenHistory
     if file is not None:
         return OpenHistory(open_file(file), connection.namespace or _namespace(connection))
     limit, server = connection.answer_seconds(), connection.server()
-    found = find_history(options.history, server, token=options.token, authority=options.authority)
+    found = find_history(
+        options.history, server, token=options.token, account=options.account, authority=options.authority
+    )
     return OpenHistory(blocking_history(found, seconds=limit), connection.namespace or server.namespace)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from trainmaster.api.decoding import decode
 from trainmaster.client.answers import Answer, Reader, beginning, innermost
 from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
+from trainmaster.client.history import announcement
 from trainmaster.wire.values import mapping
 
-NAMESPACE, SERVICE = "trainmaster-system", "trainmaster-history"
 NO_SUCH_PATH = "the server could not find the requested resource"
 ELSEWHERE = "--history or TRAINMASTER_HISTORY names one elsewhere"
 
@@ -27,7 +27,6 @@ class HistoryAnswers(Reader):
 
     def refusal(self, answer: Answer, path: str) -> ClientError:
         """Returns a Status as one of our errors, with its own message."""
-        del path
         status, found = answer.status, self._status(answer)
         message = str(found.get("message") or f"HTTP {status}")
         if status == 401:
@@ -35,12 +34,17 @@ class HistoryAnswers(Reader):
                 f"{self._who} doesn't know you (401 Unauthorized): the token may have expired; log in anew, or give "
                 "another one."
             )
+        if path == announcement.PATH and status in (403, 404):
+            return NoCluster(
+                f"The cluster at {self.address} announces no history (cluster role {announcement.ROLE}: {message}): "
+                f"an administrator switches it on in the chart; {ELSEWHERE}."
+            )
         # An API server that has no proxy of Services, such as that of `trainmaster local`, knows no such path.
         missing = mapping(found.get("details")).get("kind") == "services" or message == NO_SUCH_PATH
         if self.proxied and status == 404 and missing:
             return NoCluster(
-                f"The cluster at {self.address} has no history (there is no service {SERVICE} in namespace "
-                f"{NAMESPACE}): switch it on in the chart; {ELSEWHERE}."
+                f"The history that the cluster at {self.address} announces isn't there ({message}): an administrator "
+                f"corrects the annotation of cluster role {announcement.ROLE}; {ELSEWHERE}."
             )
         if self.proxied and status == 403 and "services/proxy" in message:
             return NoWay(f"{message}; {ELSEWHERE}")

@@ -16,7 +16,7 @@ from trainmaster.client.transport import READ_SECONDS, HttpTransport
 def blocking_history(found: HistoryServer, *, seconds: float | None = READ_SECONDS) -> HistoryClient:
     """Returns a client that waits where it is called (`blocking.run`)."""
     transport = HttpTransport(found.server, seconds=seconds, reader=found.answers)
-    return HistoryClient(Blocking(transport), found.prefix, found.server.address)
+    return HistoryClient(Blocking(transport), is_announced=found.is_announced, address=found.server.address)
 
 
 @asynccontextmanager
@@ -35,6 +35,6 @@ async def history_beside(
 
     own = AiohttpTransport(found.server, reader=found.answers)
     try:
-        yield HistoryClient(own, found.prefix, found.server.address)
+        yield HistoryClient(own, is_announced=found.is_announced, address=found.server.address)
     finally:
         await own.close()

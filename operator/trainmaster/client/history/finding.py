@@ -1,12 +1,14 @@
-"""Where the history is: where the user says, else what the kubeconfig says of the cluster, else the chart's service.
+"""The history is where the user says, else where the kubeconfig or an administrator of the cluster says.
 
 1. `--history`, or else TRAINMASTER_HISTORY: the address of a history, or the file of one (`named_file`), which needs no
    server;
 2. the extension `trainmaster.dev/history` of the kubeconfig's cluster, `{url: https://…}`;
-3. the service of the chart, through the API server's proxy.
+3. the service that the cluster announces (`announcement`), through the API server's proxy.
 
 A history knows a viewer by the bearer token that the API server knows, and asks the API server what may be seen with
-it. So it gets the kubeconfig's token, also through the proxy, which keeps Authorization for itself.
+it. So it gets the kubeconfig's token, also through the proxy, which keeps Authorization for itself; or a service
+account's (`accounts`). A token for the history's own audience would need rights for the history to check it, and of
+users that come from an identity provider nobody can make one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from pathlib import Path
 
 from trainmaster.client.authorization import Authorization, Fixed
 from trainmaster.client.errors import InvalidRequest, NoCluster
-from trainmaster.client.history.answers import NAMESPACE, SERVICE, HistoryAnswers, NoWay
+from trainmaster.client.history import accounts
+from trainmaster.client.history.accounts import AccountToken
+from trainmaster.client.history.answers import HistoryAnswers, NoWay
 from trainmaster.client.proxies import environment_proxy
 from trainmaster.client.server import Server, require_socks
 from trainmaster.client.tls import tls_context
@@ -27,20 +31,22 @@ from trainmaster.wire.values import mapping
 
 VARIABLE = "TRAINMASTER_HISTORY"
 EXTENSION = "trainmaster.dev/history"
-PROXY = f"/api/v1/namespaces/{NAMESPACE}/services/{SERVICE}:http/proxy"
 
 
 @dataclass(frozen=True)
 class HistoryServer:
-    """HistoryServer is a history as one viewer reaches it; its paths begin with `prefix`."""
+    """HistoryServer is a history as one viewer reaches it.
+
+    `is_announced`: the cluster at `server` says where it is, which is asked before the first request.
+    """
 
     server: Server
-    prefix: str = ""
+    is_announced: bool = False
 
     @property
     def answers(self) -> HistoryAnswers:
         """Returns what a transport makes errors of its answers with."""
-        return HistoryAnswers(self.server.address, proxied=bool(self.prefix))
+        return HistoryAnswers(self.server.address, proxied=self.is_announced)
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,9 @@ class BearerToken:
         header = self.authorization()
         if header is None or not header.startswith("Bearer "):
             raise NoWay(
-                "A history knows who asks by a bearer token, and the kubeconfig's user has none (a certificate or a "
-                "password stays with the API server): give one (--token, token=), as `kubectl create token` makes it."
+                "A history knows you by a bearer token, and the kubeconfig's user has none (a certificate or a "
+                "password stays with the API server). Ask as a service account that may see the jobs: "
+                f'--service-account NAME ({accounts.VARIABLE}), or --token "$(kubectl create token NAME)".'
             )
         return header
 
@@ -67,22 +74,33 @@ def named_file(given: str | None) -> Path | None:
 
 
 def find_history(
-    given: str | None, server: Server, *, token: str | None = None, authority: str | None = None
+    given: str | None,
+    server: Server,
+    *,
+    token: str | None = None,
+    account: str | None = None,
+    authority: str | None = None,
 ) -> HistoryServer:
     """Returns the history that `given` names, else that of the cluster. Raises NoCluster and InvalidRequest.
 
-    `server` is the cluster as the viewer reaches it, whose token the history gets where `token` is none. `authority`
-    is a file with the authority that vouches for a history behind https; without it the system's do.
+    `server` is the cluster as the viewer reaches it. The history gets its token, where there is neither `token` nor a
+    service account `account` (accounts.VARIABLE). `authority` is a file with the authority that vouches for a history
+    behind https; without it the system's do.
     """
     if server.acting_as is not None:
         raise InvalidRequest("A history knows you by your token, so it can't be asked on behalf of others: no --as.")
     if named_file(given) is not None:
         raise InvalidRequest(f"{_named(given)[1]} is no address: give http:// or https://; `history` reads files too.")
-    bearer = BearerToken(_own(token) or server.authorization)
+    if token is not None and account is not None:
+        raise InvalidRequest("--token and --service-account both say who asks; give one of them.")
+    account = account or (None if token is not None else os.environ.get(accounts.VARIABLE)) or None
+    bearer: Authorization = BearerToken(_own(token) or server.authorization)
+    if account is not None:
+        bearer = AccountToken.of(server, account)
     try:
         address = _address(given, server)
         if address is None:
-            return HistoryServer(replace(server, passed_on=bearer), PROXY)
+            return HistoryServer(replace(server, passed_on=bearer), is_announced=True)
         # Behind its address may be an API server's proxy too, so the token goes there in both headers.
         found = Server(
             address.rstrip("/"),
@@ -105,7 +123,7 @@ def _named(given: str | None) -> tuple[str, str]:
 
 
 def _address(given: str | None, server: Server) -> str | None:
-    """Returns the address that is named; None for the API server's proxy. Raises KubeconfigError."""
+    """Returns the address that is named; None for the one that the cluster announces. Raises KubeconfigError."""
     place, address = _named(given)
     if not address and EXTENSION in server.extensions:
         place = f"the kubeconfig's cluster: extensions[{EXTENSION}].url"

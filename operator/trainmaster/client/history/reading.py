@@ -1,5 +1,7 @@
 """`HistoryReader` is what can be asked of a history; `HistoryClient` asks one over HTTP.
 
+One that is announced by its cluster is looked up by the first request, and again after a minute.
+
 Every method returns the JSON object that the history answers, checked (`checking`). Times are seconds since the epoch
 in series, and RFC 3339 in jobs and attempts; what isn't known is None. A job is named by its namespace and its name,
 and by `uid` where it isn't the newest of that name.
@@ -7,15 +9,20 @@ and by `uid` where it isn't the newest of that name.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from trainmaster.client.blocking import AsyncTransport
+from trainmaster.client.history.announcement import announced_prefix
 from trainmaster.client.history.checking import Checker
 from trainmaster.client.job import require_name, require_namespace
 
 # What a history answers in one piece, where nothing else is asked.
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS = 500, 1000, 240
+# Seconds for which it is remembered where a cluster's history is.
+ANNOUNCED_SECONDS = 60.0
 STEP_SECONDS, GRADIENT_NORM, LOSS = "stepSeconds", "gradNorm", "loss"
 FIGURES = (STEP_SECONDS, GRADIENT_NORM, LOSS)
 
@@ -72,12 +79,13 @@ class HistoryReader(Protocol):
 
 
 class HistoryClient:
-    """HistoryClient asks a history, whose paths begin with `prefix` (HistoryServer), over a transport to it."""
+    """HistoryClient asks a history over a transport to it, or to the API server of the cluster that announces it."""
 
-    def __init__(self, transport: AsyncTransport, prefix: str = "", address: str = "this address") -> None:
+    def __init__(self, transport: AsyncTransport, *, is_announced: bool = False, address: str = "this address") -> None:
         """`address` is the history's, for sentences."""
         self._transport = transport
-        self._prefix = prefix
+        self._is_announced = is_announced
+        self._prefix, self._prefix_until = "", -math.inf
         self._checker = Checker(address)
 
     async def jobs(
@@ -144,5 +152,8 @@ class HistoryClient:
 
     async def _get(self, path: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
         given = {name: str(value) for name, value in query.items() if value is not None}
+        if self._is_announced and time.monotonic() >= self._prefix_until:
+            self._prefix = await announced_prefix(self._transport)
+            self._prefix_until = time.monotonic() + ANNOUNCED_SECONDS
         found: Mapping[str, Any] = await self._transport.request("GET", f"{self._prefix}{path}", query=given)
         return found

@@ -17,8 +17,12 @@ from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.client.errors import JobNotFound
+from trainmaster.client.history import announcement
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
+# Where the cluster announces the history, and what its paths begin with at the API server.
+PLACE = "ops/our-history:http"
+PROXY = "/api/v1/namespaces/ops/services/our-history:http/proxy"
 UID = "8d6f6a3e-5b2c-4f0e-9d0a-1c2b3a4d5e6f"
 RANKS, SLOW_RANK = 8, 6
 # When each attempt began and ended (seconds after the start), and its first and last step.
@@ -143,7 +147,10 @@ def evidence() -> dict[str, Any]:
 
 @dataclass
 class RecordedHistory:
-    """RecordedHistory answers GET as a history does; `asked` has the paths and queries, `answers` what is replaced."""
+    """RecordedHistory answers GET as a history does; `asked` has the paths and queries, `answers` what is replaced.
+
+    With a prefix it is behind a cluster that announces it (PROXY).
+    """
 
     prefix: str = ""
     jobs: list[dict[str, Any]] = field(default_factory=lambda: [other_job(), recorded_job()])
@@ -160,7 +167,10 @@ class RecordedHistory:
         body: Any = None,
         content_type: str = "application/json",
     ) -> Any:
-        assert (method, body) == ("GET", None) and path.startswith(self.prefix)
+        assert (method, body) == ("GET", None)
+        if self.prefix and path == announcement.PATH:
+            return {"kind": "ClusterRole", "metadata": {"annotations": {announcement.ANNOTATION: PLACE}}}
+        assert path.startswith(self.prefix)
         path, given = path.removeprefix(self.prefix), dict(query or {})
         self.asked.append((path, given))
         part = path.rpartition("/")[2]

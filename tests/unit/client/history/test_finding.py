@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from trainmaster.client import InvalidRequest, NoCluster, NotAllowed, find_server
-from trainmaster.client.history import HistoryServer, find_history, named_file
-from trainmaster.client.history.finding import PROXY
+from trainmaster.client.history import HistoryServer, accounts, find_history, named_file
 from trainmaster.client.server import for_viewer
 from trainmaster.client.transport import JSON, PASSED_ON, request_headers
 
@@ -20,7 +19,7 @@ URL = "https://history.example.com/"
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TRAINMASTER_HISTORY", "KUBECONFIG", "HTTPS_PROXY", "https_proxy"):
+    for name in ("TRAINMASTER_HISTORY", accounts.VARIABLE, "KUBECONFIG", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -55,12 +54,12 @@ def test_what_is_named_counts_then_the_environment_then_the_kubeconfig_then_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_kubeconfig = extended({"url": "http://of-kubeconfig"})
-    assert (found(tmp_path).prefix, found(tmp_path).server.address) == (PROXY, "http://127.0.0.1:8080")
+    assert (found(tmp_path).is_announced, found(tmp_path).server.address) == (True, "http://127.0.0.1:8080")
     assert found(tmp_path, cluster=of_kubeconfig).server.address == "http://of-kubeconfig"
     monkeypatch.setenv("TRAINMASTER_HISTORY", "http://of-environment/")
     assert found(tmp_path, cluster=of_kubeconfig).server.address == "http://of-environment"
     history = found(tmp_path, URL, cluster=of_kubeconfig)
-    assert (history.server.address, history.prefix) == ("https://history.example.com", "")
+    assert (history.server.address, history.is_announced) == ("https://history.example.com", False)
     assert history.server.namespace == "team"
 
 
@@ -83,7 +82,7 @@ def test_an_extension_without_an_address_is_refused(tmp_path: Path, extension: A
 
 @pytest.mark.parametrize("extensions", [7, [1], [{"name": "other"}], {"trainmaster.dev/history": 1}])
 def test_strange_extensions_are_none_of_ours(tmp_path: Path, extensions: Any) -> None:
-    assert found(tmp_path, cluster={**HERE, "extensions": extensions}).prefix == PROXY
+    assert found(tmp_path, cluster={**HERE, "extensions": extensions}).is_announced
 
 
 @pytest.mark.parametrize("named", ["https://", "ftp://host", "http://a b", "http://h\x1b[2J"])
@@ -119,7 +118,7 @@ def test_a_token_of_its_own_goes_to_the_history_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [None, URL])
 def test_who_has_no_token_is_said_so(tmp_path: Path, user: Any, given: str | None) -> None:
     history = found(tmp_path, given, user=user)
-    with pytest.raises(NotAllowed, match="knows who asks by a bearer token, and the kubeconfig's user has none"):
+    with pytest.raises(NotAllowed, match=r"and the kubeconfig's user has none .*: --service-account NAME"):
         headers(history)
     assert headers(found(tmp_path, given, user=user, token="t"))[1] == "Bearer t"
 

@@ -17,11 +17,11 @@ HEAT: dict[str, Any] = {"kind": "RankHeat", "at": [1.0], "ranks": [0, 1], "value
 
 
 def client(history: RecordedHistory) -> HistoryClient:
-    return HistoryClient(Blocking(history), history.prefix, "https://history")
+    return HistoryClient(Blocking(history), address="https://history")
 
 
 def test_each_question_has_its_path_and_leaves_out_what_isnt_given() -> None:
-    history = RecordedHistory(prefix="/proxy")
+    history = RecordedHistory()
     reader = client(history)
     run(reader.jobs("team", limit=1, after="1"))
     run(reader.job("team", "bert-mrpc"))

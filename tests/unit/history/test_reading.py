@@ -1,0 +1,78 @@
+"""`history.reading`: an answer is whole, and none that takes long keeps the others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.history.recorded import START, Recorded, job
+from trainmaster.history import reading
+from trainmaster.history.answers import Answers
+from trainmaster.history.reading import Busy, Readers, TooSlow
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    recorded = Recorded(tmp_path)
+    recorded.store.record([job(START)])
+    yield recorded.file
+    recorded.store.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"kind": "x", "items": [], "of": {}, "none": None, "text": 'a"\N{SNOWMAN}'},
+        {"at": [n / 3 for n in range(5_001)], "values": [[1.5, None]] * 9, "deep": {"a": [{"b": [1, [2]]}] * 5}},
+    ],
+)
+async def test_an_answer_is_the_json_of_what_is_asked(file: Path, answer: dict[str, Any]) -> None:
+    readers = Readers(file)
+    assert json.loads((await readers.read(lambda _: answer)).data) == answer
+    packed = await readers.read(lambda _: answer, compress=True)
+    assert json.loads(zlib.decompress(packed.data, 31) if packed.is_compressed else packed.data) == answer
+    assert packed.is_compressed == ("at" in answer)
+    await readers.close()
+
+
+async def test_long_answers_keep_no_list_waiting(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "WAIT_SECONDS", 0.1)
+    readers, go = Readers(file), threading.Event()
+
+    def wait(_: Answers) -> dict[str, Any]:
+        go.wait(10)
+        return {}
+
+    asking = [asyncio.create_task(readers.read(wait, is_long=True)) for _ in range(8)]
+    await asyncio.sleep(0)
+    assert json.loads((await readers.read(Answers.jobs)).data)["kind"] == "RecordedJobList"
+    with pytest.raises(Busy, match="Others are being answered"):
+        await asking[-1]
+    go.set()
+    await asyncio.gather(*asking, return_exceptions=True)
+    await readers.close()
+
+
+async def test_an_answer_that_takes_too_long_is_given_up(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only SQLite looked at the clock, and a heat map's time goes into its figures."""
+    monkeypatch.setattr(reading, "READ_SECONDS", 0.02)
+
+    def long(answers: Answers) -> dict[str, Any]:
+        for _ in range(500):
+            answers.check()
+            time.sleep(0.005)
+        return {}
+
+    readers = Readers(file)
+    with pytest.raises(TooSlow, match="ask for less"):
+        await readers.read(long, is_long=True)
+    await readers.close()
