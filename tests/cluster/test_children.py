@@ -17,7 +17,7 @@ from tests.cluster.faked_cluster import WRITES, faked_cluster
 from tests.cluster.operator_under_test import install_crd, training_job
 from tests.signer import KEYS
 from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import JOBS, STATEFUL_SETS
+from trainmaster.controller.apiserver.cluster import JOBS, STATEFUL_SETS, whole
 from trainmaster.controller.apiserver.connection import connect
 from trainmaster.controller.apiserver.errors import Conflict, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
@@ -59,7 +59,7 @@ class Writing:
     async def write(self, manifest: Manifest) -> dict[str, Any]:
         """One try; returns the set as it is then."""
         await self.writer.write(self.key, self.snapshot(), manifest.body)
-        return await self.cluster.get(STATEFUL_SETS, self.key.namespace, self.key.name)
+        return await self.cluster.get(whole(STATEFUL_SETS), self.key.namespace, self.key.name)
 
     async def bring(self, manifest: Manifest) -> dict[str, Any]:
         """As the queue does it: again where the set's controller wrote its status first."""

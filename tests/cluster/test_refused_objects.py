@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.operator_under_test import install_crd
 from trainmaster.client import JobClient
 from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import STATEFUL_SETS
+from trainmaster.controller.apiserver.cluster import STATEFUL_SETS, whole
 from trainmaster.controller.apiserver.connection import connect
 from trainmaster.controller.apiserver.errors import INVALID, Invalid
 from trainmaster_local.testing.clusters import Cluster
@@ -82,7 +82,7 @@ def test_text_of_every_kind_arrives_as_it_was_written(cluster: Cluster) -> None:
         made = await api.create(STATEFUL_SETS, cluster.namespace, stateful_set())
         written = await api.apply(STATEFUL_SETS, cluster.namespace, "set", wanted, force=True)
         assert written["metadata"]["uid"] == made["metadata"]["uid"]
-        read = await api.get(STATEFUL_SETS, cluster.namespace, "set")
+        read = await api.get(whole(STATEFUL_SETS), cluster.namespace, "set")
         container = read["spec"]["template"]["spec"]["containers"][0]
         assert (container["args"], container["env"][0]["value"]) == ([EMOJI], EMOJI)
         assert read["metadata"]["annotations"]["text"] == EMOJI

@@ -167,7 +167,7 @@ async def test_watching_follows_no_redirect_either() -> None:
             configuration = Configuration()
             configuration.host = server.url
             info = await Connection(configuration, in_cluster=False).for_kopf(
-                lambda path, is_watch: requested.append((path, is_watch))
+                lambda path, is_watch: requested.append((path, is_watch)), lambda path: None
             )
             async with info.aiohttp_session as session:
                 with pytest.raises(Unusable, match="GET /api/v1/pods: a redirect to 'http://127"):
