@@ -28,6 +28,7 @@ from trainmaster.dashboard.launch import Launch
 from trainmaster.dashboard.logs import Chosen, send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parameters import body_of, job_of, namespace_of, uid_of, viewer_of, whole_of
+from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
 from trainmaster.dashboard.rows import failure_in_words
 from trainmaster.dashboard.scopes import Scopes
 from trainmaster.dashboard.seen import Seen
@@ -35,6 +36,7 @@ from trainmaster.dashboard.static_files import INDEX, PAGE, read_files
 from trainmaster.dashboard.streams import EventStream, first_to_end, streamed
 from trainmaster.dashboard.viewers import Viewer, Viewers
 from trainmaster.serving import HttpServer, application
+from trainmaster.serving.places import MAX_CONNECTIONS, Places
 from trainmaster.wire.values import mapping, mappings
 
 Mode = Literal["cluster", "laptop"]
@@ -218,7 +220,9 @@ async def serving(
     dashboard: Dashboard, host: str, port: int, *, tls: Any = None
 ) -> AsyncGenerator[tuple[str, int], None]:
     """Serves; gives address and port. Raises OSError where that can't be listened on."""
-    server = HttpServer(dashboard.application(), cancels=True)
+    # Live pages leave room for all others, so that a newcomer ends none of them.
+    places = Places(MOST_STREAMS_IN_ALL + MAX_CONNECTIONS)
+    server = HttpServer(dashboard.application(), cancels=True, places=places)
     address = await server.start(host, port, tls=tls)
     try:
         yield address
