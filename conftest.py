@@ -11,7 +11,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.failed_tests", "tests.fast_set", "trainmaster_local.testing.clusters"]
+pytest_plugins = ["tests.failed_tests", "tests.fast_set", "tests.turns", "trainmaster_local.testing.clusters"]
 
 STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steady", STEADY)

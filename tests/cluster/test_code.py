@@ -151,7 +151,7 @@ def test_the_commands_submit_push_and_restart(scenario: Scenario, tmp_path: Path
     shown = run("submit", "--name", name, "--script", "train.py", "--code", str(tmp_path), "--dry-run")
     assert "digest: " + archive_folder(tmp_path).digest in shown
     submitted = run("submit", "--name", name, "--script", "train.py", "--code", str(tmp_path))
-    assert submitted.startswith(f"distributedtrainingjob.trainmaster.dev/{name} created\n")
+    assert f"\ndistributedtrainingjob.trainmaster.dev/{name} created\n" in submitted
     until_code(scenario, "one", 1, workers=1)
     scenario.until_phase("Running")
     (tmp_path / "lib/version.py").write_text("VERSION = 'two'\n")

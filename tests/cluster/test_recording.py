@@ -77,7 +77,7 @@ def test_a_jobs_life_is_recorded(cluster: Cluster, tmp_path: Path) -> None:
             cluster.apply(training_job("job", SCRIPT, workers=2))
 
             def phases() -> list[str]:
-                return [record.job["status"]["phase"] for _, record in got if isinstance(record, JobRecord)]
+                return [record.job.get("status", {}).get("phase") for _, record in got if isinstance(record, JobRecord)]
 
             cluster.eventually(lambda: "Succeeded" in phases(), 120.0, "the job's end arrives")
             cluster.kubectl("delete", "dtj", "job")

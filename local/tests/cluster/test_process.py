@@ -77,8 +77,11 @@ def test_up_runs_pods_and_down_ends_all_of_it(state_dir: Path) -> None:
 
 @pytest.fixture
 def real_node() -> Iterator[None]:
-    """What listens on every address of a Kubernetes node (kubelet, kube-proxy, k3s, an API server, etcd, exporters)."""
-    ports = (2379, 2380, 6443, 6444, 8472, 9100, 10248, 10249, 10250, 10255, 10256, 10257, 10259)
+    """What listens on every address of a Kubernetes node (kubelet, kube-proxy, k3s, an API server, etcd, exporters).
+
+    Not 8472, where agents of tests beside this one listen.
+    """
+    ports = (2379, 2380, 6443, 6444, 9100, 10248, 10249, 10250, 10255, 10256, 10257, 10259)
     with contextlib.ExitStack() as stack:
         for port in ports:
             listener = stack.enter_context(socket.socket())

@@ -8,22 +8,18 @@ session, `shared_cluster`:
 
 Its tests then ask for `cluster`, a namespace of their own. What only some of the clusters can show is skipped with its
 reason (`SharedCluster.needs_embedded`).
-
-Processes of pytest-xdist share a given cluster. A test with the marker `alone` changes it for all namespaces: it runs
-while no other test of that cluster does.
 """
 
 from __future__ import annotations
 
 import base64
-import fcntl
 import os
 import ssl
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
     from trainmaster_local.embedded import ThreadedCluster
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
-GIVEN = "TRAINMASTER_TEST_KUBECONFIG"
 
 
 class KubectlFailed(AssertionError):
@@ -291,19 +286,3 @@ def pods_folder(shared_cluster: SharedCluster, tmp_path: Path) -> Path:
     """A folder of this machine that the test's pods see too."""
     shared_cluster.needs_embedded("its pods and the test wait for each other by files of this machine")
     return tmp_path
-
-
-# Outside of pytest-timeout, which counts from here: to wait for one's turn is no hang.
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Runs a test of a given cluster when it is its turn, among all processes that have the kubeconfig."""
-    given = os.environ.get(GIVEN)
-    if not given or "shared_cluster" not in getattr(item, "fixturenames", ()):
-        return (yield)
-    kind = fcntl.LOCK_SH if item.get_closest_marker("alone") is None else fcntl.LOCK_EX
-    with Path(given).open() as turn:
-        # A test that waits to be alone lets no later one in.
-        with Path(__file__).open() as gate:
-            fcntl.flock(gate, fcntl.LOCK_EX)
-            fcntl.flock(turn, kind)
-        return (yield)

@@ -54,14 +54,14 @@ def prune(
     force: Annotated[bool, typer.Option("--force", help="Also while pods don't know the newest key.")] = False,
 ) -> None:
     """Remove all keys but the newest, unless pods still run that don't know it: these would refuse every assignment."""
-    from trainmaster.controller.apiserver.cluster import PODS
+    from trainmaster.controller.apiserver.cluster import PODS_ENVIRONMENTS
     from trainmaster.controller.keys.signing_keys import knows_newest, pruned, read_keys
     from trainmaster.wire.names import JOB_UID_LABEL
 
     async def remove(cluster: KubernetesCluster) -> str:
         current = (await read_keys(cluster, namespace))[0]
         old = []
-        async for page in cluster.pages(PODS, label_selector=JOB_UID_LABEL):
+        async for page in cluster.pages(PODS_ENVIRONMENTS, label_selector=JOB_UID_LABEL):
             old += [pod["metadata"] for pod in page if not knows_newest(pod, current)]
         if old and not force:
             first = f"{old[0]['namespace']}/{old[0]['name']}"

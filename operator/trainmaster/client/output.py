@@ -69,6 +69,9 @@ class Output:
                             yield line
                         kept = None
                     yield text
+            # The pod has printed nothing, or its log has just gone with its container.
+            for line in () if kept is None else kept.lines:
+                yield line
             return
         except JobNotFound:
             # The job has ended meanwhile: its pods go when their logs are kept.

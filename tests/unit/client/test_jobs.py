@@ -101,6 +101,16 @@ def test_logs_come_from_what_was_kept_when_the_pod_goes_at_that_moment() -> None
     assert list(client(transport).logs("reviews", 0)) == ["one"]
 
 
+def test_logs_come_from_what_was_kept_when_the_pods_log_has_just_gone() -> None:
+    """The kubelet removes the log before the API server removes the pod, and answers with nothing."""
+    for tail, lines in ((None, ["one", "two"]), (1, ["two"])):
+        transport = FakeTransport(
+            {f"GET {PODS}": {"items": [pod(0)]}, f"GET {KEPT}": {"data": {"worker-0.log": "one\ntwo\n"}}},
+            {f"{PODS}/reviews-0/log": [[]]},
+        )
+        assert list(client(transport).logs("reviews", 0, tail=tail)) == lines
+
+
 def test_logs_come_from_what_was_kept_when_the_pod_is_gone() -> None:
     kept = {"data": {"worker-0.log": "one\ntwo\nthree\n", "worker-10.log": "", "worker-2.log": ""}}
     transport = FakeTransport({f"GET {PODS}": {"items": []}, f"GET {KEPT}": kept})

@@ -6,6 +6,7 @@ Log files are in CRI format: time, stream, F (a whole line) or P (a part of one)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -104,7 +105,9 @@ async def read_logs(path: Path, options: LogOptions, running: Callable[[], bool]
         return
     try:
         if options.tail is not None:
-            file.seek(await asyncio.to_thread(_start_of_tail, path, options.tail))
+            # Its folder may go meanwhile, with the pod; what is open stays.
+            with contextlib.suppress(FileNotFoundError):
+                file.seek(await asyncio.to_thread(_start_of_tail, path, options.tail))
         rest = b""
         goes_on = False
         while True:

@@ -58,6 +58,7 @@ LARGE_JOBS = replace(JOBS, kept=kept.LARGE_JOB)
 # For answers that a history gets.
 RECORDED_JOBS = replace(JOBS, kept=kept.job(kept.MAX_RECORDED_BYTES), page=4)
 PODS = Resource("", "v1", "pods", "Pod", kept.POD)
+PODS_ENVIRONMENTS = replace(PODS, kept=kept.POD_ENVIRONMENT)
 SERVICES = Resource("", "v1", "services", "Service", kept.CHILD)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", kept.CHILD)
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", kept.STATEFUL_SET, strict=True)

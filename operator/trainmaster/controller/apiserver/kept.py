@@ -71,6 +71,8 @@ POD = _object(
         "initContainerStatuses": _CONTAINERS,
     },
 )
+# A pod as the command reads it that removes keys which no pod needs.
+POD_ENVIRONMENT = _object({}, spec={"containers": Each({"env": Each(_named("name", "value"))})})
 CHILD = _child()
 STATEFUL_SET = _child(
     spec={

@@ -162,9 +162,12 @@ class Executor:
         if self._last_output is not None:
             self._last_output.follow(key, snapshot)
             await self._last_output.before_deletion(key, snapshot, scaled_away(snapshot, decision.actions))
-        retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
-        for event in decision.events:
-            await self._events.record(snapshot.job, event)
+        try:
+            retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
+        finally:
+            # They follow from the status that was just written: the pass that tries the actions again has none.
+            for event in decision.events:
+                await self._events.record(snapshot.job, event)
         return Outcome(wrote, min(retries, default=None))
 
     async def _write_status(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> tuple[bool, float | None]:
