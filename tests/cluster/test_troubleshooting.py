@@ -95,6 +95,8 @@ BINDING = {
     "spec": {"policyName": "no-host-paths", "validationActions": ["Deny"]},
 }
 REFUSED = {"image": "python:3.12", "command": ["python3", "train.py"], "workers": 0, "resources": {"memory": "10GB"}}
+PYTHON_WITHOUT_TORCH = f'#!/bin/sh\nPYTHONPATH="/opt/conda/bin:$PYTHONPATH" exec {sys.executable} "$@"\n'
+NO_TORCH = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
 # By the job's name on the page.
 SITUATIONS: dict[str, Situation] = {
     "big": Situation(program(WAIT, resources={"gpus": 64}), "Pending", "Unschedulable"),
@@ -139,8 +141,8 @@ SITUATIONS: dict[str, Situation] = {
         },
         "Failed",
         "LaunchError",
-        # A Python that has nothing but its standard library.
-        (named("ConfigMap", "conda", data={"python": f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'}),),
+        # A Python in which torch isn't installed.
+        (named("ConfigMap", "conda", data={"python": PYTHON_WITHOUT_TORCH, "torch.py": NO_TORCH}),),
     ),
     "onhost": Situation(
         program(WAIT, checkpoint={"volume": {"hostPath": "/data"}}), "Pending", "Refused", (POLICY, BINDING)
