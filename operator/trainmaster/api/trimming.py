@@ -222,9 +222,11 @@ class Trimmer:
     def _length(self, most: int, *, depth: int = 0, retain: bool = False) -> Generator[None, None, int | None]:
         """Returns the length of the value here, which stays; passes over one that is longer than `most`: None.
 
-        `depth`: of brackets that are open already. `retain`: a longer one stays too.
+        `depth`: of brackets that are open already. `retain`: a longer one stays too. Raises ValueError for no value.
         """
         first = self._text[self._at] if depth == 0 else ""
+        if first in ("]", "}"):
+            raise ValueError(f"a value is expected, not {first!r}")
         in_string, is_scalar = first == '"', first not in '"[{'
         length = 0 if is_scalar else len(first)
         depth += first in ("[", "{")
