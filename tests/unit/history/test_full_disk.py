@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from tests.unit.history.recorded import job, key, sample
 from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import LogRecord, Record, to_wire
+from trainmaster.api.records import EvidenceRecord, LogRecord, Record, to_wire
 from trainmaster.history.answers import Answers
 from trainmaster.history.metrics import HistoryMetrics
 from trainmaster.history.reading import Readers
@@ -223,7 +223,8 @@ async def test_a_flood_of_attempts_doesnt_make_the_file_larger_than_its_bound(tm
         assert await asyncio.gather(*map(recorder.record, at_once)) == [1, 1]
         sizes.append(file.stat().st_size)
     # One that is larger than all the room is left out, and nothing else is.
-    assert await recorder.record(_body(LogRecord(START, good, 1, _incompressible(chance, 3_000_000)))) == 0
+    huge = EvidenceRecord(START, good, 1, json.dumps({"lines": chance.randbytes(3_000_000).hex()}))
+    assert await recorder.record(_body(huge)) == 0
     assert max(sizes) <= most
     await recorder.close()
     assert file.stat().st_size <= most

@@ -9,7 +9,7 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, RESOURCE_QUOTAS, STATEFUL_SETS
+from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, RESOURCE_QUOTAS, STATEFUL_SETS, whole
 from trainmaster.controller.apiserver.errors import Forbidden
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
@@ -83,7 +83,7 @@ async def test_a_set_is_touched_when_the_quota_that_stopped_it_has_changed() -> 
         await world.run()
         world.now += 5
         await world.run()
-        found = await world.cluster.get(STATEFUL_SETS, b.NAMESPACE, "bert")
+        found = await world.cluster.get(whole(STATEFUL_SETS), b.NAMESPACE, "bert")
         tried.append(found["metadata"]["annotations"]["trainmaster.dev/tried-quota"])
         assert tried[-1] == f"gpus {version}"
     assert tried[0] == tried[1] != tried[2]
