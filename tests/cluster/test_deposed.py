@@ -13,7 +13,7 @@ from tests.cluster.faked_cluster import WRITES, FakedCluster, faked_cluster
 from tests.cluster.operator_account import HOME
 
 LEASE = "leases.coordination.k8s.io"
-LED: dict[str, Any] = {"leader_elect": True, "lease_seconds": 3.0, "renew_seconds": 2.0, "retry_seconds": 0.2}
+LED: dict[str, Any] = {"leader_elect": True, "lease_seconds": 6.0, "renew_seconds": 4.0, "retry_seconds": 0.2}
 
 
 def holder(world: FakedCluster) -> str:
