@@ -70,7 +70,7 @@ computing() {
 # Each of pytest's processes has a cluster of its own.
 waiting() {
   TRAINMASTER_TEST_RIGHTS=$results/rights stage "cluster (real operator, agents, kubectl, Helm)" \
-    real_processes -n 6 --dist worksteal -m "not slow" --ignore "$recorded" tests/cluster local/tests/cluster
+    real_processes -n 4 --dist worksteal -m "not slow" --ignore "$recorded" tests/cluster local/tests/cluster
   # Only the whole suite asks for every right, and only the embedded cluster records what is asked for.
   if [ -z "${KUBEBUILDER_ASSETS:-}${TRAINMASTER_TEST_KUBECONFIG:-}" ]; then
     stage "the operator's rights" "$python" -m tests.rights "$results/rights"

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tests.cluster.forkserver import context, log_to
+from trainmaster.agent.build import zipapp_bytes
 from trainmaster.controller import wiring
 from trainmaster.controller.app import Operator
 from trainmaster.controller.observability.log_formats import set_up
@@ -20,6 +21,9 @@ from trainmaster.controller.settings import OperatorSettings
 from trainmaster.controller.watching.kopf_thread import WatchEvent
 from trainmaster.controller.watching.watcher import Watcher
 from trainmaster.reconciling import decide
+
+# Once, for all operators that are forked.
+zipapp_bytes()
 
 
 def _main(settings: OperatorSettings, log: Path, disorder: int | None) -> None:

@@ -7,6 +7,7 @@ Built again from the same sources by the same Python it is the same file: its ha
 
 from __future__ import annotations
 
+import functools
 import glob
 import importlib.util
 import io
@@ -29,8 +30,9 @@ _UNCHECKED_HASH = b"\x01\x00\x00\x00"
 _MARSHAL_VERSION = 2
 
 
+@functools.cache
 def zipapp_bytes() -> bytes:
-    """Returns the zipapp's content."""
+    """Returns the zipapp's content, which takes 0.4 s of a processor to make."""
     archive = io.BytesIO()
     archive.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(archive, "a") as bundle:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
+from trainmaster.agent.build import zipapp_bytes
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import INSTALL_CRD
 from trainmaster.controller.apiserver.client import KubernetesCluster
@@ -91,6 +92,8 @@ class Operator:
             self.health_port = await self._serve_health(stack, settings.health_port)
         if settings.metrics_port is not None:
             self.port = await self._serve_metrics(stack, settings.metrics_port, connection)
+        # Before the lease, which must be renewed meanwhile: on a slow processor it takes seconds.
+        await asyncio.to_thread(zipapp_bytes)
         holding: asyncio.Task[None] | None = None
         if lease is not None:
             if not connection.in_cluster:
