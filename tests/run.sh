@@ -62,7 +62,7 @@ run_again() {
 
 # The processors' work, which leaves them to the other lanes where those need them.
 computing() {
-  renice -n 5 -p "$BASHPID" >/dev/null
+  renice -n 10 -p "$BASHPID" >/dev/null
   stage "fast: no process, no socket (make test-fast)" "${pytest[@]}" -n 2 tests/unit tests/mistakes/unit local/tests/unit
   stage "training loop (real torch processes)" real_processes -n 2 --dist worksteal -m "not slow" tests/trainer
 }
@@ -79,7 +79,7 @@ waiting() {
 }
 
 single() {
-  stage "types" nice -n 5 make --no-print-directory types
+  stage "types" nice -n 10 make --no-print-directory types
   # One recording, in its order.
   stage "Kubernetes' recorded answers" "${pytest[@]}" "$recorded"
   # One cluster answers to all manifests at once.
