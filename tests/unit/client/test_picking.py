@@ -94,7 +94,7 @@ def test_what_isnt_kept_costs_no_memory(name: str) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert picker.found == {"spec": {"queue": "gold"}, "status": {"step": 3}}
-    assert peak < 500_000, "json.loads takes megabytes"
+    assert peak < 1_000_000, "json.loads takes 10 MB and more"
 
 
 def test_what_is_larger_than_its_shape_lets_it_be_is_left_out() -> None:
