@@ -12,5 +12,6 @@
 
 Beside the loop stands what only some runs import: `streams`, `own_batches` and `rows` (other data, and measurements by
 sample), `prepared` (data that is prepared once in a pod), `mistakes` and `advice` (what is said of a wrong
-configuration, and of too little memory), `dry_run`, and `versions`, the command `trainloop checkpoints`.
+configuration, and of too little memory), `dry_run`,
+`mounted` (whether anyone changed the configuration), and `versions`, the command `trainloop checkpoints`.
 """

@@ -7,8 +7,6 @@ Every mistake is reported at once, each in a sentence that names field, value an
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable
@@ -135,43 +133,24 @@ def parse_config(document: dict[str, Any]) -> Config:
 
 def dump_config(config: Config) -> str:
     """Returns the whole configuration as YAML, defaults included; it loads to the same configuration."""
-    # Every rank does it at its start, and the one in C needs a tenth of the time.
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(config.model_dump(mode="json"), Dumper=dumper, sort_keys=False, allow_unicode=True)
-    return text
+    return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        text = file.read_text("utf-8")
-        document = _yaml(text, f"--config {file}")
+        document = _yaml(text := file.read_text("utf-8"), f"--config {file}")
     except OSError as error:
         raise ConfigError(f"--config {file} can't be read: {error.strerror}") from error
     except UnicodeError as error:
         raise ConfigError(f"--config {file} is no text in UTF-8: {error}") from error
-    digest, _, mounted = os.environ.get("TRAINMASTER_TRAINING", "").partition(" ")
-    # The local cluster has no mounts: it writes its own paths in place of the container's into every ConfigMap.
-    is_rewritten = "TRAINMASTER_HOSTS_FILE" in os.environ
-    if mounted and file == Path(mounted) and not is_rewritten and _digest(text) != digest:
-        # It names code (task, hooks), and anyone who may write ConfigMaps could have changed it.
-        raise ConfigError(
-            f"--config {file} isn't what spec.training says, so it isn't used: find out who may write ConfigMaps in "
-            "this namespace, and delete this one: the operator makes it again"
-        )
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
+    if "TRAINMASTER_TRAINING" in os.environ:
+        # Imported when used.
+        from trainloop.mounted import require_unchanged
+
+        require_unchanged(file, text)
+    if not isinstance(document, dict | None):
         raise ConfigError(f"--config {file} has a {type(document).__name__} at the top: it must be a mapping of fields")
-    return document
-
-
-def _digest(text: str) -> str:
-    """Returns the hash of the values that `text` has by YAML's own rules; empty where JSON can't have them."""
-    values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    try:
-        return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    except (TypeError, ValueError):
-        return ""
+    return document or {}
 
 
 def _override(document: dict[str, Any], override: str) -> None:
