@@ -177,11 +177,13 @@ def test_a_slow_rank_is_seen_in_its_agents_metrics_though_its_steps_take_as_long
 
     def figures() -> list[RankMetrics]:
         found = parse_metrics(0, agent.request("GET", "/metrics", token=None)[1])
-        return found if len(found) == 2 and all(rank.compute_seconds for rank in found) and found[0].step != 1 else []
+        if len(found) < 2 or not all(rank.compute_seconds for rank in found) or found[0].step == 1:
+            return []
+        # A busy machine may hold up the first steps of the other rank as well.
+        return found if found[1].compute_seconds - found[0].compute_seconds > 0.01 else []
 
-    first, second = until(figures, 90, "figures of both ranks")
+    first, second = until(figures, 90, "figures of both ranks, of which the second takes longer")
     stream.close()
-    assert second.compute_seconds - first.compute_seconds > 0.01
     assert first.step_seconds > 0.02 and second.step_seconds > 0.02
     assert first.gradient_norm != second.gradient_norm and first.learning_rate == second.learning_rate > 0
 
