@@ -88,13 +88,16 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_isnt_kept_costs_no_memory(name: str) -> None:
     raw = b'{"kind":"x","spec":{"training":%s,"queue":"gold"},"status":{"step":3}}' % HOSTILE[name].encode()
-    picker = Picker({"spec": {"queue": 100}, "status": {"step": 20}})
-    tracemalloc.start()
-    fed(picker, raw, lambda: 32_768)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert picker.found == {"spec": {"queue": "gold"}, "status": {"step": 3}}
-    assert peak < 1_000_000, "json.loads takes 10 MB and more"
+    peaks = []
+    # Another thread of the tests may take memory meanwhile, but not each time.
+    for _ in range(3):
+        picker = Picker({"spec": {"queue": 100}, "status": {"step": 20}})
+        tracemalloc.start()
+        fed(picker, raw, lambda: 32_768)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert picker.found == {"spec": {"queue": "gold"}, "status": {"step": 3}}
+    assert min(peaks) < 1_000_000, "json.loads takes 10 MB and more"
 
 
 def test_what_is_larger_than_its_shape_lets_it_be_is_left_out() -> None:
