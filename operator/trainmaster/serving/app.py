@@ -62,4 +62,4 @@ async def _finish(request: web.Request, response: web.StreamResponse) -> None:
         response.headers["Connection"] = "close"
     response.headers.pop("Server", None)
     if isinstance(request.protocol, Connection):
-        request.protocol.answered()
+        request.protocol.answered(request.content)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from trainmaster.serving.log import server_log
 
@@ -56,19 +56,27 @@ class Connection(web.RequestHandler):
         self._on_lost = on_lost
         self._received = 0
         """Bytes since the answer before."""
+        self._answered: StreamReader | None = None
+        """The body of the last request, once its answer has begun."""
         self._open: asyncio.Transport | None = None
         """The transport until it is lost; aiohttp forgets its own when it begins to close."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
     def is_waiting(self) -> bool:
-        """Returns whether its request isn't complete."""
-        request = self._current_request
-        return self._awaits_head() or (request is not None and not request.content.is_eof())
+        """Returns whether no complete request is being answered."""
+        # aiohttp forgets the request before its answer is sent, and before the rest of its body is thrown away.
+        body = self._answered if self._current_request is None else self._current_request.content
+        return self._awaits_head() or (body is not None and not body.is_eof())
 
-    def answered(self) -> None:
-        """An answer begins, so that what comes now is of another request."""
+    def has_answer(self) -> bool:
+        """Returns whether the last request that began here has its answer, or the beginning of one."""
+        return self._answered is not None
+
+    def answered(self, body: StreamReader) -> None:
+        """Begins an answer, so that what comes now beyond this body is of another request."""
         self._received = 0
+        self._answered = body
 
     def leave(self) -> None:
         """Ends now, whatever the peer is doing."""
@@ -90,11 +98,14 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
+        awaited_head = self._awaits_head()
         super().data_received(data)
         if self.transport is None:
             return
         if not self._awaits_head():
             self._stop_head_timer()
+            if awaited_head:
+                self._answered = None
             if self._received > self._most:
                 self.force_close()
         elif self._received > MAX_HEAD:

@@ -2,8 +2,9 @@
 
 Nobody knows which addresses the kubelet's probes come from, and behind a proxy all viewers have one address. So no
 place is reserved, and the bound of one address concerns only connections whose request isn't there yet: those give way
-first, the oldest of the address that has most. If every request in sight is being answered, the oldest of the address
-that has most gives way, too.
+first, of the address that has most. One that had an answer gives way before one that still waits for its first, so that
+answers to half requests push nobody out; after that the oldest does. If every request in sight is being answered, the
+oldest of the address that has most gives way, too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ class Place(Protocol):
     address: str
 
     def is_waiting(self) -> bool:
-        """Returns whether its request isn't complete, so that nobody misses the connection."""
+        """Returns whether no complete request is being answered, so that nobody misses the connection."""
+        ...
+
+    def has_answer(self) -> bool:
+        """Returns whether the last request that began here has its answer, or the beginning of one."""
         ...
 
     def leave(self) -> None:
@@ -57,12 +62,13 @@ class Places:
         if len(self._held) < self._most_waiting:
             return None
         waiting = [place for place in self._held if place.address == address and place.is_waiting()]
-        return waiting[0] if len(waiting) >= self._most_waiting else None
+        # The first of those that are equal: the oldest.
+        return max(waiting, key=lambda place: place.has_answer()) if len(waiting) >= self._most_waiting else None
 
     def first_to_leave(self) -> Place | None:
-        """Returns the oldest of the address that has most, a waiting one if there is any; None where nobody is in."""
+        """Returns one of the address that has most, a waiting one if there is any; None where nobody is in."""
         candidates = [place for place in self._held if place.is_waiting()] or list(self._held)
         of_address: dict[str, int] = {}
         for place in candidates:
             of_address[place.address] = of_address.get(place.address, 0) + 1
-        return max(candidates, key=lambda place: of_address[place.address], default=None)
+        return max(candidates, key=lambda place: (of_address[place.address], place.has_answer()), default=None)

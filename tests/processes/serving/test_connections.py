@@ -143,6 +143,20 @@ async def test_a_newcomer_gets_in_where_every_request_is_being_answered() -> Non
             writer.close()
 
 
+async def test_answered_half_bodies_push_nobody_out_whose_request_is_on_its_way() -> None:
+    async with served(most=4) as (port, places):
+        reader, writer = await connected(port, b"")
+        await until(lambda: len(places) == 1)
+        half = []
+        for _ in range(9):
+            half.append(await connected(port, b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"))
+            assert (await half[-1][0].readline()).startswith(b"HTTP/1.1 404 ")
+        writer.write(b"POST /body HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc")
+        assert (await reader.read()).endswith(b"\r\n\r\n3\n")
+        for _, each in half:
+            each.close()
+
+
 async def test_half_handshakes_have_places_too() -> None:
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -13,9 +13,13 @@ class Held:
 
     address: str
     waiting: bool = True
+    answered: bool = False
 
     def is_waiting(self) -> bool:
         return self.waiting
+
+    def has_answer(self) -> bool:
+        return self.answered
 
     def leave(self) -> None:
         raise AssertionError("Places only names the one that has to leave")
@@ -43,6 +47,13 @@ def test_an_address_may_hold_few_requests_that_are_not_there() -> None:
     held = places(flood)
     assert held.in_the_way("evil") is flood[0]
     assert held.in_the_way("kubelet") is None
+
+
+def test_one_that_had_its_answer_gives_way_before_one_that_still_waits_for_it() -> None:
+    """Half bodies are answered at once, and then take up places: a probe that came slowly was pushed out by them."""
+    probe, *flood = Held("a"), *(Held("a", answered=True) for _ in range(5))
+    assert places([probe, *flood]).in_the_way("a") is flood[0], "all places are taken"
+    assert places([probe, *flood[:3]]).in_the_way("a") is flood[0], "those of an address are"
 
 
 def test_behind_a_proxy_all_may_be_answered_at_once() -> None:
