@@ -13,7 +13,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -43,10 +43,14 @@ class Whole:
 
 @dataclass(frozen=True)
 class Each:
-    """Keeps the first `most` items of a list, each by its shape."""
+    """Keeps the first `most` items of a list, each by its shape.
+
+    `take` is given each one as soon as it is there, and nothing is kept; no more are read once it returns False.
+    """
 
     item: Shape
     most: int = 1_000
+    take: Callable[[Any], bool] | None = None
 
 
 Shape = Whole | Each | Mapping[str, "Shape"]
@@ -147,9 +151,10 @@ class Trimmer:
         if first != ("[" if isinstance(shape, Each) else "{"):
             yield from self._length(0)
             return _NOTHING
-        value = yield from self._at_once(shape)
-        if value is not _TOO_LARGE:
-            return value
+        if not _hands_on(shape):
+            value = yield from self._at_once(shape)
+            if value is not _TOO_LARGE:
+                return value
         return (yield from self._items(shape) if isinstance(shape, Each) else self._object(shape))
 
     def _at_once(self, shape: Shape) -> Generator[None, None, Any]:
@@ -207,17 +212,15 @@ class Trimmer:
             _keep(kept, name, (yield from self._value(shape[name])), shape[name])
 
     def _items(self, shape: Each) -> Generator[None, None, list[Any]]:
-        kept: list[Any] = []
+        kept = _Items(shape)
         self._at += 1
         while (yield from self._next()) != "]":
-            if len(kept) == shape.most:
+            if not kept.more:
                 yield from self._length(0, depth=1)
-                return kept
-            value = yield from self._value(shape.item)
-            if value is not _NOTHING and value is not _TOO_LARGE:
-                kept.append(value)
+                return kept.items
+            kept.add((yield from self._value(shape.item)))
         self._at += 1
-        return kept
+        return kept.items
 
     def _length(self, most: int, *, depth: int = 0, retain: bool = False) -> Generator[None, None, int | None]:
         """Returns the length of the value here, which stays; passes over one that is longer than `most`: None.
@@ -253,11 +256,37 @@ class Trimmer:
                 yield from self._more()
 
 
+def _hands_on(shape: Shape) -> bool:
+    """Returns whether somebody takes items of this list, or of a list of this object, before it is whole."""
+    if isinstance(shape, Each):
+        return shape.take is not None
+    return isinstance(shape, Mapping) and any(isinstance(each, Each) and each.take for each in shape.values())
+
+
 class _Marked:
     """Holds what is kept of a value that is too large."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+class _Items:
+    """Holds what is kept of a list, as long as there may be `more` of it."""
+
+    def __init__(self, shape: Each) -> None:
+        self.items: list[Any] = []
+        self.more = shape.most > 0
+        self._left, self._take = shape.most, shape.take
+
+    def add(self, value: Any) -> None:
+        if value is _NOTHING or value is _TOO_LARGE:
+            return
+        self._left -= 1
+        self.more = self._left > 0
+        if self._take is None:
+            self.items.append(value)
+        else:
+            self.more &= self._take(value)
 
 
 def _keep(kept: dict[str, Any], name: str, value: Any, shape: Shape) -> None:
@@ -279,9 +308,12 @@ def _prune(value: Any, shape: Shape, length: int | None = None) -> Any:
     if isinstance(shape, Each):
         if not isinstance(value, list):
             return _NOTHING
-        items = (_prune(item, shape.item, length) for item in value)
-        kept = [item for item in items if item is not _NOTHING and item is not _TOO_LARGE]
-        return kept[: shape.most]
+        kept = _Items(shape)
+        for item in value:
+            if not kept.more:
+                break
+            kept.add(_prune(item, shape.item, length))
+        return kept.items
     if not isinstance(value, dict):
         return _NOTHING
     found: dict[str, Any] = {}

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from trainmaster.api.trimming import LEFT_OUT
 from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.diagnosis import diagnose
 from trainmaster.client.errors import ClientError, JobNotFound
@@ -210,11 +211,12 @@ async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -
     """Returns a job with its whole spec, as the history has it where it is gone. Raises ClientError, Refused."""
     missing: JobNotFound | None = None
     try:
-        picker = await viewer.transport.picked(f"{collection_path(namespace)}/{name}", MANIFEST)
-        if uid in (None, mapping(picker.found.get("metadata")).get("uid")):
-            if picker.has_too_large:
+        found = await viewer.transport.trimmed(f"{collection_path(namespace)}/{name}", MANIFEST)
+        metadata = mapping(found.get("metadata"))
+        if uid in (None, metadata.get("uid")):
+            if LEFT_OUT in found or LEFT_OUT in metadata:
                 raise too_large(name)
-            return picker.found
+            return found
         missing = replaced(name)
     except JobNotFound as error:
         missing = error

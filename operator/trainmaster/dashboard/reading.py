@@ -10,17 +10,17 @@ import asyncio
 import copy
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import aiohttp
 
+from trainmaster.api.trimming import Trimmer, Whole
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.arrivals import Readers
 from trainmaster.client.asynchronous import AiohttpTransport, TaskReaders
-from trainmaster.client.picking import Picker
 from trainmaster.client.server import Server
 from trainmaster.client.transport import JSON, READ_SECONDS
 from trainmaster.dashboard.encoding import dumps
@@ -32,6 +32,8 @@ T = TypeVar("T")
 # Bytes that are kept of one answer, and of all that a diagnosis asks for; of a larger list the first objects, and it
 # says that more would follow.
 MOST_KEPT, MOST_DIAGNOSED = 4 * 2**20, 16 * 2**20
+# Bytes of memory that an object, and a value in it, takes beside its text.
+OBJECT_BYTES, VALUE_BYTES = 300, 80
 # Bytes that are read in one turn; fewer are read at once, without waiting for one.
 PIECE, SMALL = 16_384, 16_384
 # Bytes of a line of a log, with its time and rank, and lines of each pod that are read ahead.
@@ -62,14 +64,12 @@ class HistoryTransport(BoundedTransport):
         found = await super()._whole(response, cut_at)
         if not _RECORDED_JOB.search(response.url.path) or found.status != 200:
             return found
-        picker = Picker(RECORDED_JOB)
-        try:
-            for piece in _pieces(found.body):
-                picker.feed(piece)
-                await asyncio.sleep(0)
-        except ValueError:
-            return found
-        return Answer(found.status, found.headers, dumps(picker.found).encode()) if picker.is_whole else found
+        trimmer, documents = Trimmer(RECORDED_JOB), []
+        for piece in _pieces(found.body):
+            documents += trimmer.feed(piece)
+            await asyncio.sleep(0)
+        kept = next(iter(documents + trimmer.end()), None)
+        return Answer(found.status, found.headers, dumps(kept).encode()) if isinstance(kept, dict) else found
 
 
 class ViewerTransport(BoundedTransport):
@@ -99,31 +99,32 @@ class ViewerTransport(BoundedTransport):
         """Sends one request and returns what is kept of the answer. Raises a ClientError."""
         if method == "POST":
             return await super().request(method, path, query=query, body=body, content_type=content_type)
-        shape = answer_shape(path, query or {})
+        items = Items(min(self._left, MOST_KEPT))
+        shape = answer_shape(path, query or {}, items.take)
         response = await self._send(method, path, query or {}, body, content_type, READ_SECONDS)
-        picker = await self._picked(response, Picker(shape, MOST_KEPT if math.isinf(self._left) else self._left))
-        self._left -= picker.weight
-        if picker.is_cut:
-            picker.found.setdefault("metadata", {})["continue"] = CUT
-        return picker.found
+        found = await self._trimmed(response, shape)
+        if "items" in found:
+            found["items"] = items.kept
+        if items.is_cut:
+            found.setdefault("metadata", {})["continue"] = CUT
+        self._left -= items.weight if "items" in found else _weight(found)
+        return found
 
     async def listed(
         self, path: str, query: Mapping[str, str], take: Callable[[Mapping[str, Any]], None]
     ) -> Mapping[str, Any]:
         """Has each object of a list taken when it is there; returns the rest of the answer. Raises a ClientError."""
 
-        def taken(picker: Picker) -> None:
-            for item in picker.take("items"):
-                take(item)
+        def taken(item: Mapping[str, Any]) -> bool:
+            take(item)
+            return True
 
-        response = await self._send("GET", path, query, None, JSON, READ_SECONDS)
-        picker = await self._picked(response, Picker(answer_shape(path, query)), taken)
-        return picker.found
+        return await self.trimmed(path, answer_shape(path, query, taken), query)
 
-    async def picked(self, path: str, shape: Fields) -> Picker:
-        """Returns what another shape keeps of an object. Raises a ClientError."""
-        response = await self._send("GET", path, {}, None, JSON, READ_SECONDS)
-        return await self._picked(response, Picker(shape, MOST_KEPT))
+    async def trimmed(self, path: str, shape: Fields, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Returns what a shape keeps of an object. Raises a ClientError."""
+        response = await self._send("GET", path, query or {}, None, JSON, READ_SECONDS)
+        return await self._trimmed(response, shape)
 
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
@@ -158,45 +159,54 @@ class ViewerTransport(BoundedTransport):
         """Returns what reads several streams at once."""
         return TaskReaders(LINES_AHEAD)
 
-    async def _picked(
-        self, response: aiohttp.ClientResponse, picker: Picker, taken: Callable[[Picker], None] = lambda _: None
-    ) -> Picker:
+    async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
         """Reads an answer to its end. Raises NoCluster for what is no object with a kind."""
-        first, seen, rest = b"", 0, None
-        try:
+        first = b""
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            nonlocal first
             async for chunk in response.content.iter_any():
-                for piece in _pieces(chunk):
-                    first, seen = first or piece[:200], seen + len(piece)
-                    rest = await self._fed(picker, piece, seen)
-                    taken(picker)
-        except ValueError:
-            pass
+                first = first or chunk[:200]
+                yield chunk
+
+        try:
+            async with aclosing(self._documents(chunks(), shape)) as documents:
+                found = [document async for document in documents]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._reader.broken_off(error) from error
         finally:
             response.release()
-        if rest is None or not isinstance(picker.found.get("kind"), str):
+        if len(found) != 1 or not isinstance(found[0], dict) or not isinstance(found[0].get("kind"), str):
             raise self._reader.no_such_server(Answer(response.status, response.headers, first))
-        return picker
+        return found[0]
 
     async def _events(self, response: aiohttp.ClientResponse, shape: Fields) -> AsyncGenerator[bytes, None]:
-        picker, seen = Picker({"type": 100, "object": shape}), 0
-        async for chunk in response.content.iter_any():
-            for piece in _pieces(chunk):
-                rest: bytes | None = piece
-                while rest:
-                    seen += len(rest)
-                    rest = await self._fed(picker, rest, seen)
-                    if rest is not None:
-                        yield dumps(picker.found).encode()
-                        picker, seen, rest = Picker({"type": 100, "object": shape}), 0, rest.strip()
+        event: Fields = {"type": Whole(100), "object": shape}
+        async with aclosing(self._documents(response.content.iter_any(), event)) as documents:
+            async for document in documents:
+                if not isinstance(document, dict):
+                    return
+                yield dumps(document).encode()
 
-    async def _fed(self, picker: Picker, piece: bytes, seen: int) -> bytes | None:
-        """Reads a piece, in a turn of the viewer's party where more than a little was seen already."""
-        if seen <= SMALL or picker.is_whole:
-            return picker.feed(piece)
-        async with self.party.turn():
-            return picker.feed(piece)
+    async def _documents(self, chunks: AsyncIterator[bytes], shape: Fields) -> AsyncGenerator[Any, None]:
+        """Yields what is kept of each document, a ValueError for what is no JSON.
+
+        Of one that is more than a little the pieces are read in turns of the viewer's party.
+        """
+        trimmer, seen = Trimmer(shape), 0
+        async for chunk in chunks:
+            for piece in _pieces(chunk):
+                seen += len(piece)
+                if seen <= SMALL:
+                    found = trimmer.feed(piece)
+                else:
+                    async with self.party.turn():
+                        found = trimmer.feed(piece)
+                for document in found:
+                    seen = 0
+                    yield document
+        for document in trimmer.end():
+            yield document
 
     @staticmethod
     async def _log_lines(response: aiohttp.ClientResponse, shape: Fields) -> AsyncGenerator[bytes, None]:
@@ -215,6 +225,31 @@ class ViewerTransport(BoundedTransport):
                 begun = b""
         if begun:
             yield begun
+
+
+class Items:
+    """Keeps the first objects of a list, up to about `most` bytes of memory."""
+
+    def __init__(self, most: float) -> None:
+        self.kept: list[Any] = []
+        self.weight = 0
+        self.is_cut = False
+        self._most = most
+
+    def take(self, item: Any) -> bool:
+        """Keeps one more; returns whether there is room for another."""
+        if self.weight > self._most:
+            self.is_cut = True
+            return False
+        self.kept.append(item)
+        self.weight += _weight(item)
+        return True
+
+
+def _weight(value: Any) -> int:
+    """Returns about how many bytes of memory a value takes."""
+    written = dumps(value)
+    return len(written) + OBJECT_BYTES * written.count("{") + VALUE_BYTES * written.count(",")
 
 
 def _pieces(chunk: bytes) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Shapes say what is kept of the API server's answers here (`client/picking.py`): what is shown, and what explains it.
+"""Shapes say what is kept of the API server's answers here (`api/trimming.py`): what is shown, and what explains it.
 
 Everything else that stands in an object, which may be megabytes, is passed over while it comes.
 """
@@ -6,29 +6,30 @@ Everything else that stands in an object, which may be megabytes, is passed over
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from trainmaster.api.limits import MAX_BYTES, MAX_OTHER_BYTES
+from trainmaster.api.trimming import Each, Shape, Whole
 from trainmaster.api.v1alpha1.base_models import StatusModel
 from trainmaster.api.v1alpha1.names import PLURAL
 from trainmaster.api.v1alpha1.status import Condition, Failure, JobStatus
-from trainmaster.client.picking import Each, Shape
 from trainmaster.wire.limits import MAX_WORKERS
 from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 
 Fields = Mapping[str, Shape]
 
-# Bytes of JSON: a name, a sentence, a few values, what ranks printed.
-_NAME, _SENTENCE, _VALUES, _TEXT = 400, 4_000, 2_000, 16_000
+# A number, a name, a sentence, a few values, what ranks printed.
+_NUMBER, _NAME, _SENTENCE, _VALUES, _TEXT = Whole(20), Whole(400), Whole(4_000), Whole(2_000), Whole(16_000)
 MOST_PODS, MOST_ITEMS = MAX_WORKERS + 256, 100_000
 # Of a spec whose manifest is shown; larger ones are no jobs.
 MOST_SPEC = sum(MAX_BYTES.values()) + MAX_OTHER_BYTES
 # Of a ConfigMap, which holds 1 MiB.
-_MOST_DATA = 4 * 2**20
+_DATA = Whole(4 * 2**20)
 
 
-def _names(names: str, limit: int = _NAME) -> dict[str, Shape]:
-    return dict.fromkeys(names.split(), limit)
+def _names(names: str, each: Whole = _NAME) -> dict[str, Shape]:
+    return dict.fromkeys(names.split(), each)
 
 
 _METADATA = _names("name namespace uid resourceVersion creationTimestamp deletionTimestamp")
@@ -39,7 +40,7 @@ _CONDITIONS = Each(
 # A job in the list.
 _ROW: Fields = {
     "metadata": _METADATA,
-    "spec": {"scheduling": {"queue": _NAME}, "runPolicy": {"suspend": 10}},
+    "spec": {"scheduling": {"queue": _NAME}, "runPolicy": {"suspend": _NUMBER}},
     "status": {
         **_names("phase attempt restarts disruptions startTime completionTime"),
         "workers": _names("running desired"),
@@ -53,7 +54,7 @@ _ROW: Fields = {
 
 def _status() -> dict[str, Shape]:
     """Returns the shape of a job's status: the fields that the operator writes, each with a limit."""
-    lists = _names("workerOrder podUIDs podRestartCounts replacingPodUIDs", 64 * MAX_WORKERS)
+    lists = _names("workerOrder podUIDs podRestartCounts replacingPodUIDs", Whole(64 * MAX_WORKERS))
 
     def fields(model: type[StatusModel]) -> dict[str, Shape]:
         return {field.alias or name: _NAME for name, field in model.model_fields.items()}
@@ -81,7 +82,7 @@ _VOLUMES = Each(
 )
 _JOB: Fields = {
     **_names("kind apiVersion"),
-    "metadata": {**_METADATA, "finalizers": _VALUES, "generation": 20},
+    "metadata": {**_METADATA, "finalizers": _VALUES, "generation": _NUMBER},
     "spec": {
         **_names("workers processesPerWorker image", _VALUES),
         **_names("code elastic spares resources accelerator scheduling runPolicy failurePolicy checkpoint", _VALUES),
@@ -93,23 +94,27 @@ _JOB: Fields = {
 # All but the status, as its author wrote it.
 MANIFEST: Fields = {
     **_names("apiVersion kind"),
-    "metadata": {**_METADATA, "generation": 20, **_names("labels annotations ownerReferences finalizers", 300_000)},
-    "spec": MOST_SPEC,
+    "metadata": {
+        **_METADATA,
+        "generation": _NUMBER,
+        **_names("labels annotations ownerReferences finalizers", Whole(300_000, marked=True)),
+    },
+    "spec": Whole(MOST_SPEC, marked=True),
 }
 # A job that is gone, with its attempts (client/history).
 RECORDED_JOB: Fields = {
     **_names("kind uid namespace name createdAt startedAt endedAt deletedAt phase attempt restarts disruptions"),
     **_names("step totalSteps loss goodput"),
     **_names("lastFailure result", _TEXT),
-    "lives": 64_000,
+    "lives": Whole(64_000),
     "attempts": Each(
         {
             **_names("attempt startedAt runningAt endedAt outcome firstStep lastStep"),
-            **{"failure": _TEXT, "workers": 128 * MAX_WORKERS},
+            **{"failure": _TEXT, "workers": Whole(128 * MAX_WORKERS)},
         },
         most=500,
     ),
-    "job": {**MANIFEST, "spec": MOST_SPEC // 4, "status": _status()},
+    "job": {**MANIFEST, "spec": Whole(MOST_SPEC // 4), "status": _status()},
 }
 
 _STATE: Fields = {
@@ -119,7 +124,7 @@ _STATE: Fields = {
 }
 _CONTAINERS = Each({**_names("name image restartCount ready started"), "state": _STATE, "lastState": _STATE}, most=8)
 _REQUESTS = Each({"name": _NAME, "image": _NAME, "resources": _VALUES, "ports": _VALUES}, most=16)
-_LABELS: Fields = {JOB_NAME_LABEL: _NAME, POD_INDEX_LABEL: 20}
+_LABELS: Fields = {JOB_NAME_LABEL: _NAME, POD_INDEX_LABEL: _NUMBER}
 # A pod of a job.
 _POD: Fields = {
     "metadata": {**_METADATA, "labels": _LABELS},
@@ -140,12 +145,15 @@ _POD: Fields = {
 # A pod among those of all namespaces: which job it is of, and what it takes of its node.
 _POD_ON_NODE: Fields = {
     "metadata": {**_names("name namespace"), "labels": _LABELS},
-    "spec": {"nodeName": _NAME, **dict.fromkeys(("containers", "initContainers"), Each({"resources": 600}, most=8))},
-    "status": {"phase": 20},
+    "spec": {
+        "nodeName": _NAME,
+        **dict.fromkeys(("containers", "initContainers"), Each({"resources": Whole(600)}, most=8)),
+    },
+    "status": {"phase": _NAME},
 }
 _NODE: Fields = {
     "metadata": {"name": _NAME, "labels": _TEXT},
-    "spec": {"unschedulable": 10, "taints": _VALUES},
+    "spec": {"unschedulable": _NUMBER, "taints": _VALUES},
     "status": {**_names("allocatable capacity", _VALUES), "conditions": _CONDITIONS},
 }
 _EVENT: Fields = {
@@ -154,17 +162,17 @@ _EVENT: Fields = {
     **{"message": _SENTENCE, "involvedObject": _names("kind name namespace uid fieldPath"), "series": _NAME},
     "source": _NAME,
 }
-_CONFIG_MAP: Fields = {"kind": _NAME, "metadata": _METADATA, "data": _MOST_DATA}
+_CONFIG_MAP: Fields = {"kind": _NAME, "metadata": _METADATA, "data": _DATA}
 _CLAIM: Fields = {
     "metadata": _METADATA,
     "spec": _names("storageClassName volumeName accessModes resources", _VALUES),
     "status": {"phase": _NAME, "conditions": _CONDITIONS, "capacity": _VALUES},
 }
-_SET: Fields = {"metadata": _METADATA, "spec": {"replicas": 20}, "status": _names("replicas readyReplicas")}
+_SET: Fields = {"metadata": _METADATA, "spec": {"replicas": _NUMBER}, "status": _names("replicas readyReplicas")}
 _DEPLOYMENT: Fields = {
     "metadata": {**_METADATA, "labels": _VALUES},
     "spec": {
-        "replicas": 20,
+        "replicas": _NUMBER,
         "template": {
             "spec": {"containers": Each({"name": _NAME, "args": _TEXT, "command": _TEXT, "env": _TEXT}, most=8)}
         },
@@ -204,11 +212,11 @@ def item_shape(path: str, query: Mapping[str, str]) -> Fields:
     return _BY_RESOURCE.get(resource, _OTHER)
 
 
-def answer_shape(path: str, query: Mapping[str, str]) -> Fields:
-    """Returns what is kept of an answer: an object, or a list of them."""
+def answer_shape(path: str, query: Mapping[str, str], take: Callable[[Any], bool] | None = None) -> Fields:
+    """Returns what is kept of an answer: an object, or a list of them, each of which `take` is given (api/trimming)."""
     match = _PATH.fullmatch(path)
     item = item_shape(path, query)
     if match is not None and match["name"] and not match["sub"]:
         return {**item, "kind": _NAME}
     most = MOST_PODS if item is _POD else MOST_ITEMS
-    return {"kind": _NAME, "metadata": _names("resourceVersion continue", _SENTENCE), "items": Each(item, most)}
+    return {"kind": _NAME, "metadata": _names("resourceVersion continue", _SENTENCE), "items": Each(item, most, take)}

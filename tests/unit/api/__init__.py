@@ -39,7 +39,7 @@
 | `stamped_lines` | `unit/cli/logs/test_printing` |
 | `torchrun_words` | `unit/converting/test_commands`, `unit/client/code/test_scripts` |
 | `training_schema` | `test_training`, `trainer/test_training_schema` |
-| `trimming` | `test_trimming` |
+| `trimming` | `test_trimming`, `unit/dashboard/test_shapes` |
 | `values` | `test_sentences`, `test_agreement` |
 | `v1alpha1/base_models` | `test_agreement`, `test_crd` |
 | `v1alpha1/code` | `test_agreement`, `mistakes/unit/test_offline` |

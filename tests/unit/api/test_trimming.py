@@ -163,6 +163,31 @@ def test_what_is_too_large_is_left_out_and_named() -> None:
 
 
 @pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("piece", [1, 40, 10_000])
+def test_items_are_taken_as_they_come_until_one_is_too_many(piece: int) -> None:
+    taken: list[Any] = []
+
+    def take(item: Any) -> bool:
+        taken.append(item)
+        return len(taken) < most
+
+    shape = {"kind": Whole(), "items": Each({"n": Whole()}, take=take)}
+    text = json.dumps({"items": [{"n": n, "x": ["y", {}]} for n in range(9)] + ["none"], "kind": "List"})
+    for most in (100, 4, 1):
+        taken.clear()
+        assert trimmed(text, piece, shape) == [{"items": [], "kind": "List"}]
+        assert taken == [{"n": n} for n in range(min(9, most))]
+
+
+def test_an_item_is_taken_before_the_next_one_comes() -> None:
+    taken: list[Any] = []
+    trimmer = Trimmer({"items": Each({"n": Whole()}, take=lambda item: taken.append(item) is None)})
+    for n in range(3):
+        trimmer.feed(b'%s{"n": %d}' % (b"," if n else b'{"items": [', n))
+        assert taken[n:] == [{"n": n}]
+
+
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("depth", [90, 5_000, 200_000])
 def test_depth_costs_nothing(depth: int) -> None:
     deep = "[" * depth + "]" * depth
@@ -176,6 +201,8 @@ LARGE = {
     "small objects": {"other": [{"name": f"V{n}", "value": "x"} for n in range(40_000)]},
     "small lists": {"other": [[]] * 500_000},
     "text": {"other": "x" * 1_500_000},
+    "escapes": {"other": '"' * 700_000},
+    "in each other": {"other": {"a": [[{}]] * 50_000}},
     "owners": {"metadata": {"owners": [{"uid": str(n)} for n in range(100_000)]}},
     "spec": {"spec": [[{"a": 0}]] * 150_000},
 }

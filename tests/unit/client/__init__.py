@@ -61,7 +61,6 @@
 | `jobs` | `test_jobs`, `test_async_jobs` |
 | `merging` | `test_merging` |
 | `metrics` | `test_metrics`, `test_transport` |
-| `picking` | `test_picking`, `unit/dashboard/test_shapes` |
 | `suspending` | `test_suspending`, `unit/cli/test_dtj_suspend` |
 | `notebook/page` | `notebook/test_page` |
 | `notebook/widget` | `processes/client/test_widget` |

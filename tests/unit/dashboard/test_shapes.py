@@ -12,29 +12,34 @@ import pytest
 from tests.processes.dashboard.fake_api import job, running_pod
 from tests.why.cluster import ClusterOfObjects
 from tests.why.situations import Expected, all_situations
+from trainmaster.api.trimming import LEFT_OUT, Shape, Trimmer
 from trainmaster.client import TrainingJob
 from trainmaster.client.diagnosis import diagnose
 from trainmaster.client.gathering import gather
 from trainmaster.client.job import collection_path
-from trainmaster.client.picking import Picker
 from trainmaster.client.suspending import lost_checkpoints
 from trainmaster.dashboard.board import blame_of
 from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.manifest import MOST_VALUES, manifest_of
 from trainmaster.dashboard.objects import pod_row
+from trainmaster.dashboard.reading import Items
 from trainmaster.dashboard.rows import row_of
-from trainmaster.dashboard.shapes import MANIFEST, answer_shape
+from trainmaster.dashboard.shapes import MANIFEST, MOST_SPEC, answer_shape
 
 JOBS = collection_path("team")
 FAILURE = {"attempt": 1, "reason": "Error", "node": "a", "failedAt": "2026-11-26T01:00:00Z", "message": "x\n" * 900}
 CONDITION = {"type": "Running", "status": "True", "reason": "AllRanksUp", "lastTransitionTime": "T", "message": "up"}
 
 
+def trimmed(answer: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    trimmer = Trimmer(shape)
+    (found,) = [*trimmer.feed(json.dumps(answer).encode()), *trimmer.end()]
+    assert isinstance(found, dict)
+    return found
+
+
 def kept(path: str, answer: Mapping[str, Any], query: Mapping[str, str] | None = None) -> dict[str, Any]:
-    picker = Picker(answer_shape(path, query or {}))
-    picker.feed(json.dumps(answer).encode())
-    assert picker.is_whole
-    return picker.found
+    return trimmed(answer, answer_shape(path, query or {}))
 
 
 def full_job(**spec: Any) -> dict[str, Any]:
@@ -52,6 +57,14 @@ def full_job(**spec: Any) -> dict[str, Any]:
     made["spec"] |= {"scheduling": {"queue": "gold"}, "runPolicy": {"suspend": True}, **spec}
     made["metadata"]["managedFields"] = [{"fieldsV1": {f"f:{n}": {} for n in range(150)}}]
     return {"kind": "DistributedTrainingJob", **made}
+
+
+def test_of_a_list_that_takes_too_much_memory_the_first_objects_are_kept() -> None:
+    items = Items(10_000)
+    pods = {"kind": "PodList", "items": [running_pod(n) for n in range(100)]}
+    trimmed(pods, answer_shape("/api/v1/namespaces/team/pods", {}, items.take))
+    assert items.is_cut and 5 < len(items.kept) < 40 and items.weight > 10_000
+    assert pod_row(items.kept[3]) == pod_row(running_pod(3))
 
 
 def test_a_job_in_a_list_and_on_its_page_keeps_what_they_show() -> None:
@@ -104,16 +117,14 @@ def test_what_is_kept_explains_a_job_as_well_as_all_of_it(expected: Expected) ->
     raw = next(item for item in expected.objects if item["kind"] == "DistributedTrainingJob")
     small = kept(f"{collection_path(raw['metadata']['namespace'])}/{raw['metadata']['name']}", raw)
     whole = diagnose(gather(ClusterOfObjects(expected), TrainingJob.of(raw)))
-    trimmed = diagnose(gather(Trimmed(expected), TrainingJob.of(small)))
+    less = diagnose(gather(Trimmed(expected), TrainingJob.of(small)))
     # A second may pass between the two.
-    found, wanted = (re.sub(r"\d+ s ago", "s ago", json.dumps(each.to_json())) for each in (trimmed, whole))
+    found, wanted = (re.sub(r"\d+ s ago", "s ago", json.dumps(each.to_json())) for each in (less, whole))
     assert found == wanted
 
 
 def written(spec: Any) -> dict[str, Any]:
-    picker = Picker(MANIFEST)
-    picker.feed(json.dumps({**full_job(), "spec": spec}).encode())
-    return picker.found
+    return trimmed({**full_job(), "spec": spec}, MANIFEST)
 
 
 def nested(levels: int) -> Any:
@@ -126,6 +137,11 @@ def nested(levels: int) -> Any:
 def test_a_manifest_is_the_spec_and_no_status() -> None:
     text = manifest_of(written({"workers": 2, "training": nested(50)}), "bert")
     assert "workers: 2" in text and "status" not in text and "managedFields" not in text
+
+
+def test_a_spec_that_no_job_has_is_left_out_of_its_manifest_and_says_so() -> None:
+    found = written({"training": "x" * 2 * MOST_SPEC})
+    assert "spec" not in found and found[LEFT_OUT] == ["spec"]
 
 
 @pytest.mark.parametrize(
