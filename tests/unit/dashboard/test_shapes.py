@@ -60,10 +60,10 @@ def full_job(**spec: Any) -> dict[str, Any]:
 
 
 def test_of_a_list_that_takes_too_much_memory_the_first_objects_are_kept() -> None:
-    items = Items(10_000)
+    items = Items(40_000)
     pods = {"kind": "PodList", "items": [running_pod(n) for n in range(100)]}
     trimmed(pods, answer_shape("/api/v1/namespaces/team/pods", {}, items.take))
-    assert items.is_cut and 5 < len(items.kept) < 40 and items.weight > 10_000
+    assert items.is_cut and 5 < len(items.kept) < 40 and items.weight > 40_000
     assert pod_row(items.kept[3]) == pod_row(running_pod(3))
 
 
