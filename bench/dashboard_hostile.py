@@ -46,7 +46,6 @@ class HostileApi(FakeApi):
     def __init__(self) -> None:
         tokens = ["attacker", "victim", *(f"fresh-{number}" for number in range(FRESH))]
         super().__init__(dict.fromkeys(tokens, RIGHTS))
-        self.most_logs = self.logs_open = 0
         self.bodies: dict[str, bytes] = {}
         calm, wide = [job(f"calm-{number}", "calm") for number in range(20)], job("wide", "hostile")
         wide["status"]["workers"] = {"running": PODS, "desired": PODS, "created": PODS}
@@ -96,14 +95,6 @@ class HostileApi(FakeApi):
         if "watch" not in request.query and name in self.bodies:
             return await sent(request, self.bodies[name])
         return await super()._object(request, token)
-
-    async def _log(self, request: web.Request, pod: str) -> web.StreamResponse:
-        self.logs_open += 1
-        self.most_logs = max(self.most_logs, self.logs_open)
-        try:
-            return await super()._log(request, pod)
-        finally:
-            self.logs_open -= 1
 
 
 async def sent(request: web.Request, body: bytes) -> web.StreamResponse:

@@ -50,6 +50,10 @@ class FakeApi:
     # By pod: lines of its log, and then it is followed until the job is over.
     logs: dict[str, list[str]] = field(default_factory=dict)
     lines_sent: int = 0
+    logs_open: int = 0
+    most_logs: int = 0
+    # What compression is asked for.
+    encodings: set[str | None] = field(default_factory=set)
     metrics: str = ""
     # The status of HTTP of all answers while it is broken.
     broken: int = 0
@@ -112,12 +116,18 @@ class FakeApi:
         reading = "get" if name else "watch" if "watch" in request.query else "list"
         verb = "patch" if request.method == "PATCH" else reading
         self.asked[token, verb, what] += 1
+        self.encodings.add(request.headers.get("Accept-Encoding"))
         if not self.may(token, verb, what, namespace):
             return _status(403, "Forbidden", f'u-{token} cannot {verb} resource "{what}" in namespace "{namespace}"')
         if what == "pods/proxy":
             return web.Response(text=self.metrics)
         if what == "pods/log":
-            return await self._log(request, name)
+            self.logs_open += 1
+            self.most_logs = max(self.most_logs, self.logs_open)
+            try:
+                return await self._log(request, name)
+            finally:
+                self.logs_open -= 1
         if resource == JOBS and name:
             found = self.objects.get((namespace, name))
             if found is None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.processes.dashboard.fake_api import VIEW, FakeApi, Right, job, running_pod
+from tests.processes.dashboard.fake_api import VIEW, FakeApi, job, running_pod
 from tests.processes.dashboard.test_list import dashboard
 from trainmaster.dashboard import job_page, logs, parties, scopes
 
@@ -25,30 +25,8 @@ def nested(levels: int) -> Any:
     return value
 
 
-class Watched(FakeApi):
-    """An API server that counts the logs that are read, and sees what compression is asked for."""
-
-    logs_open = most_logs = 0
-
-    def __init__(self, rights: dict[str, frozenset[Right]]) -> None:
-        super().__init__(rights)
-        self.encodings: set[str | None] = set()
-
-    async def _object(self, request: web.Request, token: str) -> web.StreamResponse:
-        self.encodings.add(request.headers.get("Accept-Encoding"))
-        return await super()._object(request, token)
-
-    async def _log(self, request: web.Request, pod: str) -> web.StreamResponse:
-        self.logs_open += 1
-        self.most_logs = max(self.most_logs, self.logs_open)
-        try:
-            return await super()._log(request, pod)
-        finally:
-            self.logs_open -= 1
-
-
 async def test_a_large_jobs_page_has_what_it_shows_and_warns_of_what_suspending_loses() -> None:
-    api = Watched({"alice": VIEW})
+    api = FakeApi({"alice": VIEW})
     made = job("bert", progress={"step": 1234, "epoch": 1.5})
     made["spec"] |= {"training": LARGE, "checkpoint": {"volume": {"emptyDir": True}}, "resources": {"gpus": 8}}
     api.put(made)
@@ -83,7 +61,7 @@ async def test_a_log_view_reads_a_few_workers_says_so_and_leaves_room_for_anothe
 ) -> None:
     monkeypatch.setattr(parties, "MOST_LOGS", 16)
     monkeypatch.setattr(logs, "BATCH_SECONDS", 0.01)
-    api = Watched({"alice": VIEW, "bob": VIEW})
+    api = FakeApi({"alice": VIEW, "bob": VIEW})
     wide = job("wide", workers={"running": 60, "desired": 60, "created": 60})
     wide["spec"]["processesPerWorker"] = 2
     api.put(wide)
