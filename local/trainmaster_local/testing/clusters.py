@@ -85,6 +85,10 @@ class SharedCluster:
         return Administrator(self.server, self.headers, self.tls)
 
 
+# Seconds between two looks at what a test waits for; a look is work for the API server.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.03, 0.2
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A test's own namespace in the shared cluster."""
@@ -172,6 +176,7 @@ class Cluster:
         """
         deadline = time.monotonic() + seconds
         problem: AssertionError | None = None
+        pause = _SHORTEST_PAUSE
         while time.monotonic() < deadline:
             try:
                 found = check()
@@ -179,7 +184,8 @@ class Cluster:
                     return found
             except AssertionError as error:
                 problem = error
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(1.2 * pause, _LONGEST_PAUSE)
         pytest.fail(f"not within {seconds:.0f} s: {what or check}" + (f": {problem}" if problem else ""))
 
 

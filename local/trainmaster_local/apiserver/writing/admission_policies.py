@@ -71,9 +71,20 @@ class Write:
 
 
 @dataclass(frozen=True)
-class _Validation:
-    expression: str
+class _Expression:
+    """A compiled expression, and which values it names: to make CEL's of an object is most of the work."""
+
+    text: str
     program: Any
+    names: frozenset[str]
+
+    def eval(self, data: Mapping[str, Any]) -> Any:
+        return self.program.eval(data={name: value for name, value in data.items() if name in self.names})
+
+
+@dataclass(frozen=True)
+class _Validation:
+    expression: _Expression
     message: str
     reason: str
 
@@ -85,8 +96,8 @@ class _Policy:
     name: str
     rules: Sequence[Mapping[str, Any]]
     excluded: Sequence[Mapping[str, Any]]
-    conditions: Sequence[Any]
-    variables: Mapping[str, Any]
+    conditions: Sequence[_Expression]
+    variables: Mapping[str, _Expression]
     validations: Sequence[_Validation]
     ignores_errors: bool
 
@@ -102,7 +113,7 @@ class _Policy:
         data["namespaceObject"] = namespace
         failures: list[str] = []
         for condition in self.conditions:
-            result = condition.eval(data=data)
+            result = condition.eval(data)
             if result.type() == cel.Type.ERROR:
                 failures.append(evaluation_error(result))
             elif result.value() is not True:
@@ -112,11 +123,11 @@ class _Policy:
             return None if self.ignores_errors else ("Invalid", failures[0])
         data["variables"] = self._variables(data)
         for validation in self.validations:
-            result = validation.program.eval(data=data)
+            result = validation.expression.eval(data)
             if result.type() == cel.Type.ERROR:
                 if self.ignores_errors:
                     continue
-                text = f"expression '{validation.expression}' resulted in error: {evaluation_error(result)}"
+                text = f"expression '{validation.expression.text}' resulted in error: {evaluation_error(result)}"
                 return "Invalid", text
             if result.value() is not True:
                 return validation.reason, validation.message
@@ -125,8 +136,8 @@ class _Policy:
     def _variables(self, data: dict[str, Any]) -> dict[str, Any]:
         """Their values; one that can't be evaluated is left out, so that who uses it fails."""
         values: dict[str, Any] = {}
-        for name, program in self.variables.items():
-            result = program.eval(data={**data, "variables": values})
+        for name, expression in self.variables.items():
+            result = expression.eval({**data, "variables": values})
             if result.type() != cel.Type.ERROR:
                 values[name] = result.plain_value()
         return values
@@ -250,22 +261,21 @@ def _compile(obj: Object) -> _Policy:
     base = dict.fromkeys(_NAMES, cel.Type.DYN)
     known = {**base, "variables": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)}
     conditions = [
-        _program(condition["expression"], base, f"spec.matchConditions[{index}].expression", ())
+        _boolean(condition["expression"], base, f"spec.matchConditions[{index}].expression", ())
         for index, condition in enumerate(spec.get("matchConditions") or ())
     ]
-    variables: dict[str, Any] = {}
+    variables: dict[str, _Expression] = {}
     for index, variable in enumerate(spec.get("variables") or ()):
         if not re.fullmatch("[A-Za-z_]\\w*", variable["name"]) or variable["name"] in RESERVED:
             raise RuleError(f"spec.variables[{index}].name", variable["name"], "must be a valid CEL identifier")
         path = f"spec.variables[{index}].expression"
-        _check_variables(variable["expression"], path, variables)
-        variables[variable["name"]] = compiled(variable["expression"], known, path)
+        variables[variable["name"]] = _expression(variable["expression"], known, path, variables)
     validations = []
     for index, validation in enumerate(spec["validations"]):
         text, path = validation["expression"], f"spec.validations[{index}].expression"
         message = (validation.get("message") or "").strip() or f"failed expression: {text.strip()}"
-        program = _program(text, known, path, variables)
-        validations.append(_Validation(text, program, message, validation.get("reason") or "Invalid"))
+        expression = _boolean(text, known, path, variables)
+        validations.append(_Validation(expression, message, validation.get("reason") or "Invalid"))
     constraints = spec["matchConstraints"]
     return _Policy(
         obj["metadata"].get("name", ""),
@@ -278,12 +288,16 @@ def _compile(obj: Object) -> _Policy:
     )
 
 
-def _program(text: str, known: Mapping[str, cel.Type], path: str, variables: Any) -> Any:
-    _check_variables(text, path, variables)
-    program = compiled(text, known, path)
-    if program.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
+def _boolean(text: str, known: Mapping[str, cel.Type], path: str, variables: Any) -> _Expression:
+    found = _expression(text, known, path, variables)
+    if found.program.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
         raise RuleError(path, text, "must evaluate to bool")
-    return program
+    return found
+
+
+def _expression(text: str, known: Mapping[str, cel.Type], path: str, variables: Any) -> _Expression:
+    _check_variables(text, path, variables)
+    return _Expression(text, compiled(text, known, path), frozenset(re.findall(r"\w+", text)))
 
 
 def _check_variables(text: str, path: str, variables: Any) -> None:
