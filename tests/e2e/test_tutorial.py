@@ -70,7 +70,8 @@ def test_every_command_does_what_the_page_shows(shell: Shell) -> None:
                 if pattern(shown).fullmatch(plain(said)):
                     break
                 assert time.monotonic() < deadline, f"$ {command}\n{said}\nisn't what the page shows:\n{shown}"
-                time.sleep(0.5)
+                # A look is a Python that starts.
+                time.sleep(2.0)
             print(f"$ {command}\n{said}")
 
 
