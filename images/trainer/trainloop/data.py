@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import math
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import ConfigDict, Field, model_validator
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError, TrainingError
@@ -229,23 +228,10 @@ class Loader:
         if not workers and not pin_memory:
             self._iterator: Iterator[Any] = map(reader.__getitem__, requests)
             return warnings
-        # Loader processes are forked from one that has imported torch for all of them. It doesn't import the task's
-        # module, which may start threads that a fork would lose.
-        multiprocessing.set_forkserver_preload(["__main__", __name__])
-        loader = DataLoader(
-            reader,
-            batch_size=None,
-            sampler=requests,
-            num_workers=workers,
-            prefetch_factor=self._settings.prefetch if workers else None,
-            collate_fn=_as_is,
-            pin_memory=pin_memory,
-            # A generator of its own: the default one would draw from the global RNG at every start, and a resumed run
-            # would no longer equal an uninterrupted one.
-            generator=torch.Generator().manual_seed(self.sampler.seed),
-            multiprocessing_context="forkserver" if workers else None,
-        )
-        self._iterator = iter(loader)
+        from trainloop.loader_processes import read_ahead
+
+        prefetch, seed = self._settings.prefetch, self.sampler.seed
+        self._iterator = read_ahead(reader, requests, workers, prefetch, seed, pin_memory=pin_memory)
         return warnings
 
     def fetch(self) -> Fetched:
@@ -282,7 +268,3 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
         names = [field.name for field in fields(batch) if field.init]
         return replace(batch, **{name: on_device(getattr(batch, name), device) for name in names})
     return batch
-
-
-def _as_is(step: Any) -> Any:
-    return step
