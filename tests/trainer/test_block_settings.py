@@ -12,11 +12,13 @@ import torch
 from torch import nn
 
 from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import FEATURES, Toy, config, largest_difference, train
+from tests.trainer.toy import FEATURES, Toy, config, largest_difference, train, weights
 from trainloop.config import Config
+from trainloop.distributed.world import joined
 from trainloop.errors import ConfigError
 from trainloop.parallel.blocks import BlockSettings
 from trainloop.parallel.blockwise import prepare
+from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
 
@@ -63,31 +65,49 @@ def settings(path: Path | None = None, strategy: str = "ddp", **model: Any) -> C
     return config(path, task=task, blocks=model, steps=3, batch=batch, parallel=parallel)
 
 
+#: The strategy and the blocks of each run.
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("ddp", {}),
+    "recomputed-ddp": ("ddp", FULL),
+    "recomputed-fsdp": ("fsdp", FULL),
+    "compiled-fsdp": ("fsdp", COMPILED),
+    "both-ddp": ("ddp", {**FULL, **COMPILED}),
+    "both-fsdp": ("fsdp", {**FULL, **COMPILED}),
+}
+
+
 @pytest.fixture(scope="module")
-def plain() -> dict[str, torch.Tensor]:
-    """Returns the weights that two ranks have after training without any of it."""
-    trained: dict[str, torch.Tensor] = run_ranks(2, train, settings())[0]["weights"]
-    return trained
+def trained() -> list[dict[str, dict[str, torch.Tensor]]]:
+    """Returns the weights that each of two ranks has after training in each way."""
+    return run_ranks(2, _in_all_ways)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "model"),
-    [("ddp", FULL), ("fsdp", FULL), ("fsdp", COMPILED), ("ddp", {**FULL, **COMPILED}), ("fsdp", {**FULL, **COMPILED})],
-    ids=["recomputed-ddp", "recomputed-fsdp", "compiled-fsdp", "both-ddp", "both-fsdp"],
-)
+def _in_all_ways() -> dict[str, dict[str, torch.Tensor]]:
+    """Train one after the other, because a process that compiles imports what it needs for seconds."""
+    found = {}
+    with joined(settings().distributed) as world:
+        for way, (strategy, model) in WAYS.items():
+            torch._dynamo.reset()
+            trainer = Trainer(settings(strategy=strategy, **model), world)
+            trainer.run()
+            found[way] = weights(trainer)
+    return found
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "plain"])
 def test_recomputed_and_compiled_blocks_take_the_same_steps_with_dropout(
-    plain: dict[str, torch.Tensor], strategy: str, model: dict[str, Any]
+    trained: list[dict[str, dict[str, torch.Tensor]]], way: str
 ) -> None:
-    for rank in run_ranks(2, train, settings(strategy=strategy, **model)):
-        assert largest_difference(rank["weights"], plain) < 1e-12
+    for rank in trained:
+        assert largest_difference(rank[way], trained[0]["plain"]) < 1e-12
 
 
-def test_a_run_goes_on_with_and_without(tmp_path: Path, plain: dict[str, torch.Tensor]) -> None:
+def test_a_run_goes_on_with_and_without(tmp_path: Path, trained: list[dict[str, dict[str, torch.Tensor]]]) -> None:
     for model in ({**FULL, **COMPILED}, {}):
         run_ranks(2, train, settings(tmp_path, **model), 1)
     resumed = run_ranks(2, train, settings(tmp_path, **FULL))
     assert resumed[0]["state"].step == 3
-    assert largest_difference(resumed[0]["weights"], plain) < 1e-12
+    assert largest_difference(resumed[0]["weights"], trained[0]["plain"]) < 1e-12
 
 
 def kept_bytes(model: nn.Module) -> int:

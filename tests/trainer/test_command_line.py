@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.ranks import TOY, python_m_trainloop, run_ranks
+from tests.trainer.ranks import TOY, exit_codes, run_ranks, start_command, trainloop
 from tests.trainer.toy import Toy, config
 from trainloop.config import Config
 from trainloop.dry_run import dry_run
@@ -23,29 +21,27 @@ from trainloop.metrics import MetricsLog
 def test_a_task_that_raises_ends_with_its_traceback_and_code_1(tmp_path: Path) -> None:
     """The error file that the launcher reads names the exception."""
     error_file = tmp_path / "error.json"
-    process = python_m_trainloop(
-        *TOY, "--set", "steps=5", "--set", "task.options={samples: x}", TORCHELASTIC_ERROR_FILE=str(error_file)
-    )
-    output = process.communicate(timeout=150)[0]
-    assert process.returncode == 1
-    assert "Traceback" in output
+    wrong, out = ["--set", "steps=5", "--set", "task.options={samples: x}"], tmp_path / "out"
+    process = start_command(out, trainloop, *TOY, *wrong, TORCHELASTIC_ERROR_FILE=str(error_file))
+    assert exit_codes([process]) == [1]
+    assert "Traceback" in out.read_text()
     assert "TypeError" in json.loads(error_file.read_text())["message"]["message"]
 
 
 @pytest.mark.torch
 def test_a_dry_run_prints_memory_and_step_time_and_leaves_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trainloop", *TOY, "--set", "epochs=2", "--dry-run"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=True,
-    )
-    assert "s a step, peak memory" in done.stdout and "10 steps in all" in done.stdout
-    assert "evaluation at step 2" in done.stdout, "a mistake there would show at the end of the run only"
-    assert list(tmp_path.iterdir()) == []
+    folder, out = tmp_path / "folder", tmp_path / "out"
+    folder.mkdir()
+    assert exit_codes([start_command(out, _in_folder, folder, *TOY, "--set", "epochs=2", "--dry-run")]) == [0]
+    printed = out.read_text()
+    assert "s a step, peak memory" in printed and "10 steps in all" in printed
+    assert "evaluation at step 2" in printed, "a mistake there would show at the end of the run only"
+    assert list(folder.iterdir()) == []
+
+
+def _in_folder(folder: Path, *arguments: str) -> None:
+    os.chdir(folder)
+    trainloop(*arguments)
 
 
 class Mean(Toy):

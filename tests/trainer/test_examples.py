@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.trainer.local_models import save_bert, save_pairs
-from tests.trainer.ranks import environment, free_port, run_ranks
+from tests.trainer.ranks import environment, exit_codes, free_port, run_ranks, start_command
 from tests.trainer.toy import config, largest_difference, train
 from trainloop.config import Config
 from trainloop.errors import ConfigError
@@ -45,20 +45,21 @@ def test_a_plain_script_reports_its_progress_and_goes_on_from_its_checkpoint(tmp
 
 def _run_plain(folder: Path, steps: int) -> str:
     port = free_port()
-    more = {"STEPS": str(steps), "OMP_NUM_THREADS": "1"}
+    more = {"STEPS": str(steps)}
     more |= {"TRAINMASTER_CHECKPOINT_DIR": str(folder), "TRAINMASTER_PROGRESS_FILE": str(folder / "progress")}
+    outs = [folder / f"out-{rank}" for rank in range(2)]
     ranks = [
-        subprocess.Popen(
-            [sys.executable, EXAMPLES / "plain_train.py"],
-            env={**os.environ, **environment(rank, 2, port), **more, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"},
-            stdout=subprocess.PIPE,
-            text=True,
+        start_command(
+            out, _script, **more, **environment(rank, 2, port) | {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
         )
-        for rank in range(2)
+        for rank, out in enumerate(outs)
     ]
-    outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    return outputs[0]
+    assert exit_codes(ranks) == [0, 0]
+    return outs[0].read_text()
+
+
+def _script() -> None:
+    runpy.run_path(str(EXAMPLES / "plain_train.py"), run_name="__main__")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.ranks import RankFailed, environment, free_port, python_m_trainloop, run_ranks
+from tests.trainer.ranks import RankFailed, environment, exit_codes, free_port, run_ranks, start_command, trainloop
 from tests.trainer.toy import config
 from trainloop.distributed.preflight import PreflightSettings, check, differences, fingerprint
 from trainloop.distributed.world import joined
@@ -19,13 +19,13 @@ from trainloop.errors import PreflightMismatch
 def test_ranks_with_another_configuration_all_end_with_the_same_lines_and_code_67(tmp_path: Path) -> None:
     port = free_port()
     common = ["--set", "task.name=tests.trainer.toy:Toy", "--set", "steps=3", "--set", "batch.size=8"]
+    outs = [tmp_path / "0", tmp_path / "1"]
     ranks = [
-        python_m_trainloop(*common, "--set", f"optimizer.lr={rate}", **environment(rank, 2, port))
-        for rank, rate in enumerate((0.1, 0.2))
+        start_command(out, trainloop, *common, "--set", f"optimizer.lr={rate}", **environment(rank, 2, port))
+        for rank, (rate, out) in enumerate(zip((0.1, 0.2), outs, strict=True))
     ]
-    outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [67, 67]
-    lines = [[line for line in output.splitlines() if line.startswith("trainloop:")] for output in outputs]
+    assert exit_codes(ranks) == [67, 67]
+    lines = [[line for line in out.read_text().splitlines() if line.startswith("trainloop:")] for out in outs]
     assert lines[0] == lines[1]
     assert "ranks differ, so they can't train together" in lines[0][0]
     assert lines[0][1].startswith("trainloop: config: ")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.trainer.ranks import exit_codes, start_command
 from trainloop.prepared import prepared
 from trainloop.recovery import room
 from trainloop.tasks import TaskSettings, build_task
@@ -95,9 +96,9 @@ def test_outside_a_pod_and_in_a_directory_of_somebody_else_nothing_is_kept(
     assert list(tmp_path.glob("*/*")) == []
 
 
-def _prepare_slowly(folder: str, dies: bool) -> None:
+def _prepare_slowly(folder: Path, dies: bool) -> None:
     def prepare() -> Any:
-        with Path(folder, "prepared-by").open("a") as file:
+        with (folder / "prepared-by").open("a") as file:
             file.write(f"{os.getpid()}\n")
         time.sleep(0.5)
         if dies:
@@ -108,19 +109,16 @@ def _prepare_slowly(folder: str, dies: bool) -> None:
 
 
 def test_ranks_that_start_together_wait_for_the_first_and_for_the_next_where_it_is_killed(memory: Path) -> None:
-    folder = str(memory.parent)
-    context = multiprocessing.get_context("spawn")
-    first = context.Process(target=_prepare_slowly, args=(folder, True))
-    first.start()
+    def start(dies: bool) -> BaseProcess:
+        out = memory.parent / f"out-{dies}"
+        return start_command(out, _prepare_slowly, memory.parent, dies, TRAINMASTER_MEMORY_DIR=str(memory.parent))
+
+    first = start(True)
     by = memory.parent / "prepared-by"
     while not by.exists():
         time.sleep(0.01)
-    others = [context.Process(target=_prepare_slowly, args=(folder, False)) for _ in range(2)]
-    for process in others:
-        process.start()
-    for process in (first, *others):
-        process.join(60)
-    assert [process.exitcode for process in (first, *others)] == [-signal.SIGKILL, 0, 0]
+    others = [start(False) for _ in range(2)]
+    assert exit_codes([first, *others], 60) == [-signal.SIGKILL, 0, 0]
     assert len(by.read_text().split()) == 2
 
 

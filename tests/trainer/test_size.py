@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.ranks import environment, free_port
+from tests.trainer.ranks import environment, exit_codes, free_port, start_command, trainloop
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "images" / "trainer" / "trainloop"
@@ -48,13 +48,14 @@ def lines_of_code(source: str) -> int:
 RANK = """
 import json, sys
 from trainloop.__main__ import leave, main
-options = ["steps=2", "batch.size=8", "evaluation.every_steps=1", "checkpoint.every_steps=1"]
-options += ["metrics.plot=false", "checkpoint.export=false"]
-options += ["task.name=tests.trainer.toy:Toy", "task.options.double=false", *sys.argv[1:]]
-assert main([part for option in options for part in ("--set", option)]) == 0
+assert main(sys.argv[1:]) == 0
 print(json.dumps([module.__file__ for name, module in sys.modules.items() if name.startswith("trainloop.")]))
 leave(0)
 """
+OPTIONS = [
+    *("steps=2", "batch.size=8", "evaluation.every_steps=1", "checkpoint.every_steps=1", "metrics.plot=false"),
+    *("checkpoint.export=false", "task.name=tests.trainer.toy:Toy", "task.options.double=false"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +64,15 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     default settings, evaluates and saves; what comes once after the last step, the report and the export, is left out.
     """
     folder, port = tmp_path_factory.mktemp("run"), free_port()
-    command = [sys.executable, "-c", RANK, f"checkpoint.path={folder}", f"metrics.path={folder}"]
-    path = {"PYTHONPATH": str(ROOT)}
-    ranks = [
-        subprocess.Popen(
-            command, env={**os.environ, **path, **environment(rank, 2, port)}, stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    files = {Path(file).relative_to(PACKAGE) for file in json.loads(outputs[0].splitlines()[-1])}
+    options = [*OPTIONS, f"checkpoint.path={folder}", f"metrics.path={folder}"]
+    arguments = [part for option in options for part in ("--set", option)]
+    # Only the first begins as a clean Python, which is slow; its peer is forked.
+    peer = start_command(folder / "peer", trainloop, *arguments, **environment(1, 2, port))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **environment(0, 2, port)}
+    command = [sys.executable, "-c", RANK, *arguments]
+    first = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (first.returncode, exit_codes([peer])) == (0, [0])
+    files = {Path(file).relative_to(PACKAGE) for file in json.loads(first.stdout.splitlines()[-1])}
     return {str(file): (PACKAGE / file).read_text() for file in sorted({*files, Path("__main__.py")})}
 
 

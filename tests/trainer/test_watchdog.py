@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from tests.trainer.ranks import TOY, environment, free_port, python_m_trainloop
+from tests.trainer.ranks import TOY, environment, exit_codes, free_port, start_command, trainloop
 from trainloop.distributed.watchdog import Watchdog, WatchdogSettings, stall_message
 from trainloop.distributed.world import World
 
@@ -41,26 +42,24 @@ def test_a_stopped_rank_is_named_by_the_others_and_the_run_goes_on_when_it_does(
     port = free_port()
     arguments = [*TOY, "--set", "steps=1000000", "--set", "watchdog.stall_seconds=1"]
     arguments += ["--set", f"metrics.path={tmp_path}", "--set", f"checkpoint.path={tmp_path}/checkpoints"]
-    ranks = [python_m_trainloop(*arguments, **environment(rank, 2, port)) for rank in range(2)]
+    outs = [tmp_path / "0", tmp_path / "1"]
+    ranks = [start_command(out, trainloop, *arguments, **environment(rank, 2, port)) for rank, out in enumerate(outs)]
+    pids = [int(rank.pid or 0) for rank in ranks]
     try:
         _wait_for(lambda: (tmp_path / "metrics.jsonl").is_file() and "step" in (tmp_path / "metrics.jsonl").read_text())
-        ranks[1].send_signal(signal.SIGSTOP)
-        output = ""
-        assert ranks[0].stdout is not None
+        os.kill(pids[1], signal.SIGSTOP)
         # A loaded machine may hold both up for a second: that is printed too, and is another stall.
-        while "rank 1 doesn't answer" not in output:
-            output += ranks[0].stdout.readline() or pytest.fail(output)
-        ranks[1].send_signal(signal.SIGCONT)
+        _wait_for(lambda: "rank 1 doesn't answer" in outs[0].read_text())
+        os.kill(pids[1], signal.SIGCONT)
         time.sleep(0.5)
-        ranks[0].send_signal(signal.SIGTERM)
-        for rank in ranks:
-            rank.communicate(timeout=120)
+        os.kill(pids[0], signal.SIGTERM)
+        assert exit_codes(ranks, 120) == [143, 143]
     finally:
         for rank in ranks:
             rank.kill()
+    output = outs[0].read_text()
     assert "stalled at step" in output
     assert "rank 1 doesn't answer: its process is stopped, swapped out or gone; rank 0 wait for them" in output
-    assert [rank.returncode for rank in ranks] == [143, 143]
 
 
 def _wait_for(condition: Any) -> None:
