@@ -32,7 +32,7 @@ def monitoring(**values: Any) -> list[dict[str, Any]]:
     with Chart.load(str(CHART)) as chart:
         files = chart.render({"monitoring": merged}, name="trainmaster", namespace="trainmaster-system")
     text = files["trainmaster/templates/monitoring.yaml"]
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 def rules(**values: Any) -> dict[str, Any]:

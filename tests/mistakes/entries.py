@@ -81,7 +81,7 @@ def all_entries() -> tuple[Entry, ...]:
 
 def read_theme(text: str, file: str) -> Iterator[Entry]:
     """Yields the entries of a theme's text. Raises WrongEntry, which names the file."""
-    theme = yaml.safe_load(text)
+    theme = yaml.load(text, yaml.CSafeLoader)
     title = theme.pop("theme")
     for accepted, key in ((False, "refused"), (True, "accepted")):
         for raw in theme.pop(key, []):

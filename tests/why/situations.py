@@ -51,7 +51,7 @@ def all_situations() -> tuple[Expected, ...]:
 
 
 def _read(path: Path) -> Iterator[Expected]:
-    theme = yaml.safe_load(path.read_text())
+    theme = yaml.load(path.read_text(), yaml.CSafeLoader)
     for raw in theme.get("situations", ()):
         job = _job(raw)
         name = job["metadata"]["name"]

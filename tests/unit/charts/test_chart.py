@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,21 @@ def chart() -> Iterator[Chart]:
         yield loaded
 
 
+# The rendered documents by the values' JSON: most tests look at what a few values render.
+_rendered: dict[str, list[dict[str, Any]]] = {}
+
+
 def render(chart: Chart, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    files = chart.render(values or {}, name="trainmaster", namespace="trainmaster-system")
+    key = json.dumps(values or {})
+    if key not in _rendered:
+        _rendered[key] = _render(chart, values or {})
+    return copy.deepcopy(_rendered[key])
+
+
+def _render(chart: Chart, values: dict[str, Any]) -> list[dict[str, Any]]:
+    files = chart.render(values, name="trainmaster", namespace="trainmaster-system")
     texts = (text for name, text in files.items() if name.endswith(".yaml"))
-    return [document for text in texts for document in yaml.safe_load_all(text) if document]
+    return [document for text in texts for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -172,8 +185,8 @@ def test_a_wrong_value_is_refused_by_name(chart: Chart, values: dict[str, Any], 
 
 def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
     text = (CHART / "values.yaml").read_text()
-    values = yaml.safe_load(text)
-    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    values = yaml.load(text, yaml.CSafeLoader)
+    schema = yaml.load((CHART / "values.schema.json").read_text(), yaml.CSafeLoader)
     assert set(values) | {"global"} == set(schema["properties"])
     lines = text.splitlines()
     for number, line in enumerate(lines):

@@ -23,21 +23,23 @@ from trainmaster.wire.progress import RankProgress
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "docs" / "runbooks"
-THRESHOLDS: dict[str, float] = yaml.safe_load((CHART / "values.yaml").read_text())["monitoring"]["thresholds"]
+THRESHOLDS: dict[str, float] = yaml.load((CHART / "values.yaml").read_text(), yaml.CSafeLoader)["monitoring"][
+    "thresholds"
+]
 
 
 def monitor(name: str, **values: Any) -> dict[str, Any]:
     with Chart.load(str(CHART)) as chart:
         given = {"monitoring": {"podMonitors": {"operator": True, "agents": True}}, **values}
         text = chart.render(given, name="trainmaster", namespace="trainmaster-system")
-    documents = list(yaml.safe_load_all(text["trainmaster/templates/monitoring.yaml"]))
+    documents = list(yaml.load_all(text["trainmaster/templates/monitoring.yaml"], yaml.CSafeLoader))
     return next(one for one in documents if one and one["metadata"]["name"] == f"trainmaster-{name}")
 
 
 def test_there_is_nothing_unless_it_is_asked_for() -> None:
     with Chart.load(str(CHART)) as chart:
         files = chart.render({}, name="trainmaster", namespace="trainmaster-system")
-    assert not any(yaml.safe_load_all(files["trainmaster/templates/monitoring.yaml"]))
+    assert not any(yaml.load_all(files["trainmaster/templates/monitoring.yaml"], yaml.CSafeLoader))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_there_is_nothing_unless_it_is_asked_for() -> None:
 def test_each_has_a_switch_of_its_own(switch: dict[str, Any], kinds: list[str]) -> None:
     with Chart.load(str(CHART)) as chart:
         files = chart.render({"monitoring": switch}, name="trainmaster", namespace="trainmaster-system")
-    documents = yaml.safe_load_all(files["trainmaster/templates/monitoring.yaml"])
+    documents = yaml.load_all(files["trainmaster/templates/monitoring.yaml"], yaml.CSafeLoader)
     assert [one["kind"] for one in documents if one] == kinds
 
 
@@ -92,7 +94,7 @@ def test_the_operators_labels_are_honoured_and_its_own_pods_selected() -> None:
     assert spec["podMetricsEndpoints"][0]["honorLabels"] is True
     with Chart.load(str(CHART)) as chart:
         files = chart.render({}, name="trainmaster", namespace="trainmaster-system")
-    pod = next(yaml.safe_load_all(files["trainmaster/templates/operator.yaml"]))["spec"]["template"]
+    pod = next(yaml.load_all(files["trainmaster/templates/operator.yaml"], yaml.CSafeLoader))["spec"]["template"]
     assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert spec["podMetricsEndpoints"][0]["port"] in [one["name"] for one in pod["spec"]["containers"][0]["ports"]]
 
@@ -103,7 +105,7 @@ def test_a_token_for_the_metrics_is_required_by_one_value() -> None:
         with Chart.load(str(CHART)) as chart:
             files = chart.render(given, name="trainmaster", namespace="trainmaster-system")
         texts = [text for name, text in files.items() if name.endswith(".yaml")]
-        documents = [one for text in texts for one in yaml.safe_load_all(text) if one]
+        documents = [one for text in texts for one in yaml.load_all(text, yaml.CSafeLoader) if one]
         return {(one["kind"], one["metadata"]["name"]): one for one in documents}
 
     reader, reviews = "trainmaster-metrics-reader", "trainmaster-metrics-reviews"
@@ -141,7 +143,7 @@ def test_a_token_for_the_metrics_is_required_by_one_value() -> None:
 def test_the_kubelet_probes_another_port_than_prometheus_reads() -> None:
     with Chart.load(str(CHART)) as chart:
         files = chart.render({}, name="trainmaster", namespace="trainmaster-system")
-    pod = next(yaml.safe_load_all(files["trainmaster/templates/operator.yaml"]))["spec"]["template"]
+    pod = next(yaml.load_all(files["trainmaster/templates/operator.yaml"], yaml.CSafeLoader))["spec"]["template"]
     [container] = pod["spec"]["containers"]
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     assert ports == {"health": 8081, "metrics": 8080}
@@ -155,10 +157,12 @@ def test_the_history_is_scraped_where_there_is_one() -> None:
         without = chart.render({"monitoring": switch}, name="trainmaster", namespace="trainmaster-system")
         values = {"monitoring": switch, "history": {"enabled": True}}
         files = chart.render(values, name="trainmaster", namespace="trainmaster-system")
-    assert not any(yaml.safe_load_all(without["trainmaster/templates/monitoring.yaml"]))
-    [found] = [one for one in yaml.safe_load_all(files["trainmaster/templates/monitoring.yaml"]) if one]
+    assert not any(yaml.load_all(without["trainmaster/templates/monitoring.yaml"], yaml.CSafeLoader))
+    [found] = [one for one in yaml.load_all(files["trainmaster/templates/monitoring.yaml"], yaml.CSafeLoader) if one]
     pod = [
-        one for one in yaml.safe_load_all(files["trainmaster/templates/history.yaml"]) if one["kind"] == "StatefulSet"
+        one
+        for one in yaml.load_all(files["trainmaster/templates/history.yaml"], yaml.CSafeLoader)
+        if one["kind"] == "StatefulSet"
     ]
     template = pod[0]["spec"]["template"]
     assert found["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()

@@ -33,14 +33,14 @@ def policy(values: dict[str, Any]) -> dict[str, Any]:
     switched = {**values, "networkPolicy": {**values.get("networkPolicy", {}), "enabled": True}}
     with Chart.load(str(CHART)) as chart:
         files = chart.render(switched, name="trainmaster", namespace="trainmaster-system")
-    rendered: dict[str, Any] = yaml.safe_load(files["trainmaster/templates/network-policy.yaml"])
+    rendered: dict[str, Any] = yaml.load(files["trainmaster/templates/network-policy.yaml"], yaml.CSafeLoader)
     return rendered
 
 
 @pytest.mark.parametrize("name", INSTALLATIONS)
 def test_what_the_operator_s_pods_may_talk_to(name: str) -> None:
     rendered = policy(INSTALLATIONS[name])
-    assert rendered == yaml.safe_load((GOLDEN / f"network-policy-{name}.yaml").read_text())
+    assert rendered == yaml.load((GOLDEN / f"network-policy-{name}.yaml").read_text(), yaml.CSafeLoader)
     kubernetes_validate.validate(rendered, "1.36", strict=True)
 
 
@@ -48,7 +48,7 @@ def test_it_holds_for_the_operator_s_own_pods() -> None:
     with Chart.load(str(CHART)) as chart:
         values = {"networkPolicy": {"enabled": True}}
         files = chart.render(values, name="trainmaster", namespace="trainmaster-system")
-    deployment = next(yaml.safe_load_all(files["trainmaster/templates/operator.yaml"]))
+    deployment = next(yaml.load_all(files["trainmaster/templates/operator.yaml"], yaml.CSafeLoader))
     selected = policy({})["spec"]["podSelector"]["matchLabels"]
     assert selected.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
 
@@ -56,7 +56,7 @@ def test_it_holds_for_the_operator_s_own_pods() -> None:
 def test_there_is_none_unless_it_is_asked_for() -> None:
     with Chart.load(str(CHART)) as chart:
         files = chart.render({}, name="trainmaster", namespace="trainmaster-system")
-    assert not yaml.safe_load(files["trainmaster/templates/network-policy.yaml"])
+    assert not yaml.load(files["trainmaster/templates/network-policy.yaml"], yaml.CSafeLoader)
 
 
 if __name__ == "__main__":

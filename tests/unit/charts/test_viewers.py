@@ -64,7 +64,9 @@ def test_neither_is_there_by_default_and_both_need_no_right(chart: Chart) -> Non
 def test_the_history_is_announced_where_only_administrators_write(chart: Chart) -> None:
     """Tokens went to whatever had the service's usual name in the usual namespace."""
     files = chart.render(BOTH, name="mine", namespace="ops")
-    documents = list(yaml.safe_load_all(next(text for name, text in files.items() if name.endswith("/history.yaml"))))
+    documents = list(
+        yaml.load_all(next(text for name, text in files.items() if name.endswith("/history.yaml")), yaml.CSafeLoader)
+    )
     role = named(documents, "ClusterRole", ROLE)
     place = role["metadata"]["annotations"][ANNOTATION]
     assert place == "ops/mine-trainmaster-history:http"

@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from tests.processes.agent.agents import Job
-from tests.trainer.local_models import save_bert, save_pairs
 
 from .both_ways import start, starts
 
@@ -32,19 +31,24 @@ TOY = {
 }
 
 
-def average(_folder: Path) -> dict[str, Any]:
-    return {**TOY, "hooks": ["ema:keep_average"]}
-
-
 def gan(_folder: Path) -> dict[str, Any]:
     return {**TOY, "task": {"name": "gan:Gan"}, "precision": {"compute": "fp32"}}
 
 
 def hugging_face(folder: Path) -> dict[str, Any]:
+    """A model of transformers, and an average that a hook keeps."""
+    # Here: it imports torch, which each process of pytest would do.
+    from tests.trainer.local_models import save_bert, save_pairs
+
     save_bert(folder / "bert")
     save_pairs(folder)
     options = {"model": str(folder / "bert"), "data": str(folder / "train.tsv")}
-    return {**TOY, "task": {"name": "huggingface:Pairs", "options": options}, "precision": {"compute": "fp32"}}
+    return {
+        **TOY,
+        "task": {"name": "huggingface:Pairs", "options": options},
+        "precision": {"compute": "fp32"},
+        "hooks": ["ema:keep_average"],
+    }
 
 
 def shortened(name: str, steps: int = 6, **changes: Any) -> dict[str, Any]:
@@ -71,6 +75,8 @@ def deepseek_tiny(_folder: Path) -> dict[str, Any]:
 
 
 def bert_mrpc(folder: Path) -> dict[str, Any]:
+    from tests.trainer.local_models import save_bert, save_pairs
+
     save_pairs(folder)
     save_bert(folder / "bert")
     task = {"name": "sentence-pairs", "options": {"model": str(folder / "bert"), "data": str(folder)}}
@@ -95,7 +101,7 @@ def train(job: Job, warm: bool, *command: str, **environ: str) -> str:
 @pytest.mark.parametrize(
     "settings",
     # The slow ones are the same loop again, with tasks that tests/trainer and tests/cluster/test_examples train.
-    [average, hugging_face, *(pytest.param(s, marks=pytest.mark.slow) for s in MORE)],
+    [hugging_face, *(pytest.param(s, marks=pytest.mark.slow) for s in MORE)],
 )
 def test_the_loop_computes_the_same(job: Job, settings: Callable[[Path], dict[str, Any]]) -> None:
     document = settings(job.folder)
