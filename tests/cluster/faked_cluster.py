@@ -130,7 +130,7 @@ class FakedCluster:
         deadline = time.monotonic() + seconds
         while not check():
             assert time.monotonic() < deadline, f"not within {seconds:g} s: {what()}"
-            time.sleep(0.005)
+            time.sleep(0.02)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ after the last fault they end with 0 after a few steps. So a job that recovered 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -204,10 +205,9 @@ class Scenario:
         self.cluster.shared.needs_embedded("a container can't kill its own first process (pid_namespaces(7))")
         os.kill(start.parent, signal.SIGKILL)
 
-    def patch(self, spec: str, *, check: bool = True) -> str:
-        """Merges JSON into the job's spec; returns what kubectl says."""
-        done = self.cluster.kubectl("patch", "dtj", self.name, "--type=merge", "-p", f'{{"spec": {spec}}}', check=check)
-        return done.stdout + done.stderr
+    def patch(self, spec: str) -> None:
+        """Merges JSON into the job's spec."""
+        self.cluster.patch("dtj", self.name, {"spec": json.loads(spec)})
 
     def succeeds(self, attempt: int, restarts: int = 0, disruptions: int = 0) -> None:
         """Waits for the job's good end, after so many attempts, restarts and disruptions."""
@@ -237,7 +237,7 @@ class Stage:
             with suppress(ClientError):
                 print(*made.failures, sep="\n")
             print("\n".join(line for line in self.operator.text().splitlines() if f"/{name}:" in line))
-            where.kubectl("delete", "dtj", name, "--wait=false", "--ignore-not-found")
+            where.delete("dtj", name, wait=False, missing_ok=True)
 
     @contextmanager
     def nodes(self, count: int, gpus: int = 2) -> Iterator[list[str]]:

@@ -29,8 +29,8 @@ def names(cluster: Cluster) -> list[str]:
 
 def delete(cluster: Cluster, *jobs: str) -> None:
     """Deletes jobs and their sets: an API server without its controllers collects no garbage."""
-    cluster.kubectl("delete", "dtj", *jobs)
-    cluster.kubectl("delete", "statefulset", *jobs, "--ignore-not-found")
+    cluster.delete("dtj", *jobs)
+    cluster.delete("statefulset", *jobs, missing_ok=True)
 
 
 def until_condition_says(cluster: Cluster, words: str) -> str:
@@ -99,7 +99,7 @@ def test_one_that_the_operator_has_not_made_is_not_run(
     assert f"the ConfigMap '{NAME}' {problem}" in said
     assert "delete it: the operator makes it again" in said
     assert not cluster.items("statefulsets")
-    cluster.kubectl("delete", "configmap", NAME)
+    cluster.delete("configmap", NAME)
     cluster.eventually(lambda: cluster.items("statefulsets"), 60, "its set")
     assert cluster.get("configmap", NAME)["immutable"] is True
 
@@ -142,7 +142,7 @@ def test_a_namespace_where_it_is_refused_says_so(cluster: Cluster, operator: Ope
 def test_pods_whose_agent_somebody_has_deleted_get_it_back(cluster: Cluster, operator: OperatorProcess) -> None:
     cluster.apply(own_image("job", WAIT))
     cluster.kubectl("wait", "--for=condition=Running", "dtj/job", "--timeout=60s")
-    cluster.kubectl("delete", "configmap", NAME)
+    cluster.delete("configmap", NAME)
     uids = {pod["metadata"]["uid"] for pod in cluster.items("pods")}
     cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
     cluster.eventually(lambda: _runs_again(cluster) and not _same(cluster, uids), 60, "new pods")
@@ -168,7 +168,7 @@ def test_whoever_may_only_write_config_maps_runs_nothing_in_a_jobs_pods(
     body = cluster.get("configmap", NAME)
     body["metadata"] = {"name": NAME, "labels": body["metadata"]["labels"]}
     body["binaryData"]["agent.pyz"] = base64.b64encode(archive.getvalue()).decode()
-    cluster.kubectl("delete", "configmap", NAME)
+    cluster.delete("configmap", NAME)
     cluster.kubectl("create", "-f", "-", stdin=json.dumps(body))
     uids = {pod["metadata"]["uid"] for pod in cluster.items("pods")}
     cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")

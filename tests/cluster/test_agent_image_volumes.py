@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,8 +53,7 @@ def test_a_job_keeps_what_it_has_begun_with_when_the_option_changes(
     with running_operator(cluster, tmp_path, *after):
         # Its set is written anew: scaled to zero, and up again.
         for suspend, replicas in ((True, 0), (False, 2)):
-            patch = json.dumps({"spec": {"runPolicy": {"suspend": suspend}}})
-            cluster.kubectl("patch", "dtj", "job", "--type=merge", "-p", patch)
+            cluster.patch("dtj", "job", {"spec": {"runPolicy": {"suspend": suspend}}})
             cluster.eventually(partial(has_replicas, cluster, replicas), 60)
         assert source(cluster) == begun
         cluster.apply(own_image("later"))

@@ -177,7 +177,7 @@ def test_an_object_that_was_made_anew_by_somebody_is_not_taken_for_the_child(clu
         await writing.write(writing.the_set())
         theirs = json.loads(json.dumps(dict(writing.the_set().body)))
         del theirs["metadata"]["ownerReferences"]
-        cluster.kubectl("delete", "statefulset", "bert")
+        cluster.delete("statefulset", "bert")
         cluster.apply(theirs)
         before = cluster.get("statefulset", "bert")
         for error in (Conflict, Refused):
@@ -191,7 +191,7 @@ def test_an_object_that_was_made_anew_by_somebody_is_not_taken_for_the_child(clu
 def test_a_child_that_is_gone_is_not_made_again_by_an_apply(cluster: Cluster) -> None:
     async def work(writing: Writing) -> None:
         await writing.write(writing.the_set())
-        cluster.kubectl("delete", "statefulset", "bert")
+        cluster.delete("statefulset", "bert")
         with pytest.raises(Conflict):
             await writing.write(writing.the_set(avoid_nodes=["node-7"]))
         assert cluster.items("statefulset") == []

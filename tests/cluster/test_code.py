@@ -80,7 +80,7 @@ def test_code_is_pushed_into_a_running_job_in_place(scenario: Scenario) -> None:
     assert (scenario.accounts, scenario.uids()) == ((3, 0, 0), uids)
 
     # A pod that is lost comes back with the new code.
-    scenario.cluster.kubectl("delete", "pod", f"{name}-1", "--wait=false")
+    scenario.cluster.delete("pod", f"{name}-1", wait=False)
     until_code(scenario, "two", 4)
     assert scenario.accounts == (4, 0, 1)
 

@@ -141,7 +141,7 @@ def phase(cluster: Cluster, name: str) -> str:
 
 
 def apply(cluster: Cluster, body: dict[str, Any]) -> None:
-    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(body))
+    cluster.apply(body)
 
 
 def test_logs_are_followed_from_before_the_first_pod_through_restart_suspend_and_resume_to_the_end(

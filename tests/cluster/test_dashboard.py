@@ -156,7 +156,7 @@ def test_a_job_is_seen_as_it_trains_fails_and_is_gone(cluster: Cluster, tmp_path
         expect(page.locator(".job-head")).to_contain_text("Suspended")
 
         assert said == []
-        cluster.kubectl("delete", "dtj", "bert")
+        cluster.delete("dtj", "bert")
         page.get_by_role("tab", name="Overview").click()
         expect(page.locator(".job-head")).to_contain_text("deleted")
         page.goto(f"{url.partition('#')[0]}?deleted=1")

@@ -132,7 +132,7 @@ async def test_each_viewer_sees_and_does_what_their_token_may(
         assert (await page.post(f"{where}/resume", editor))[0] == 200
         await row_with(jobs, uid, suspended=False)
 
-        cluster.kubectl("delete", "rolebinding", "viewer")
+        cluster.delete("rolebinding", "viewer")
         name, last = (await jobs.end())[-1]
         assert name == "problem" and last["sentence"].startswith("You may not ")
         assert (await page.get(scope, viewer))[0] == 403

@@ -19,11 +19,11 @@ def test_deleted_pods_are_replaced_for_nothing_again_and_again(scenario: Scenari
     scenario.apply(train(faults=2), failurePolicy=NO_RESTART, podTemplate=QUICK)
     scenario.until_training()
     before = scenario.uids()
-    scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-1", "--wait=false")
+    scenario.cluster.delete("pod", f"{scenario.name}-1", wait=False)
     scenario.until_training(attempt=2)
     between = scenario.uids()
     # At once, without its agent's or its kubelet's consent.
-    scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-0", "--force", "--grace-period=0", "--wait=false")
+    scenario.cluster.delete("pod", f"{scenario.name}-0", grace=0, wait=False)
     scenario.succeeds(attempt=3, disruptions=2)
     assert [(item["reason"], item["worker"]) for item in scenario.failures] == [("PodDeleted", 0), ("PodDeleted", 1)]
     assert before[f"{scenario.name}-0"] == between[f"{scenario.name}-0"], "the other pod stayed"
@@ -55,7 +55,7 @@ def test_a_drained_nodes_workers_go_on_elsewhere(stage: Stage, scenario: Scenari
         scenario.until_training(attempt=2)
         assert set(scenario.nodes().values()) == set(nodes) - {drained}
         # The second fault, after which the ranks end.
-        scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-0", "--wait=false")
+        scenario.cluster.delete("pod", f"{scenario.name}-0", wait=False)
         scenario.succeeds(attempt=3, disruptions=2)
         failure = scenario.failures[-1]
         assert (failure["reason"], failure["node"]) == ("Evicted", drained), failure
@@ -68,7 +68,7 @@ def urgent(stage: Stage) -> Iterator[str]:
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 10}
     stage.main.apply(priority)
     yield name
-    stage.main.kubectl("delete", "priorityclass", name)
+    stage.main.delete("priorityclass", name)
 
 
 def test_a_preempted_job_waits_for_its_room_and_then_goes_on(stage: Stage, scenario: Scenario, urgent: str) -> None:
@@ -103,7 +103,7 @@ while rank == "0" and not ended:
     # The template names the pods of attempt 1 two seconds after a worker has finished.
     scenario.until(lambda: '"uids":["' in _template(scenario), "a template that names pods")
     before = scenario.uids()[pod]
-    scenario.cluster.kubectl("delete", "pod", pod, "--wait=false")
+    scenario.cluster.delete("pod", pod, wait=False)
     scenario.until(lambda: scenario.uids().get(pod, before) != before, "another pod")
     scenario.until(lambda: _is_ready(scenario, pod), "its agent runs")
     assert scenario.status["workers"]["finished"] == 1

@@ -68,7 +68,7 @@ def test_pods_that_are_kept_show_their_logs_and_never_train_again(jobs: dict[str
     kept = f"{job.name}-1"
     job.until(lambda: "rank 1 is done." in job.log(kept, previous=True) + job.log(kept), "its last line")
     # One that is made anew, by a drain for instance, must not begin the finished attempt.
-    job.cluster.kubectl("delete", "pod", f"{job.name}-1", "--wait=false")
+    job.cluster.delete("pod", f"{job.name}-1", wait=False)
     job.until(
         lambda: job.uids().get(f"{job.name}-1", before[f"{job.name}-1"]) != before[f"{job.name}-1"], "another pod"
     )

@@ -81,7 +81,7 @@ def crowded(stage: Stage) -> Iterator[Scenario]:
     stage.other.apply(quota)
     with stage.scenario(stage.other) as made:
         yield made
-    stage.other.kubectl("delete", "resourcequota", "few")
+    stage.other.delete("resourcequota", "few")
 
 
 def test_two_jobs_that_each_hold_a_part_of_a_quota_both_run(stage: Stage) -> None:
@@ -103,7 +103,7 @@ def test_two_jobs_that_each_hold_a_part_of_a_quota_both_run(stage: Stage) -> Non
             for each in (one, two):
                 each.until_phase("Succeeded", seconds=150)
     finally:
-        stage.other.kubectl("delete", "resourcequota", "few")
+        stage.other.delete("resourcequota", "few")
 
 
 def test_a_quota_that_leaves_no_room_fails_the_job_with_its_message(crowded: Scenario) -> None:

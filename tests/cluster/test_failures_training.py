@@ -78,7 +78,7 @@ def claim(cluster: Cluster, name: str, mode: str = "ReadWriteOnce") -> Iterator[
     metadata = {"name": name}
     cluster.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
     yield name
-    cluster.kubectl("delete", "persistentvolumeclaim", name, "--wait=false")
+    cluster.delete("persistentvolumeclaim", name, wait=False)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def task(stage: Stage) -> Iterator[str]:
     name = "task"
     stage.main.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"task.py": TASK}})
     yield name
-    stage.main.kubectl("delete", "configmap", name)
+    stage.main.delete("configmap", name)
 
 
 def apply(
@@ -156,7 +156,7 @@ def written(cluster: Cluster, claim: str) -> dict[str, Any]:
     cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
     cluster.kubectl("wait", "pod", name, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=50s")
     found: dict[str, Any] = json.loads(cluster.kubectl("logs", name).stdout)
-    cluster.kubectl("delete", "pod", name, "--wait=false")
+    cluster.delete("pod", name, wait=False)
     return found
 
 
@@ -172,7 +172,10 @@ def steps_taken(scenario: Scenario) -> int:
 
 
 def test_a_suspended_job_goes_on_where_it_stopped_to_the_bit(stage: Stage, task: str) -> None:
-    """Two jobs with the same seed: one is suspended on its way, and both have the same loss in every step."""
+    """Two jobs with the same seed: one is suspended on its way, and both have the same loss in every step.
+
+    One rank each: several stop at the same step in the tests below, and resume to the bit in tests/trainer/test_resume.
+    """
     cluster, steps = stage.main, 24
     with (
         stage.scenario() as whole,
@@ -180,11 +183,10 @@ def test_a_suspended_job_goes_on_where_it_stopped_to_the_bit(stage: Stage, task:
         claim(cluster, "whole") as kept_whole,
         claim(cluster, "stopped") as kept_stopped,
     ):
-        apply(stopped, kept_stopped, task, workers=2, steps=steps, batch=8, slow=1)
+        apply(stopped, kept_stopped, task, workers=1, steps=steps, batch=8, slow=1)
         stopped.until(lambda: steps_taken(stopped) >= 3, "some steps")
         stopped.patch('{"runPolicy": {"suspend": true}}')
-        # Alone, so that two ranks have a core each.
-        apply(whole, kept_whole, task, workers=2, steps=steps, batch=8, slow=1)
+        apply(whole, kept_whole, task, workers=1, steps=steps, batch=8, slow=0)
         stopped.until_phase("Suspended")
         stopped.until(lambda: not stopped.pods(), "pods gone")
         whole.succeeds(attempt=1)
@@ -193,7 +195,7 @@ def test_a_suspended_job_goes_on_where_it_stopped_to_the_bit(stage: Stage, task:
         expected, found = written(cluster, kept_whole), written(cluster, kept_stopped)
         assert [step for step, _ in expected["losses"]] == list(range(1, steps + 1))
         assert found["losses"] == expected["losses"], "each step once, with the same loss"
-        assert {"seen-1-0", "seen-2-0"} < set(found["seen"]), "in two attempts"
+        assert {"seen-1-0", "seen-2-0"} <= set(found["seen"]), "in two attempts"
 
 
 def test_from_three_workers_to_two_and_back_every_sample_is_seen_once(stage: Stage, task: str) -> None:
@@ -203,12 +205,12 @@ def test_from_three_workers_to_two_and_back_every_sample_is_seen_once(stage: Sta
         apply(job, kept, task, workers=3, steps=steps, batch=batch, slow=2, elastic=elastic)
         job.until_phase("Running")
         job.until(lambda: steps_taken(job) >= 2, "some steps of three")
-        cluster.kubectl("scale", "dtj", job.name, "--replicas=2")
+        cluster.scale("dtj", job.name, 2)
         job.until_phase("Running", attempt=2)
         # `Running` is before the first step: what attempt 1 has taken is known by then.
         taken = steps_taken(job)
         job.until(lambda: steps_taken(job) > taken, "some steps of two")
-        cluster.kubectl("scale", "dtj", job.name, "--replicas=3")
+        cluster.scale("dtj", job.name, 3)
         job.succeeds(attempt=3)
         found = written(cluster, kept)
     found["seen"] = steps_of(found["seen"])

@@ -48,12 +48,12 @@ def test_who_views_and_patches_pods_neither_finds_the_token_nor_moves_an_attempt
     # Patching them moves neither the agents nor the operator, which writes its own over it.
     genuine = annotation(cluster)
     body = {"metadata": {"annotations": {ASSIGNMENT_ANNOTATION: forged(genuine)}}}
-    cluster.kubectl("patch", "pod", "job-0", "--type=merge", "-p", json.dumps(body))
+    cluster.patch("pod", "job-0", body)
     cluster.eventually(lambda: annotation(cluster) == genuine, 60, "the operator's own assignment again")
     assert (status(cluster)["phase"], status(cluster)["attempt"]) == ("Running", 1)
     # Nor where the status is lost and the attempt is read back from the annotations.
     operator.stop()
-    cluster.kubectl("patch", "pod", "job-0", "--type=merge", "-p", json.dumps(body))
+    cluster.patch("pod", "job-0", body)
     cluster.kubectl("patch", "dtj", "job", "--subresource=status", "--type=merge", "-p", '{"status": null}')
     operator.start()
     cluster.eventually(lambda: status(cluster).get("phase") == "Running", 90, "it runs again")
@@ -69,7 +69,7 @@ def test_a_namespace_without_its_agents_secret_recovers_the_sure_way(
     (name,) = cluster.eventually(
         lambda: [o["metadata"]["name"] for o in cluster.items("secrets") if o["type"] == "trainmaster.dev/agents"], 60
     )
-    cluster.kubectl("delete", "secret", name)
+    cluster.delete("secret", name)
     cluster.apply(training_job("job", script))
     cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 120, "succeeded by exits alone")
     assert (status(cluster)["attempt"], status(cluster)["restarts"]) == (2, 1)

@@ -33,7 +33,7 @@ def reason(cluster: Cluster) -> str:
 def is_made_again(cluster: Cluster) -> None:
     """Deletes the job's PodGroup, which the operator sees and makes anew."""
     (group,) = cluster.eventually(lambda: pod_groups(cluster), 60, "the PodGroup")
-    cluster.kubectl("delete", "podgroup.scheduling.volcano.sh", "job", "--wait=false")
+    cluster.delete("podgroup.scheduling.volcano.sh", "job", wait=False)
     uid = group["metadata"]["uid"]
     cluster.eventually(
         lambda: [one for one in pod_groups(cluster) if one["metadata"]["uid"] != uid], SOON, "what is lost is seen"

@@ -47,7 +47,7 @@ def test_a_gang_of_volcano_waits_until_it_is_installed_and_leaves_nothing_reserv
     cluster.eventually(lambda: condition(cluster, "Running").get("reason") == "NotInstalled", 60, "shown again")
     with installed(cluster, VOLCANO):
         (group,) = cluster.eventually(lambda: pod_groups(cluster), 60, "the PodGroup of the new installation")
-        cluster.kubectl("delete", "podgroup.scheduling.volcano.sh", "job", "--wait=false")
+        cluster.delete("podgroup.scheduling.volcano.sh", "job", wait=False)
         uid = group["metadata"]["uid"]
         cluster.eventually(
             lambda: [one for one in pod_groups(cluster) if one["metadata"]["uid"] != uid], 60, "what is lost is seen"
@@ -238,7 +238,7 @@ def test_kueue_admits_evicts_and_admits_again(
         (tmp_path / "end").touch()
         cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 60, "Succeeded")
         cluster.eventually(lambda: says("Finished") == "True", 60, "Finished")
-        cluster.kubectl("delete", "resourceflavor", flavor)
+        cluster.delete("resourceflavor", flavor)
 
 
 def test_a_gang_is_its_workers_and_never_waits_for_its_spares(cluster: Cluster, operator: OperatorProcess) -> None:
@@ -283,4 +283,4 @@ def test_kueues_quota_is_for_the_spares_too(
         assert len(cluster.items("pods")) == 2
         (tmp_path / "end").touch()
         cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 60, "Succeeded")
-        cluster.kubectl("delete", "resourceflavor", flavor)
+        cluster.delete("resourceflavor", flavor)

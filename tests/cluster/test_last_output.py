@@ -61,7 +61,7 @@ def trains(cluster: Cluster, attempt: int) -> None:
     """Waits until both ranks have said that they train: only then SIGTERM finds their handlers."""
     wait_for(lambda: running(cluster, attempt), f"attempt {attempt} runs")
     wait_for(
-        lambda: len([line for line in lines(cluster, "--attempt", str(attempt)) if line.endswith("trains")]) == 2,
+        lambda: all(f"rank {rank} attempt {attempt} trains" in cluster.log(f"job-{rank}", "worker") for rank in (0, 1)),
         "ranks train",
     )
 
@@ -76,13 +76,13 @@ def test_what_ranks_print_while_a_pod_is_deleted_and_while_the_job_is_suspended_
 ) -> None:
     apply(cluster, training_job("job", SAVES_AT_THE_END, workers=2))
     trains(cluster, 1)
-    cluster.kubectl("delete", "pod", "job-1", "--wait=false")
+    cluster.delete("pod", "job-1", wait=False)
     trains(cluster, 2)
     assert sorted(lines(cluster, "--previous", "--worker", "1")) == sorted(printed(1, 1))
     wait_for(lambda: "saved at step 7" in evidence_logs(cluster, 1), "the evidence has the last lines")
 
     # The lead is gone with all that it has heard.
-    cluster.kubectl("delete", "pod", "job-0", "--wait=false")
+    cluster.delete("pod", "job-0", wait=False)
     trains(cluster, 3)
     for rank in (0, 1):
         assert lines(cluster, "--previous", "--rank", str(rank)) == printed(rank, 2)
@@ -90,7 +90,7 @@ def test_what_ranks_print_while_a_pod_is_deleted_and_while_the_job_is_suspended_
     for of_sdk in (list(jobs.logs("job")), list(jobs.logs("job", worker=1))):
         assert set(printed(1, 1)) < set(of_sdk)
 
-    cluster.kubectl("patch", "dtj", "job", "--type=merge", "-p", '{"spec":{"runPolicy":{"suspend":true}}}')
+    cluster.patch("dtj", "job", {"spec": {"runPolicy": {"suspend": True}}})
     wait_for(lambda: phase(cluster, "job") == "Suspended" and not cluster.items("pods"), "the pods are gone")
     everything = [
         "--- attempt 2 ---",
@@ -108,7 +108,7 @@ def test_the_history_has_what_a_deleted_jobs_pods_print_last(cluster: Cluster, p
         with running_operator(cluster, tmp_path, *options):
             apply(cluster, training_job("job", SAVES_AT_THE_END, workers=2))
             trains(cluster, 1)
-            cluster.kubectl("delete", "dtj", "job")
+            cluster.delete("dtj", "job")
 
             def saved() -> set[int]:
                 logs = [record for _, record in got if isinstance(record, LogRecord)]
@@ -123,7 +123,7 @@ def test_what_a_pod_printed_last_is_kept_where_no_operator_was_there(
     apply(cluster, training_job("job", SAVES_AT_THE_END, workers=2))
     trains(cluster, 1)
     operator.kill()
-    cluster.kubectl("delete", "pod", "job-1")
+    cluster.delete("pod", "job-1")
     wait_for(lambda: len(cluster.items("pods")) == 2, "there is another pod")
     operator.start()
     trains(cluster, 2)

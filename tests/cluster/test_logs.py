@@ -121,6 +121,6 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     assert logs("--since", "1h") == ended and logs("--since", "0s") == []
 
     # What is left without the kept logs is the evidence of the rank that failed first.
-    cluster.kubectl("delete", "configmap", "turns-logs")
+    cluster.delete("configmap", "turns-logs")
     assert logs("--failed", "--attempt", "1")[-1] == failing
     assert "this is its end, from the evidence" in sentences[-1]

@@ -240,7 +240,7 @@ def test_a_deleted_pod_is_a_disruption_and_costs_no_restart(cluster: Cluster, jo
     jobs.until_all_started(1)
     jobs.until_phase("Running")
     before = jobs.uids()
-    cluster.kubectl("delete", "pod", "job-1", "--wait=false", "--grace-period=1")
+    cluster.delete("pod", "job-1", wait=False, grace=1)
     cluster.eventually(lambda: jobs.status().get("attempt") == 2, 60, "attempt 2")
     jobs.until_phase("Succeeded", seconds=90)
     status = jobs.status()
@@ -254,35 +254,3 @@ def test_a_job_that_a_quota_keeps_from_its_pods_says_so(cluster: Cluster, jobs: 
     cluster.apply(quota)
     cluster.apply(training_job("job", train()))
     cluster.eventually(lambda: "exceeded quota: few" in str(jobs.status()), 60, "the quota in the status")
-
-
-@pytest.mark.torch
-def test_two_workers_train_with_ddp_through_torchrun(cluster: Cluster, jobs: Jobs) -> None:
-    script = textwrap.dedent(
-        """
-        import torch, torch.distributed as dist
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo")
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        torch.manual_seed(dist.get_rank())
-        for _ in range(20):
-            inputs = torch.randn(32, 4)
-            loss = ((model(inputs) - inputs.sum(1, keepdim=True)) ** 2).mean()
-            optimizer.zero_grad(); loss.backward(); optimizer.step()
-        total = torch.ones(1); dist.all_reduce(total)
-        print(f"world {int(total)} loss {loss.item():.4f} weights {model.module.weight.sum().item():.6f}", flush=True)
-        dist.destroy_process_group()
-        """
-    )
-    job = training_job("job", script, launcher="torchrun", backend="gloo")
-    # torchrun starts files and modules, so the setup line makes a file of the script.
-    job["spec"]["setup"] = 'printf "%s" "$SCRIPT" > "$TRAINMASTER_STATE_DIR/train.py"'
-    job["spec"]["command"] = ["python3", "$(TRAINMASTER_STATE_DIR)/train.py"]
-    environment = [{"name": "SCRIPT", "value": script}]
-    job["spec"]["podTemplate"] = {"spec": {"containers": [{"name": "worker", "env": environment}]}}
-    cluster.apply(job)
-    jobs.until_phase("Succeeded", seconds=90)
-    lines = [line for text in jobs.kept_logs().values() for line in text.splitlines() if "world 2" in line]
-    assert len(lines) == 2
-    assert len({line.partition("weights")[2] for line in lines}) == 1, "both ranks end with the same weights"

@@ -80,7 +80,13 @@ def test_a_jobs_life_is_recorded(cluster: Cluster, tmp_path: Path) -> None:
                 return [record.job.get("status", {}).get("phase") for _, record in got if isinstance(record, JobRecord)]
 
             cluster.eventually(lambda: "Succeeded" in phases(), 120.0, "the job's end arrives")
-            cluster.kubectl("delete", "dtj", "job")
+
+            def ended() -> set[int]:
+                logs = [record for _, record in got if isinstance(record, LogRecord)]
+                return {record.worker for record in logs if "done" in record.log.lines[-1]}
+
+            cluster.eventually(lambda: ended() == {0, 1}, 60.0, "the ends of its logs arrive")
+            cluster.delete("dtj", "job")
             cluster.eventually(lambda: isinstance(got[-1][1], DeletedRecord), 30.0, "its deletion arrives")
         records = [record for _, record in got]
         assert {token for token, _ in got} == {"Bearer mine"}

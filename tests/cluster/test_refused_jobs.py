@@ -33,7 +33,7 @@ def dtj(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_spec_that_only_the_operator_can_refuse_fails_the_job_at_once(
     cluster: Cluster, operator: OperatorProcess
 ) -> None:
-    cluster.apply(training_job("job", "pass", **INVALID))
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(training_job("job", "pass", **INVALID)))
     cluster.kubectl("wait", "--for=condition=Failed", "dtj/job", "--timeout=60s")
     for kind in ("Failed", "Accepted", "Running"):
         shown = condition(cluster, kind)

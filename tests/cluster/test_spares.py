@@ -11,7 +11,6 @@ from tests.cluster.scenarios import Scenario, Stage, train
 
 NO_RESTART = {"maxRestarts": 0}
 QUICK = {"spec": {"terminationGracePeriodSeconds": 3}}
-BY_FORCE = ("--force", "--grace-period=0", "--wait=false")
 NO_MORE = "no-more-pods"
 # What a rank takes to save a checkpoint when it is asked to leave: longer than one of a broken attempt is given.
 SAVES = """
@@ -33,7 +32,7 @@ def limited(stage: Stage) -> Iterator[Scenario]:
     """A job in the namespace in which a test may forbid more pods."""
     with stage.scenario(stage.other) as made:
         yield made
-    stage.other.kubectl("delete", "resourcequota", NO_MORE, "--ignore-not-found")
+    stage.other.delete("resourcequota", NO_MORE, missing_ok=True)
 
 
 def test_a_deleted_pods_place_is_taken_before_its_replacement_runs(limited: Scenario) -> None:
@@ -46,15 +45,15 @@ def test_a_deleted_pods_place_is_taken_before_its_replacement_runs(limited: Scen
     # Where a worker's report comes before its pod's end, the cluster may be quicker with the replacement.
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": NO_MORE}, "spec": {"hard": {"pods": 0}}}
     scenario.cluster.apply(quota)
-    scenario.cluster.kubectl("delete", "pod", f"{name}-1", *BY_FORCE)
+    scenario.cluster.delete("pod", f"{name}-1", wait=False, grace=0)
     started = scenario.until_training(attempt=2)
     assert scenario.status["workerOrder"] == [0, 2]
     assert scenario.status["podUIDs"] == [before[f"{name}-0"], before[f"{name}-2"]], "nobody was waited for"
     assert {start.world for start in started.values()} == {2}
-    scenario.cluster.kubectl("delete", "resourcequota", NO_MORE)
+    scenario.cluster.delete("resourcequota", NO_MORE)
     until_spares(scenario, 1)
     # The pod that came back under the lost index is the spare, and the leader's place is taken as any other's.
-    scenario.cluster.kubectl("delete", "pod", f"{name}-0", *BY_FORCE)
+    scenario.cluster.delete("pod", f"{name}-0", wait=False, grace=0)
     scenario.succeeds(attempt=3, disruptions=2)
     assert scenario.status["workerOrder"] == [1, 2]
 
@@ -65,12 +64,12 @@ def test_a_deleted_spare_costs_nothing(scenario: Scenario) -> None:
     scenario.until_training()
     until_spares(scenario, 1)
     before = scenario.uids()
-    scenario.cluster.kubectl("delete", "pod", spare, "--wait=false")
+    scenario.cluster.delete("pod", spare, wait=False)
     scenario.until(lambda: scenario.uids().get(spare) not in (None, before[spare]), "a new spare")
     until_spares(scenario, 1)
     assert scenario.accounts == (1, 0, 0)
     assert scenario.status["phase"] == "Running"
-    scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-0", *BY_FORCE)
+    scenario.cluster.delete("pod", f"{scenario.name}-0", wait=False, grace=0)
     scenario.succeeds(attempt=2, disruptions=1)
 
 
@@ -79,7 +78,7 @@ def test_of_two_pods_lost_at_once_one_is_waited_for(scenario: Scenario) -> None:
     scenario.apply(workers=3, spares=1, failurePolicy=NO_RESTART, podTemplate=QUICK)
     scenario.until_training(workers=3)
     until_spares(scenario, 1)
-    scenario.cluster.kubectl("delete", "pod", f"{name}-0", f"{name}-1", *BY_FORCE)
+    scenario.cluster.delete("pod", f"{name}-0", f"{name}-1", wait=False, grace=0)
     scenario.until_phase("Succeeded")
     _, restarts, disruptions = scenario.accounts
     # The operator may have answered the first deletion before it knew of the second one.
@@ -94,7 +93,7 @@ def test_an_evicted_pods_ranks_save_before_a_spare_takes_its_place(scenario: Sce
     scenario.apply(train(first=SAVES), spares=1, failurePolicy=NO_RESTART, podTemplate=in_peace)
     scenario.until_training()
     until_spares(scenario, 1)
-    scenario.cluster.kubectl("delete", "pod", f"{name}-1", "--wait=false")
+    scenario.cluster.delete("pod", f"{name}-1", wait=False)
     scenario.succeeds(attempt=2, disruptions=1)
     assert scenario.status["workerOrder"] == [0, 2]
     assert "rank 0 has saved." in scenario.kept_log(0)
@@ -110,7 +109,7 @@ def test_a_suspended_job_keeps_no_spare_and_has_them_again_afterwards(scenario: 
     scenario.patch('{"runPolicy": {"suspend": false}}')
     scenario.until_training(attempt=2)
     until_spares(scenario, 1)
-    scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-0", *BY_FORCE)
+    scenario.cluster.delete("pod", f"{scenario.name}-0", wait=False, grace=0)
     scenario.succeeds(attempt=3, disruptions=1)
 
 
@@ -125,16 +124,16 @@ def test_scaling_changes_the_workers_and_keeps_the_spares(scenario: Scenario) ->
     )
     scenario.until_training()
     until_spares(scenario, 1)
-    scenario.cluster.kubectl("scale", "dtj", name, "--replicas=3")
+    scenario.cluster.scale("dtj", name, 3)
     scenario.until_training(attempt=2, workers=3)
     assert scenario.status["workerOrder"] == [0, 1, 2], "who was the spare"
     until_spares(scenario, 1)
     assert sorted(scenario.pods()) == [f"{name}-{index}" for index in range(4)]
     assert scenario.status["replicas"] == 3
-    scenario.cluster.kubectl("delete", "pod", f"{name}-0", *BY_FORCE)
+    scenario.cluster.delete("pod", f"{name}-0", wait=False, grace=0)
     scenario.until_training(attempt=3, workers=3)
     assert scenario.status["workerOrder"] == [3, 1, 2], "a spare comes before a smaller group"
-    scenario.cluster.kubectl("scale", "dtj", name, "--replicas=1")
+    scenario.cluster.scale("dtj", name, 1)
     scenario.succeeds(attempt=4, disruptions=1)
     assert scenario.status["workerOrder"] == [1], "of those that have an index still, the first by rank"
 
@@ -148,11 +147,11 @@ def test_a_spare_of_another_kind_of_machine_stands_in_for_nobody(scenario: Scena
     scenario.until_training()
     until_spares(scenario, 1)
     assert sorted(scenario.pods()) == [f"{name}-large-0", f"{name}-large-1", f"{name}-small-2"]
-    scenario.cluster.kubectl("delete", "pod", f"{name}-small-2", *BY_FORCE)
+    scenario.cluster.delete("pod", f"{name}-small-2", wait=False, grace=0)
     scenario.until_training(attempt=2)
     assert scenario.status["workerOrder"] == [0, 2]
     until_spares(scenario, 1)
-    scenario.cluster.kubectl("delete", "pod", f"{name}-large-0", *BY_FORCE)
+    scenario.cluster.delete("pod", f"{name}-large-0", wait=False, grace=0)
     scenario.succeeds(attempt=3, disruptions=2)
     assert scenario.status["workerOrder"] == [1, 2]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 Object = Mapping[str, Any]
@@ -24,6 +25,8 @@ def _fnv1(data: bytes) -> int:
     return value
 
 
+# A set's template is hashed whenever its controller looks at it.
+@lru_cache(maxsize=1024)
 def safe_hash(data: bytes) -> str:
     """FNV-1 (32 bits) of the data in the alphabet of names."""
     return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(_fnv1(data)))

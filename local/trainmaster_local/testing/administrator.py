@@ -11,7 +11,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 SECONDS = 30.0
 
@@ -61,6 +61,18 @@ class Administrator:
             return None
         scope = f"/namespaces/{namespace}" if found.namespaced else ""
         return f"{found.version}{scope}/{found.plural}"
+
+    def path_of(self, manifest: Mapping[str, Any], namespace: str) -> str | None:
+        """Returns the path of a manifest's object, in the version that the manifest names; None where no API has its
+        kind."""
+        version, metadata = manifest["apiVersion"], manifest["metadata"]
+        kind, group = manifest["kind"].lower(), version.rpartition("/")[0]
+        resource = f"{kind}.{group}" if group else kind
+        if self.path(resource, namespace) is None:
+            return None
+        found = self._resources[resource]
+        scope = f"/namespaces/{metadata.get('namespace', namespace)}" if found.namespaced else ""
+        return f"/{'apis' if group else 'api'}/{version}{scope}/{found.plural}/{quote(metadata['name'])}"
 
     def _connection(self) -> http.client.HTTPSConnection:
         """Returns the thread's own connection; it opens by itself."""

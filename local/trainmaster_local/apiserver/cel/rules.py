@@ -12,6 +12,7 @@ import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from cel_expr_python import cel
@@ -346,6 +347,16 @@ def compiled(source: str, variables: Mapping[str, cel.Type], path: str, text: st
     except RuntimeError as error:
         problem = re.sub(r"^[A-Z_]+: ", "", str(error)).replace(" [INVALID_ARGUMENT]", "")
         raise RuleError(path, text or source, f"compilation failed: {problem}") from error
+
+
+@cache
+def _environment() -> Any:
+    return cel.NewEnv(variables={}, extensions=_EXTENSIONS, functions=QUANTITIES)
+
+
+def activation_of(data: Mapping[str, Any]) -> Any:
+    """Returns the data as CEL's values, which are made once for all programs that are evaluated with them."""
+    return _environment().Activation(data)
 
 
 def _without_strings(text: str) -> str:

@@ -18,7 +18,7 @@ from cel_expr_python import cel
 
 from trainmaster_local.apiserver.apimachinery import deep
 from trainmaster_local.apiserver.apimachinery.errors import NOT_HERE, ApiError, FieldError, forbidden
-from trainmaster_local.apiserver.cel.rules import RESERVED, RuleError, compiled, evaluation_error
+from trainmaster_local.apiserver.cel.rules import RESERVED, RuleError, activation_of, compiled, evaluation_error
 from trainmaster_local.apiserver.resources import Object, ResourceType, User
 
 if TYPE_CHECKING:
@@ -72,14 +72,19 @@ class Write:
 
 @dataclass(frozen=True)
 class _Expression:
-    """A compiled expression, and which values it names: to make CEL's of an object is most of the work."""
+    """A compiled expression, and which values and variables it names: most of the work is to convert an object to
+    CEL's values."""
 
     text: str
     program: Any
     names: frozenset[str]
 
     def eval(self, data: Mapping[str, Any]) -> Any:
-        return self.program.eval(data={name: value for name, value in data.items() if name in self.names})
+        named = {name: value for name, value in data.items() if name in self.names}
+        if "variables" in named:
+            values = named["variables"]
+            named["variables"] = {name: value for name, value in values.items() if name in self.names}
+        return self.program.eval(data=named)
 
 
 @dataclass(frozen=True)
@@ -122,8 +127,10 @@ class _Policy:
         if failures:
             return None if self.ignores_errors else ("Invalid", failures[0])
         data["variables"] = self._variables(data)
+        # All of them name something of what was converted here once.
+        activation = activation_of(data)
         for validation in self.validations:
-            result = validation.expression.eval(data)
+            result = validation.expression.program.eval(activation)
             if result.type() == cel.Type.ERROR:
                 if self.ignores_errors:
                     continue
@@ -136,8 +143,12 @@ class _Policy:
     def _variables(self, data: dict[str, Any]) -> dict[str, Any]:
         """Their values; one that can't be evaluated is left out, so that who uses it fails."""
         values: dict[str, Any] = {}
+        activation = activation_of(data)
         for name, expression in self.variables.items():
-            result = expression.eval({**data, "variables": values})
+            if "variables" in expression.names:
+                result = expression.eval({**data, "variables": values})
+            else:
+                result = expression.program.eval(activation)
             if result.type() != cel.Type.ERROR:
                 values[name] = result.plain_value()
         return values
