@@ -120,7 +120,8 @@ class Cluster:
         """Runs kubectl in the namespace. `check`: fails the test when it does."""
         done = subprocess.run(
             [str(KUBECTL), "--namespace", self.namespace, *arguments],
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            # A third of its work would be collecting garbage.
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "GOGC": "off"},
             input=stdin,
             capture_output=True,
             text=True,
