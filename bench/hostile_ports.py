@@ -1,6 +1,6 @@
 """Measures what strangers at the ports of operator, history and dashboard cost everybody else.
 
-    python -m bench.hostile_ports [SECONDS [ROUNDS [LOAD [SERVERS ...]]]]
+    python -m bench.hostile_ports [SECONDS [ROUNDS [LOAD [SERVERS AND ATTACKS ...]]]]
 
 A row for each attack (bench/clusters/strangers.py) on each server, in a process of its own as in a cluster, for
 SECONDS, ROUNDS times; the first row of a server is without an attack. LOAD busy processes run beside it. Meanwhile
@@ -188,11 +188,11 @@ async def measured(server: Server, ask: Ask, attack: str, seconds: float) -> lis
     return [p99(server.lags(since, "lags")), p99(server.lags(since, "own")), p99(waited), server.peak()]
 
 
-async def rows_of(server: Server, ask: Ask, seconds: float, rounds: int) -> list[list[object]]:
+async def rows_of(server: Server, ask: Ask, attacks: Sequence[str], seconds: float, rounds: int) -> list[list[object]]:
     """Returns the rows of one server."""
     rows: list[list[object]] = []
     memory_limit = 0.75 * MEMORY[server.name]
-    for attack in ATTACKS:
+    for attack in attacks:
         if server.name not in ONLY.get(attack, server.name):
             continue
         found = []
@@ -218,8 +218,10 @@ async def rows_of(server: Server, ask: Ask, seconds: float, rounds: int) -> list
     return rows
 
 
-async def main(seconds: float, rounds: int, load: int, servers: Sequence[str]) -> None:
+async def main(seconds: float, rounds: int, load: int, names: Sequence[str]) -> None:
     """Prints the table."""
+    servers = [name for name in MEMORY if name in names] or list(MEMORY)
+    attacks = [name for name in ATTACKS if name in names] or list(ATTACKS)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
     rows: list[list[object]] = []
     try:
@@ -239,11 +241,11 @@ async def main(seconds: float, rounds: int, load: int, servers: Sequence[str]) -
                 for number in range(JOBS):
                     await made.apply(job(f"job-{number}", 2))
                 async with operator(made) as (server, ask):
-                    rows += await rows_of(server, ask, seconds, rounds)
+                    rows += await rows_of(server, ask, attacks, seconds, rounds)
             for name, start in (("history", history), ("dashboard", dashboard)):
                 if name in servers:
                     async with start(made.folder, url) as (server, ask):
-                        rows += await rows_of(server, ask, seconds, rounds)
+                        rows += await rows_of(server, ask, attacks, seconds, rounds)
     finally:
         for each in busy:
             each.kill()
@@ -263,4 +265,4 @@ if __name__ == "__main__":
     given = sys.argv[1:]
     numbers = [float(text) for text in given[:3]]
     seconds, rounds, load = (*numbers, *(5.0, 3.0, 2.0)[len(numbers) :])
-    asyncio.run(main(seconds, int(rounds), int(load), given[3:] or list(MEMORY)))
+    asyncio.run(main(seconds, int(rounds), int(load), given[3:]))

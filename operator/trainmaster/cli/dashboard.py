@@ -70,9 +70,10 @@ def serve(
     """
     if settings.mode == "cluster" and named_file(history) is not None:
         raise InvalidRequest(f"--history {history} is a file, which says nothing of who may see what: give an address.")
-    # As in `operator run`: almost all that is allocated is decoded JSON, in which there are no cycles.
+    # As in `operator run`: almost all that is allocated is decoded JSON, in which there are no cycles. Connections have
+    # cycles, and they live long enough for the second generation, which is collected before it has tens of megabytes.
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(20_000, 5, 200)
     asyncio.run(_serve(settings, _history(settings, history), host, port, certificate, path, browser))
 
 

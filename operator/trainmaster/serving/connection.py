@@ -22,6 +22,8 @@ LINGER_SECONDS = 1.0
 """A body that nobody asked for is thrown away for so long, so that its sender reads the answer."""
 WRITE_SECONDS, LEAST_WRITTEN = 15.0, 65_536
 """A peer that takes fewer bytes of its answer than this in so long loses the connection."""
+MOST_UNSENT = 16_384
+"""Bytes that wait here for a peer to read, beside the kernel's; beyond them the handler waits."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -65,9 +67,11 @@ class Connection(web.RequestHandler):
 
     def is_waiting(self) -> bool:
         """Returns whether no complete request is being answered."""
+        if self._awaits_head():
+            return True
         # aiohttp forgets the request before its answer is sent, and before the rest of its body is thrown away.
         body = self._answered if self._current_request is None else self._current_request.content
-        return self._awaits_head() or (body is not None and not body.is_eof())
+        return body is not None and not body.is_eof()
 
     def has_answer(self) -> bool:
         """Returns whether the last request that began here has its answer, or the beginning of one."""
@@ -88,6 +92,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._open = cast(asyncio.Transport, transport)
+        self._open.set_write_buffer_limits(high=MOST_UNSENT)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 MAX_CONNECTIONS = 256
-MAX_WAITING_OF_ADDRESS = 128
+MAX_WAITING_OF_ADDRESS = 192
 
 
 class Place(Protocol):
@@ -62,8 +62,9 @@ class Places:
         if len(self._held) < self._most_waiting:
             return None
         waiting = [place for place in self._held if place.address == address and place.is_waiting()]
-        # The first of those that are equal: the oldest.
-        return max(waiting, key=lambda place: place.has_answer()) if len(waiting) >= self._most_waiting else None
+        if len(waiting) < self._most_waiting:
+            return None
+        return next((place for place in waiting if place.has_answer()), waiting[0])
 
     def first_to_leave(self) -> Place | None:
         """Returns one of the address that has most, a waiting one if there is any; None where nobody is in."""

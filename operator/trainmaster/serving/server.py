@@ -14,7 +14,7 @@ from trainmaster.serving.connection import Connection
 from trainmaster.serving.places import Places
 from trainmaster.wire.addresses import group_of
 
-ACCEPTS_AT_ONCE = 16
+ACCEPTS_AT_ONCE = 8
 """Then the loop sees to everything else. Far fewer than the places of an address, so that a connection is read before
 others of its address push it out."""
 BACKLOG = 1_024

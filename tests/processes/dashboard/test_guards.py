@@ -70,7 +70,9 @@ async def test_pages_of_others_are_refused(tmp_path: Path, caplog: pytest.LogCap
         for origin in ("https://evil.example", "null", "https://jobs.example.evil.example", "", "http://[x"):
             status, _, _ = await client.ask("GET", "/api/viewer", "alice", headers={**own, "Origin": origin})
             assert status == 403, origin
-        assert not caplog.records, "nobody fills the log"
+        # Threads of other tests write their own lines.
+        ours = [record for record in caplog.records if record.name.startswith(("trainmaster", "aiohttp"))]
+        assert not ours, "nobody fills the log"
         status, _, _ = await client.ask("GET", "/api/viewer", "alice", headers={"Sec-Fetch-Site": "cross-site"})
         assert status == 403
         form = {"Content-Type": "text/plain"}
