@@ -19,17 +19,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import aiohttp
 import psutil
 
 from bench.clusters import NAMESPACE, Operator, World, job, table, world
 from trainmaster.controller.apiserver.cluster import JOBS, Cluster, RawObject, Resource
+from trainmaster.controller.apiserver.decoding import decoded
 from trainmaster.controller.apiserver.errors import ClusterError, NotFound
+from trainmaster.controller.apiserver.kept import Fields, listed
 from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
@@ -244,16 +248,37 @@ class Files:
             # Each its own, so that nothing can be shared.
             body["spec"]["training"]["data"] = texts(511 * KIB, n)
             body["metadata"] |= {"uid": name, "resourceVersion": "1", "creationTimestamp": "2026-11-22T04:00:00Z"}
-            (folder / name).write_text(json.dumps(body))
+            # An API server writes no blanks, and a field's size counts.
+            (folder / name).write_text(json.dumps(body, separators=(",", ":")))
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
-        found: RawObject = json.loads((self._folder / name).read_bytes())
+        assert resource.kept is not None
+        found: RawObject = await trimmed((self._folder / name).read_bytes(), resource.kept)
         return found
 
-    def pages(self) -> Iterator[list[RawObject]]:
+    async def pages(self) -> AsyncIterator[list[RawObject]]:
+        assert JOBS.kept is not None
         for first in range(0, len(self.names), JOBS.page):
-            texts = [(self._folder / name).read_text() for name in self.names[first : first + JOBS.page]]
-            yield json.loads(f"[{','.join(texts)}]")
+            texts = [(self._folder / name).read_bytes() for name in self.names[first : first + JOBS.page]]
+            yield (await trimmed(b'{"items":[%s]}' % b",".join(texts), listed(JOBS.kept)))["items"]
+
+
+async def trimmed(text: bytes, kept: Fields) -> Any:
+    """Returns a document as the operator's client decodes it."""
+    return await decoded(cast(aiohttp.StreamReader, Answered(text)), kept)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer that is read as one of aiohttp's is."""
+
+    text: bytes
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        """Yields it piece by piece."""
+        for start in range(0, len(self.text), size):
+            yield self.text[start : start + size]
+            await asyncio.sleep(0)
 
 
 async def many(count: int) -> list[object]:
@@ -277,7 +302,7 @@ async def many(count: int) -> list[object]:
         reader = LargeJobs(cast(Cluster, cluster), thread)
         changed: asyncio.Queue[JobKey] = asyncio.Queue()
         store = Store(changed.put_nowait, keys, read_large=reader.add)
-        for page in cluster.pages():
+        async for page in cluster.pages():
             for raw in page:
                 store.upsert(JOBS, raw)
             await asyncio.sleep(0)
@@ -324,6 +349,8 @@ async def main(count: int, seconds: float, kinds: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    # A body of 1,100 levels is encoded here.
+    sys.setrecursionlimit(10_000)
     given = sys.argv[1:]
     chosen = [kind for kind in given[2:] if kind != "-"] if given[2:] else KINDS
     asyncio.run(main(int(given[0]) if given else 200, float(given[1]) if len(given) > 1 else 120.0, chosen))
