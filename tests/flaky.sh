@@ -18,7 +18,7 @@ for ((round = 1; round <= rounds; round++)); do
   printf '\n== round %s of %s\n' "$round" "$rounds"
   began=$SECONDS code=0
   : >"$failures"
-  TRAINMASTER_TEST_FAILURES=$failures "${VENV:-.venv}/bin/python" -m pytest -q -p no:cacheprovider -n 3 --dist worksteal \
+  TRAINMASTER_TEST_FAILURES=$failures "${VENV:-.venv}/bin/python" -m pytest -q -p no:cacheprovider -n 4 --dist worksteal \
     -m "not slow" --ignore "$recorded" tests/cluster local/tests/cluster || code=$?
   while read -r test; do found+=("round $round: $test"); done <"$failures"
   # pytest's 1 is failed tests; anything else is a run that didn't come to its end.

@@ -67,26 +67,24 @@ computing() {
   stage "training loop (real torch processes)" real_processes -n 2 --dist worksteal -m "not slow" tests/trainer
 }
 
-# Each of pytest's processes has a cluster of its own. Three of them: the other lanes use what processors these leave, so
-# more would only take them from each other.
+# Each of pytest's processes has a cluster of its own.
 waiting() {
   TRAINMASTER_TEST_RIGHTS=$results/rights stage "cluster (real operator, agents, kubectl, Helm)" \
-    real_processes -n 3 --dist worksteal -m "not slow" --ignore "$recorded" tests/cluster local/tests/cluster
+    real_processes -n 4 --dist worksteal -m "not slow" --ignore "$recorded" tests/cluster local/tests/cluster
   # Only the whole suite asks for every right, and only the embedded cluster records what is asked for.
   if [ -z "${KUBEBUILDER_ASSETS:-}${TRAINMASTER_TEST_KUBECONFIG:-}" ]; then
     stage "the operator's rights" "$python" -m tests.rights "$results/rights"
   fi
-  stage "processes and sockets" real_processes -n 3 --dist worksteal -m "not slow" tests/processes local/tests/processes
+  stage "processes and sockets" real_processes -n 4 --dist worksteal -m "not slow" tests/processes local/tests/processes
 }
 
 single() {
-  # It mostly waits, so it isn't left for the end, when nothing else is there to compute meanwhile.
-  stage "README's commands" real_processes -m "not slow" tests/e2e
-  # One cluster answers to all manifests at once.
-  stage "mistakes and their sentences, offline and online" real_processes tests/mistakes/cluster
+  stage "types" nice -n 10 make --no-print-directory types
   # One recording, in its order.
   stage "Kubernetes' recorded answers" "${pytest[@]}" "$recorded"
-  stage "types" make --no-print-directory types
+  # One cluster answers to all manifests at once.
+  stage "mistakes and their sentences, offline and online" real_processes tests/mistakes/cluster
+  stage "README's commands" real_processes -m "not slow" tests/e2e
 }
 
 # Once, before a dozen processes of pytest would each do it: what they import is compiled.
