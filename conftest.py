@@ -13,7 +13,13 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.failed_tests", "tests.fast_set", "tests.turns", "trainmaster_local.testing.clusters"]
 
-STEADY = settings(deadline=None, derandomize=True, max_examples=50, database=None, suppress_health_check=[HealthCheck.too_slow])
+STEADY = settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("steady", STEADY)
 settings.register_profile("fast", STEADY, max_examples=20)
 settings.register_profile("search", STEADY, derandomize=False, max_examples=2_000)
