@@ -21,12 +21,17 @@ from tests.cluster.operator_under_test import install_crd, running_operator
 from tests.mistakes.entries import Entry
 from tests.mistakes.offline import write
 from trainmaster_local.config import ClusterConfig
-from trainmaster_local.testing.clusters import KUBECTL, Cluster, NotAnswered, new_namespace, open_cluster
+from trainmaster_local.testing.clusters import (
+    KUBECTL,
+    KUBECTL_ENVIRONMENT,
+    Cluster,
+    NotAnswered,
+    new_namespace,
+    open_cluster,
+)
 
 # kubectl waits more than it computes.
 _AT_ONCE = 4
-# kubectl ends before its memory matters: a third of what it computes is the collection of garbage.
-_ENVIRONMENT = {"GOGC": "off"}
 # Seconds until the operator has answered to all jobs.
 _OPERATOR_SECONDS = 120.0
 
@@ -62,7 +67,7 @@ def answers(cluster: Cluster, entries: Sequence[Entry], folder: Path) -> dict[st
     # What reaches the operator of a manifest that kubectl cut is another manifest.
     left = [entry.name for entry in entries if found[entry.name].by is None and not entry.why]
     jobs = {name: found[name].jobs for name in left}
-    # What the API server has accepted once it accepts again, all at once; if not, each is asked alone.
+    # The API server has accepted these in the dry run, so one call applies them. If it fails, each is applied alone.
     together = [argument for name in left for argument in ("-f", str(files[name]))]
     if together and cluster.kubectl("apply", *together, check=False).returncode:
         for name in left:
@@ -93,7 +98,7 @@ def _dry_run(kubeconfig: Path, path: Path) -> Answer:
     command = [str(KUBECTL), "--kubeconfig", str(kubeconfig), "apply", "--dry-run=server", "-o", "name"]
     done = subprocess.run(
         [*command, "-f", str(path)],
-        env={**os.environ, **_ENVIRONMENT},
+        env={**os.environ, **KUBECTL_ENVIRONMENT},
         capture_output=True,
         text=True,
         timeout=120,

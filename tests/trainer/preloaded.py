@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 from importlib import import_module
 
+from trainloop.distributed.preflight import _code_hash
+
 for _name in (
     *("torch", "torch._dynamo", "torch._subclasses.schema_check_mode", "torch.utils.serialization.config"),
     *("torch.distributed.tensor.parallel", "torch.profiler._cupti_monitor"),
@@ -20,7 +22,5 @@ for _name in (
 ):
     with contextlib.suppress(ImportError):
         import_module(_name)
-
-from trainloop.distributed.preflight import _code_hash  # noqa: E402
 
 _code_hash(("tests.trainer.toy",))

@@ -90,6 +90,8 @@ class SharedCluster:
         return Administrator(self.server, self.headers, self.tls)
 
 
+# kubectl ends before its memory matters, and a third of its work would be collecting garbage.
+KUBECTL_ENVIRONMENT = {"GOGC": "off"}
 # Seconds between two looks at what a test waits for; a look is work for the API server.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.03, 0.2
 
@@ -120,8 +122,7 @@ class Cluster:
         """Runs kubectl in the namespace. `check`: fails the test when it does."""
         done = subprocess.run(
             [str(KUBECTL), "--namespace", self.namespace, *arguments],
-            # A third of its work would be collecting garbage.
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "GOGC": "off"},
+            env={**os.environ, **KUBECTL_ENVIRONMENT, "KUBECONFIG": str(self.kubeconfig)},
             input=stdin,
             capture_output=True,
             text=True,
@@ -172,10 +173,13 @@ class Cluster:
         return str(answer["metadata"]["uid"]) if status == 200 else ""
 
     def _path(self, resource: str, name: str) -> str:
+        return f"{self._collection(resource)}/{quote(name)}"
+
+    def _collection(self, resource: str) -> str:
         path = self.shared.administrator.path(resource, self.namespace)
         if path is None:
             raise NotAnswered(f"no API has a resource {resource}")
-        return f"{path}/{quote(name)}"
+        return path
 
     def _carried_out(
         self, method: str, path: str, body: Any, content_type: str = "application/json", *, missing_ok: bool = False
@@ -214,9 +218,7 @@ class Cluster:
 
     def _read(self, resource: str, rest: str) -> dict[str, Any]:
         try:
-            path = self.shared.administrator.path(resource, self.namespace)
-            if path is None:
-                raise NotAnswered(f"no API has a resource {resource}")
+            path = self._collection(resource)
             status, found = self.request("GET", path + rest)
         except (OSError, HTTPException) as error:
             raise NotAnswered(f"{resource}{rest} wasn't answered: {error}") from error

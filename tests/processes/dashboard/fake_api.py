@@ -52,7 +52,7 @@ class FakeApi:
     lines_sent: int = 0
     logs_open: int = 0
     most_logs: int = 0
-    # What compression is asked for.
+    # The requests' Accept-Encoding.
     encodings: set[str | None] = field(default_factory=set)
     metrics: str = ""
     # The status of HTTP of all answers while it is broken.

@@ -279,7 +279,7 @@ def test_no_command_of_the_plugin_hands_a_terminal_what_others_wrote(
     transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     prepare(transport, command)
-    # Of these only `suspend` says what others wrote: where the checkpoints are that it loses.
+    # Only `suspend` prints what others wrote: where the checkpoints are that it loses.
     shown = command[0] not in ("resume", "restart", "scale")
     assert_harmless(on_a_terminal(monkeypatch, dtj.app, command), shown=shown, coloured=command[0] == "logs")
     if command[0] == "logs":
