@@ -18,6 +18,7 @@ from tests.trainer.ranks import environment, free_port, start_rank
 from tests.trainer.toy import weights
 from trainloop.config import Config
 from trainloop.distributed.world import joined
+from trainloop.recovery.sealed import HEADER_BYTES, MEMORY, read_seal
 from trainloop.trainer import Trainer
 
 #: What a rank does at a fault, in the name of the function that does it, and before which step.
@@ -133,8 +134,13 @@ def said(memory: Path) -> str:
 
 
 def sealed(memory: Path) -> list[str]:
-    """Returns the names of what is sealed in all workers' memories."""
-    return sorted(file.name for file in memory.rglob("*.sealed"))
+    """Returns what is sealed in all workers' memories: attempt, step, part and parts."""
+    return sorted(seal.name for file in files(memory) if (seal := read_seal(file)))
+
+
+def files(memory: Path) -> list[Path]:
+    """Returns the files of states in all workers' memories that hold something."""
+    return sorted(file for file in memory.rglob(f"*{MEMORY}") if any(file.read_bytes()[:HEADER_BYTES]))
 
 
 def began(results: Sequence[Any]) -> list[int]:

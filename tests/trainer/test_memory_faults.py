@@ -16,30 +16,30 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.trainer.faults import attempt, said, sealed
+from tests.trainer.faults import attempt, files, said, sealed
 from tests.trainer.test_memory_script import equal, script, through
 from trainloop.recovery import agreement, room
 from trainloop.recovery import sealed as sealed_module
 from trainloop.recovery.encoding import Encoded, EncodingError, decode
 from trainloop.recovery.saving import announced
-from trainloop.recovery.sealed import Seal, write
+from trainloop.recovery.sealed import HEADER_BYTES, Seal, write
 
 KILLED = {0: ("kill", 3)}
 
 
 def the_sealed(memory: Path) -> Path:
-    [file] = memory.rglob("*.sealed")
+    [file] = files(memory)
     return file
 
 
 def damage(file: Path) -> None:
     content = bytearray(file.read_bytes())
-    content[-100] ^= 1
+    content[HEADER_BYTES + 100 : HEADER_BYTES + 120] = bytes(20)
     file.write_bytes(content)
 
 
 def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
+    file.write_bytes(file.read_bytes()[:10_000])
 
 
 def empty(file: Path) -> None:
@@ -52,19 +52,28 @@ def belie(file: Path) -> None:
     write(file.parent, Encoded({"state": {"model": {}}}), "job", 1, 7)
 
 
-def only_name(file: Path) -> None:
+def rename(file: Path) -> None:
+    """On a disk files are named for what they have."""
     file.rename(file.with_name("1-9-0-of-1.sealed"))
+
+
+def tear(file: Path) -> None:
+    """A rank was killed while it wrote the head."""
+    content = bytearray(file.read_bytes())
+    content[60:HEADER_BYTES] = bytes(HEADER_BYTES - 60)
+    file.write_bytes(content)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        (damage, "doesn't have the checksum that its seal says"),
+        (damage, "it is no state of a run"),
+        (tear, "has no seal"),
         (cut, "bytes, its seal says"),
         (empty, "has no seal"),
         (belie, "isn't of this model"),
-        (only_name, "has no seal that goes with its name"),
+        (rename, "has no seal that goes with its name"),
     ],
 )
 def test_a_state_that_is_none_is_passed_over_for_the_one_on_the_disk(
@@ -82,9 +91,9 @@ def test_a_state_that_is_none_is_passed_over_for_the_one_on_the_disk(
 @pytest.mark.torch
 def test_a_damaged_state_is_had_from_another_holder(tmp_path: Path) -> None:
     attempt(1, 4, tmp_path, {}, KILLED, script)
-    damage(sorted(tmp_path.rglob("*.sealed"))[0])
+    damage(files(tmp_path)[0])
     assert attempt(2, 4, tmp_path, {}, None, script)[0]["seen"][-5:] == [4, 5, 6, 7, 8]
-    assert "doesn't have the checksum" in said(tmp_path)
+    assert "it is no state of a run" in said(tmp_path)
 
 
 def lying(settings: dict[str, Any], fault: Any) -> Any:

@@ -112,7 +112,7 @@ def own_pieces(
     model: Mapping[str, Any], optimizer: NamedState, world: World, writes: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yields what this rank writes of the model's and the optimizer's state by name, as far as it has them; `writes`
-    says, by its name, whether it writes something that it has whole.
+    says, by its name, whether it writes something that it has whole, into memory and not by torch.
     """
     named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in model.items()}
     for name, state in optimizer.items():
@@ -125,9 +125,10 @@ def own_pieces(
             # Alone, a rank finds its own part again, if only that it is empty.
             if (local.numel() or writes) and not _is_copy(value, world):
                 offset = [begin for begin, _ in region(value)]
-                yield {"name": name, "shape": list(value.shape), "offset": offset, "data": _alone(local)}
+                data = local if writes else _alone(local)
+                yield {"name": name, "shape": list(value.shape), "offset": offset, "data": data}
         elif mine and isinstance(value, torch.Tensor):
-            data = _alone(value.detach())
+            data = value.detach() if writes else _alone(value.detach())
             yield {"name": name, "shape": list(value.shape), "offset": [0] * value.dim(), "data": data}
         elif mine:
             yield {"name": name, "value": value}

@@ -19,9 +19,10 @@ from trainloop.errors import Diverged
 from trainloop.optimization.anomaly import AnomalyDetector
 from trainloop.recovery import generators
 from trainloop.recovery.agreement import Found, Group, newest
-from trainloop.recovery.encoding import cloned
 from trainloop.recovery.keeper import Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
+from trainloop.recovery.slots import buffers_of
+from trainloop.recovery.tensors import OptimizerState, as_now, cloned, load, on_host, state_of
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
@@ -62,30 +63,23 @@ class InMemory(NothingInMemory):
         self.trainer, self._say = trainer, _say(world.rank)
         self._place = Place.from_environment(world.rank, world.size)
         self._group = Group(self._place)
-        kept = Kept(self._state, self._own, self.divided)
-        self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
-        self._committed = (vars(TrainState()), dict[str, Any](), trainer.judge.verdict)
         self._source: int | None = None  # the attempt that the run goes on from, by memory
-        self._own_state: dict[str, Any] = {}
-        self._random: torch.Tensor | None = None  # in that, and written over by each step
-        # Looked up once: a model's names take longer than a small model's buffers.
-        model = trainer.replica.model
-        persistent = model.state_dict(keep_vars=True).keys()
-        self._buffers = [
-            (name, model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
-            for name, _ in model.named_buffers()
-            if name in persistent
-        ]
+        model, members = trainer.replica.model, getattr(trainer.optimizer, "members", [trainer.optimizer])
+        self._buffers = buffers_of(model, model.state_dict(keep_vars=True))
+        #: Those that make the steps: for ZeRO-1 those of this rank's part.
+        self._optimizers = [getattr(each, "optim", each) for each in members]
+        self._numbers = [OptimizerState(each, world.device) for each in self._optimizers]
+        kept = Kept(self._host, self._state, self._buffers, self._optimizers, self.divided)
+        self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
+        self._ended = False
 
     def begin(self) -> None:
-        self._commit()
         self._keeper.begin(self.trainer.state.step, self._source)
 
     def changing(self) -> None:
         self._keeper.changing()
 
     def finished(self) -> None:
-        self._commit()
         # Between an update's begin and its end nothing draws random numbers but hooks.
         self._keeper.finished(self.trainer.state.step, as_before=not self.trainer.after_step)
 
@@ -94,35 +88,40 @@ class InMemory(NothingInMemory):
 
     def end(self) -> None:
         self._keeper.end()
+        self._ended = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # A run that has diverged would do so again from here.
-        if isinstance(error, Exception) and not isinstance(error, Diverged):
+        # A run that has diverged would do so again from here. One that is stopped goes on, maybe in this pod.
+        if not self._ended and not isinstance(error, Diverged) and (error is None or isinstance(error, Exception)):
             self._keeper.save()
         self._keeper.close()
 
-    def _commit(self) -> None:
-        """Keep what changes before the weights do, in the next step."""
+    def _host(self) -> dict[str, Any]:
+        """Returns what the host has of the state, and changes before the weights change, in the next step. Hooks'
+        states are among it: they change after a step, and not in one.
+        """
         trainer = self.trainer
-        self._committed = (
-            vars(trainer.state).copy(),
-            (trainer.objectives or trainer.detector).state(),
-            trainer.judge.verdict,
-        )
+        return {
+            "train": vars(trainer.state).copy(),
+            "anomaly": as_now((trainer.objectives or trainer.detector).state()),
+            "verdict": trainer.judge.verdict,
+            "numbers": {of: own for each in self._numbers for of, own in each.numbers().items()},
+            "stateful": {name: as_now(each.state_dict()) for name, each in trainer.stateful.items()},
+        }
 
-    def tensors(self) -> dict[str, Any]:
-        """Returns weights and moments, as far as this rank keeps them."""
+    def tensors(self, numbers: dict[Any, Any]) -> dict[str, Any]:
+        """Returns weights and moments, as far as this rank keeps them; `numbers` are what the host had of these."""
         model = self.trainer.replica.model
         buffers = {name for name, _ in model.named_buffers()}
         weights = {name: tensor for name, tensor in model.state_dict().items() if name not in buffers}
-        return {"model": weights, "optimizer": self.trainer.replica.optimizer_state(self.trainer.optimizer)}
+        optimizer = self.trainer.replica.optimizer_state(self.trainer.optimizer)
+        parameters = dict(model.named_parameters()) if numbers else {}
+        named = {name: {**own, **numbers.get(parameters.get(name), {})} for name, own in optimizer.items()}
+        return {"model": weights, "optimizer": named}
 
-    def _state(self) -> dict[str, Any]:
-        """Returns the state after the last finished step. Hooks' states are among it: they change after a step, and not
-        in one.
-        """
-        trainer, (state, anomaly, verdict) = self.trainer, self._committed
-        updates = state["updates"]
+    def _state(self, host: dict[str, Any]) -> dict[str, Any]:
+        """Returns the state after the step of which `host` is."""
+        trainer, updates, anomaly, verdict = self.trainer, host["train"]["updates"], host["anomaly"], host["verdict"]
         if verdict is not None and trainer.objectives is None:
             # The device's verdict on that step, which the host hasn't followed yet.
             detector = AnomalyDetector(trainer.config.anomaly)
@@ -133,23 +132,15 @@ class InMemory(NothingInMemory):
                 made = detector.judge(loss, norm, verdict.limits) in ("step", "forced")
             anomaly, updates = detector.state(), updates + bool(made)
         return {
-            **self.tensors(),
-            "train": {**state, "updates": updates},
-            "scaler": trainer.precision.scaler.state_dict(),
+            **self.tensors(host["numbers"]),
+            "train": {**host["train"], "updates": updates},
+            "scaler": state_of(trainer.precision.scaler),
             "anomaly": anomaly,
-            "stateful": {name: each.state_dict() for name, each in trainer.stateful.items()},
+            "stateful": host["stateful"],
             "logAttempt": trainer.log.attempt,
             "parent": trainer.checkpoints.parent if trainer.checkpoints else None,
             "canReturn": trainer.judge.can_return,
         }
-
-    def _own(self) -> dict[str, Any]:
-        random = generators.capture(self.trainer.world.device, self._random)
-        if random is not self._random or self._buffers:
-            self._random = random
-            buffers = {name: owner._buffers[key] for name, owner, key in self._buffers}
-            self._own_state = {"random": random, "buffers": buffers}
-        return self._own_state
 
     def resume(self, newest_on_disk: Checkpoint | None) -> bool:
         trainer, least = self.trainer, (0, 0)
@@ -192,17 +183,18 @@ class InMemory(NothingInMemory):
 
         def load() -> None:
             # Rank 0's buffers count, as in DDP's next forward.
-            replica.load_model({**saved["model"], **self.buffers(found.own_of(0) or found.own_of(replica.world.rank))})
-            # Copies, because torch keeps the tensors that it is given, and these are a file's.
-            replica.load_optimizer(self.trainer.optimizer, cloned(saved["optimizer"]))
+            first = 0 if found.own_of(0) is not None else replica.world.rank
+            replica.load_model({**saved["model"], **self.buffers(found.buffers(0, first))})
+            replica.load_optimizer(self.trainer.optimizer, saved["optimizer"])
+            for state in (own for each in self._optimizers for own in each.state.values()):
+                # Where weights are on the host, torch has kept what it was given, and that is the file's.
+                state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
 
         return load
 
-    def buffers(self, own: Any) -> dict[str, torch.Tensor]:
-        """Returns the model's buffers, those that a rank has left of its own before those of the model."""
-        model = self.trainer.replica.model
-        names, left = model.state_dict().keys(), (own or {}).get("buffers", {})
-        return {name: left.get(name, tensor) for name, tensor in model.named_buffers() if name in names}
+    def buffers(self, left: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Returns the model's buffers, those that were left before those of the model."""
+        return {name: left.get(name, tensor) for name, tensor in self._buffers()}
 
     def _restore(self, found: Found) -> None:
         trainer, saved, world = self.trainer, found.first(), self.trainer.world
@@ -212,7 +204,7 @@ class InMemory(NothingInMemory):
 
             stateful.restore(trainer, cloned(saved["stateful"]))
         if saved["scaler"]:
-            trainer.precision.scaler.load_state_dict(saved["scaler"])
+            load(trainer.precision.scaler, saved["scaler"])
         (trainer.objectives or trainer.detector).load(saved["anomaly"])
         trainer.judge.can_return = saved["canReturn"]
         if trainer.checkpoints is not None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainloop.checkpoints.shards import Shards, is_mine, own_pieces
 from trainloop.checkpoints.surviving import InMemory
-from trainloop.optimization.several import Optimizers
 from trainloop.recovery.agreement import Found
 
 if TYPE_CHECKING:
@@ -34,14 +33,13 @@ class PartsInMemory(InMemory):
         model = trainer.replica.model
         self._model, self._parameters = model.state_dict(keep_vars=True), dict(model.named_parameters())
 
-    def tensors(self) -> dict[str, Any]:
-        world, optimizer = self.trainer.replica.world, self.trainer.optimizer
-        if not self._sharded:
-            members = optimizer.members if isinstance(optimizer, Optimizers) else [optimizer]
-            optimizer = Optimizers([member.optim for member in members])  # type: ignore[attr-defined]  # ZeRO-1's part
-        state = optimizer.state
-        moments = {name: dict(state[each]) for name, each in self._parameters.items() if each in state}
-        buffers = {f"model/{name}" for name, _, _ in self._buffers}
+    def tensors(self, numbers: dict[Any, Any]) -> dict[str, Any]:
+        world = self.trainer.replica.world
+        state = {of: own for each in self._optimizers for of, own in each.state.items()}
+        moments = {
+            name: {**state[each], **numbers.get(each, {})} for name, each in self._parameters.items() if each in state
+        }
+        buffers = {f"model/{name}" for name, _ in self._buffers()}
 
         def writes(name: str) -> bool:
             return self._sharded or name.startswith("optimizer/") or (name not in buffers and is_mine(name, world))
@@ -52,9 +50,10 @@ class PartsInMemory(InMemory):
         replica = self.trainer.replica
         parts = [(f"the part of rank {rank}", found.state(rank)["pieces"]) for rank in sorted(found.parts)]
         shards = Shards(self._keeper.directory, parts)
+        first = min(found.parts)
         # A part of FSDP2's has the buffers too, as they were when it was written: within a step, maybe.
-        own = found.own_of(min(found.parts))
-        left = {} if self._sharded and own is None else self.buffers(own)
+        lost = self._sharded and found.own_of(first) is None
+        left = {} if lost else self.buffers(found.buffers(first, first))
         model = {**shards.model_state(replica, left), **left}
         optimizer = shards.optimizer_state(replica)
 

@@ -2,12 +2,14 @@
 
 1. `place`: which rank of which attempt this is, and where the pod's memory is.
 2. `encoding` and `sealed`: a state becomes bytes, and a file that says what it is and that it is whole; `room`: whether
-   there is memory for it.
-3. `keeper`: a rank that survives a fault writes the last finished step's state; `slots`: what is copied at every step's
-   end, `generators` among it; `saving`: the agent waits for a rank that writes.
-4. `agreement`: the next attempt's ranks agree on the newest state that is held anywhere, and give it to who lacks it.
-5. `snapshots`: what is in memory already where no rank may survive; `tensors`: of what is sharded, a rank's part.
-6. `script`: all of it for a script of one's own, by three lines; `huggingface`: for Hugging Face's Trainer.
+   there is memory for it; `generations`: files of the pod's memory that are written again and again.
+3. `device`: what is queued for an accelerator is done later; `steps`: which steps it has made, and how the others are
+   kept from being made; `tensors`: what of a state is tensors, and what the host has.
+4. `keeper`: a rank that survives a fault writes the last finished step's state; `slots`: what is copied in every step,
+   `generators` among it; `saving`: the agent waits for a rank that writes.
+5. `agreement`: the next attempt's ranks agree on the newest state that is held anywhere, and give it to who lacks it.
+6. `snapshots`: what is in memory already where no rank may survive.
+7. `script`: all of it for a script of one's own, by three lines; `huggingface`: for Hugging Face's Trainer.
 
 It imports torch and the standard library, and of trainloop what reports progress and stacks; the loop uses this package
 as any script may.

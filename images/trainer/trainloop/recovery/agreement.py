@@ -87,6 +87,10 @@ class Found:
         """Returns the state of the first part that this rank has been given."""
         return self.state(min(self.parts))
 
+    def buffers(self, part: int, rank: int) -> dict[str, torch.Tensor]:
+        """Returns the model's buffers: those that no step had changed, from a part, and a rank's own before them."""
+        return {**self.parts[part].get("buffers", {}), **(self.own_of(rank) or {}).get("buffers", {})}
+
     def own_of(self, rank: int) -> Any:
         """Returns what a rank of then has left of its own; None where that is lost."""
         return self._own.get(rank)

@@ -2,15 +2,15 @@
 
 Nothing in it can run code where it is read, tensors are written from where they lie, and read where the file is mapped,
 so that a state is copied once each way. In the text an object with one key stands for what JSON doesn't have:
-`{"tensor": [type, shape, where its bytes begin]}`, `{"tuple": […]}`, `{"dict": [[key, value], …]}` (keys of any kind)
-and `{"bytes": base64}`.
+`{"tensor": [type, shape, where its bytes begin, order of dimensions]}`, `{"tuple": […]}`,
+`{"dict": [[key, value], …]}` (keys of any kind) and `{"bytes": base64}`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,34 +27,39 @@ class EncodingError(ValueError):
 
 
 class Encoded:
-    """An encoded state is a text and tensors on the host, which are views of the state's own where that is possible."""
+    """An encoded state is a text, and the state's own tensors, which are copied when it is written."""
 
     def __init__(self, state: Any, last: Encoded | None = None) -> None:
         """Where `last` has tensors of the same names, types and shapes, and equal plain values (1 is equal to 1.0),
         its text is used again, because making it takes longer than the rest of a small state.
         """
-        self._tensors: list[torch.Tensor] = []
-        self._views: list[memoryview] | None = None
+        #: The tensors, and where the bytes of each begin behind the text.
+        self.tensors: list[tuple[torch.Tensor, int]] = []
         self._end = 0
         self._tree = self._plain(state)
-        self._text: bytes = last._text if last is not None and last._tree == self._tree else self._as_text()
+        self.text: bytes = last.text if last is not None and last._tree == self._tree else self._as_text()
         #: Bytes of all of it.
-        self.size = len(self._text) + self._end
+        self.size = len(self.text) + self._end
 
-    def chunks(self) -> Iterable[memoryview]:
-        """Returns all bytes, in order, as they are now."""
-        if self._views is None and all(map(_is_bytes, self._tensors)):
-            # Kept, because making views of a small state takes longer than copying it.
-            self._views = list(self._chunks())
-        return self._views or self._chunks()
-
-    def _chunks(self) -> Iterator[memoryview]:
-        yield memoryview(self._text)
-        for tensor in self._tensors:
+    def chunks(self) -> Iterator[memoryview]:
+        """Yields all bytes, in order, as they are now."""
+        yield memoryview(self.text)
+        for tensor, _ in self.tensors:
             # Bytes, because numpy doesn't know all types; a device's tensor comes to the host here, one at a time.
-            flat = tensor if _is_bytes(tensor) else tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             yield flat.numpy().data
             yield memoryview(bytes(-flat.numel() % ALIGNMENT))
+
+    def copy_into(self, memory: torch.Tensor, copy: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
+        """Copy all bytes into host memory, tensors by `copy`."""
+        memory[: len(self.text)] = torch.frombuffer(bytearray(self.text), dtype=torch.uint8)
+        places = list[torch.Tensor]()
+        for tensor, begin in self.tensors:
+            place = memory[len(self.text) + begin :][: tensor.numel() * tensor.element_size()]
+            # Of one type and strides on both sides, so that it is a copy of bytes, for which a device runs no kernel.
+            places.append(place.view(tensor.dtype).view(tensor.shape))
+        if places:
+            copy(places, [tensor.detach() for tensor, _ in self.tensors])
 
     def _as_text(self) -> bytes:
         text = json.dumps(self._tree).encode()
@@ -74,15 +79,14 @@ class Encoded:
             return {"bytes": base64.b64encode(value).decode()}
         if isinstance(value, torch.Tensor) and not hasattr(value, "device_mesh"):
             begin, size = self._end, value.numel() * value.element_size()
-            self._tensors.append(value)
+            strides = value.stride()
+            order = sorted(range(value.dim()), key=strides.__getitem__, reverse=True)
+            # As it lies in memory, where its dimensions are in another order (channels last).
+            ordered = value.permute(order)
+            self.tensors.append((ordered, begin))
             self._end += size + -size % ALIGNMENT
-            return {"tensor": [str(value.dtype), list(value.shape), begin]}
+            return {"tensor": [str(value.dtype), list(ordered.shape), begin, order]}
         raise EncodingError(f"a {type(value).__name__} can't be kept in memory: it is no tensor and no plain value")
-
-
-def _is_bytes(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor's bytes lie on the host as they are to be written."""
-    return tensor.dtype == torch.uint8 and tensor.dim() == 1 and tensor.is_cpu and tensor.is_contiguous()
 
 
 def decode(data: torch.Tensor) -> Any:
@@ -94,15 +98,6 @@ def decode(data: torch.Tensor) -> Any:
         return _value(text, data[end + -end % ALIGNMENT :])
     except (ValueError, TypeError, LookupError, RuntimeError, OverflowError, RecursionError) as error:
         raise EncodingError(f"it is no state of a run: {str(error)[:200]}") from None
-
-
-def cloned(value: Any) -> Any:
-    """Returns the value with tensors of its own, which needs nothing of the bytes that it was decoded from."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: cloned(item) for key, item in value.items()}
-    return type(value)(map(cloned, value)) if isinstance(value, list | tuple) else value
 
 
 def _value(plain: Any, data: torch.Tensor) -> Any:
@@ -118,12 +113,13 @@ def _value(plain: Any, data: torch.Tensor) -> Any:
     if kind == "bytes":
         return base64.b64decode(content, validate=True)
     if kind == "tensor":
-        name, shape, begin = content
+        name, shape, begin, order = content
         dtype = _TYPES[name]
         size = dtype.itemsize
         for length in shape:
             size *= length
         if begin < 0 or begin + size > data.numel():
             raise ValueError("a tensor lies beyond its end")
-        return data[begin : begin + size].view(dtype).reshape(shape)
+        order = list(order)
+        return data[begin : begin + size].view(dtype).reshape(shape).permute(sorted(range(len(order)), key=order.index))
     raise ValueError(f"{kind!r} is not a kind of value")

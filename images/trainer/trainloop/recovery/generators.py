@@ -21,21 +21,28 @@ _HEAD = struct.Struct("<6I")
 _WORDS = 624
 _WORD_BYTES = 4 * _WORDS
 _GAUSS = struct.Struct("<d")
+_MULTIPLE = 256
 
 
-def capture(device: torch.device, into: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns the state of this process's generators, as bytes: torch's, Python's, numpy's if it is there, and the
-    device's. `into` has an earlier one, which is written over and returned where this one takes as many bytes.
-    """
+def packed(device: torch.device) -> bytes:
+    """Returns the state of this process's generators: torch's, Python's, numpy's if it is there, and the device's."""
     gauss = _PYTHON.gauss_next
     pieces = [_bytes(torch.default_generator.get_state()), _python()]
     pieces += [b"" if gauss is None else _GAUSS.pack(gauss), *_numpy()]
     pieces.append(_bytes(torch.get_device_module(device).get_rng_state(device)) if device.type != "cpu" else b"")
-    packed = b"".join([_HEAD.pack(*map(len, pieces)), *pieces])
-    if into is None or into.numel() != len(packed):
-        return _tensor(packed)
-    ctypes.memmove(into.data_ptr(), packed, len(packed))
-    return into
+    state = b"".join([_HEAD.pack(*map(len, pieces)), *pieces])
+    # Of one length, whether a generator has a second number in store or not.
+    return state.ljust(len(state) + -len(state) % _MULTIPLE, b"\0")
+
+
+def as_tensor(state: bytes) -> torch.Tensor:
+    """Returns bytes as a tensor of its own."""
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+
+def capture(device: torch.device) -> torch.Tensor:
+    """Returns what `packed` does, as a tensor."""
+    return as_tensor(packed(device))
 
 
 def restore(state: torch.Tensor, device: torch.device) -> None:
@@ -46,7 +53,7 @@ def restore(state: torch.Tensor, device: torch.device) -> None:
         pieces.append(data[begin : begin + length])
         begin += length
     own, words, gauss, numpy_words, numpy_gauss, of_device = pieces
-    torch.set_rng_state(_tensor(own))
+    torch.set_rng_state(as_tensor(own))
     [index], key = array("i", words[:4]), array("I", words[4:])
     random.setstate((random.Random.VERSION, (*key, index), _GAUSS.unpack(gauss)[0] if gauss else None))
     if numpy_words and (numpy := sys.modules.get("numpy")):
@@ -55,7 +62,7 @@ def restore(state: torch.Tensor, device: torch.device) -> None:
         key_of_numpy = numpy.frombuffer(numpy_words[:_WORD_BYTES], dtype=numpy.uint32)
         numpy.random.set_state(("MT19937", key_of_numpy, position, *has))
     if of_device and device.type != "cpu":
-        torch.get_device_module(device).set_rng_state(_tensor(of_device), device)
+        torch.get_device_module(device).set_rng_state(as_tensor(of_device), device)
 
 
 def _from_python() -> bytes:
@@ -98,7 +105,3 @@ def _numpy() -> tuple[bytes, bytes]:
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.numel())
-
-
-def _tensor(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

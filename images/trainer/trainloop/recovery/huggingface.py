@@ -33,10 +33,11 @@ from trainloop.distributed.diagnostics import dump_stacks_on_signal
 from trainloop.progress import Progress
 from trainloop.recovery import generators
 from trainloop.recovery.agreement import Found, Group, newest
-from trainloop.recovery.encoding import cloned
-from trainloop.recovery.keeper import Keeper, Kept
+from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
-from trainloop.recovery.script import EXIT_STOPPED, host_group, keep_group
+from trainloop.recovery.script import host_group, keep_group
+from trainloop.recovery.slots import buffers_of
+from trainloop.recovery.tensors import OptimizerState, as_now, cloned
 
 
 class RecoveryCallback(TrainerCallback):
@@ -97,7 +98,20 @@ class RecoveryCallback(TrainerCallback):
         model, optimizer, scheduler = (kwargs[name] for name in ("model", "optimizer", "lr_scheduler"))
         model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._commit(state)
-        kept = Kept(lambda: self._whole(model, optimizer, scheduler), lambda: self._own(model))
+        inner = optimizer
+        while hasattr(inner, "optimizer"):  # accelerate's own is around torch's
+            inner = inner.optimizer
+        numbers = OptimizerState(inner, self._device)
+
+        def host() -> dict[str, Any]:
+            own = {"optimizer": numbers.host(), "scheduler": as_now(scheduler.state_dict())}
+            return {**own, "trainer": self._state}
+
+        def whole(host: dict[str, Any]) -> dict[str, Any]:
+            named = {"model": dict(model.named_parameters()), "optimizer": numbers.whole(host["optimizer"])}
+            return {**host, **named, "trainer": asdict(host["trainer"])}
+
+        kept = Kept(host, whole, buffers_of(model), [inner])
         self._keeper = Keeper(self._place, self._memory, self._device, kept, self._group, self._say)
         self._keeper.begin(state.global_step, self._source)
         sys.excepthook = self._on_error
@@ -126,6 +140,8 @@ class RecoveryCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._commit(state)
+        if self._keeper is not None:
+            self._keeper.made(state.global_step)  # its log goes with it
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._progress.enter("finish")
@@ -145,27 +161,17 @@ class RecoveryCallback(TrainerCallback):
         self._state = copy.copy(state)
         self._state.log_history = list(state.log_history)
 
-    def _whole(self, model: nn.Module, optimizer: Any, scheduler: Any) -> dict[str, Any]:
-        return {
-            "model": dict(model.named_parameters()),
-            "optimizer": optimizer.state_dict(),
-            "scheduler": scheduler.state_dict(),
-            "trainer": asdict(self._state),
-        }
-
-    def _own(self, model: nn.Module) -> dict[str, Any]:
-        return {"random": generators.capture(self._device), "buffers": dict(model.named_buffers())}
-
     def _make(self, found: Found) -> Path:
         """Make a checkpoint in the Trainer's form, of which each rank writes what it reads."""
         assert self._memory is not None
+        # Of its own, because torch writes all that a tensor is a part of.
         saved, own = cloned(found.state()), found.own_of(self._place.rank)
         model = self._trainer.model
         assert model is not None
         shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         if {name: tensor.shape for name, tensor in saved["model"].items()} != shapes:
             raise ValueError("its weights have other names or shapes")
-        buffers = ((found.own_of(0) or own) or {}).get("buffers", {})
+        buffers = found.buffers(0, 0 if found.own_of(0) is not None else self._place.rank)
         weights = {name: {**saved["model"], **buffers}.get(name, one) for name, one in model.state_dict().items()}
         directory = self._memory / f"trainer-{self._place.rank}" / f"checkpoint-{found.step}"
         shutil.rmtree(directory, ignore_errors=True)

@@ -2,51 +2,64 @@
 
 Weights and moments only change while the optimizer makes its step, so as long as the next step hasn't got there they
 are those of the last one: nothing is copied while nothing fails (just-in-time checkpointing, Gupta et al., EuroSys
-2024). What a step changes before that, such as random generators, is small, and copied at each step's end (`slots`).
+2024). What a step changes before that, such as random generators, is small, and copied in each step (`slots`). On a
+device the last step is the one that it has made, and not the one that the host has queued (`steps`).
 
 A rank learns of a fault by an exception, or by SIGTERM. Its main thread may then be inside a collective for good, so a
 thread writes, which the signal's C handler wakes through a pipe. While the state changes nobody writes it: what is half
-updated is never sealed.
+updated is never sealed. In a stop that is planned the main thread gets to its end, and writes it once, there.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
+import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from trainloop.recovery import room, sealed, slots
+from trainloop.recovery import sealed, slots
 from trainloop.recovery.agreement import Group
-from trainloop.recovery.encoding import Encoded, EncodingError, decode
+from trainloop.recovery.device import device_of
+from trainloop.recovery.encoding import Encoded, EncodingError
+from trainloop.recovery.generations import PATIENCE, Generations
 from trainloop.recovery.place import Place
-from trainloop.recovery.saving import announced
-from trainloop.recovery.slots import Slots
+from trainloop.recovery.saving import announced, is_the_end, planned_seconds
+from trainloop.recovery.sealed import Seal
+from trainloop.recovery.slots import Buffers, Slots
 from trainloop.recovery.snapshots import Snapshots
+from trainloop.recovery.steps import Hold, Made, Steps
 
-#: Seconds that a rank waits for the end of an update, or for another rank of its worker that writes the same state.
-PATIENCE = 10.0
+#: Exit code of a rank that is stopped.
+EXIT_STOPPED = 143
+#: Seconds in which a main thread would go on, or a device get further, if it isn't stuck.
+_BRIEFLY = 0.1
+#: Seconds that it waits at most for a main thread that was told to stop, to get to its end.
+_LONGEST = 15.0
 _STOP = 0
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of a run. `state` is called in any thread, while nothing of it changes."""
+    """What is kept of a run."""
 
-    #: Returns the state as it is after the last finished step: what all ranks have alike, or with `divided` this rank's
-    #: part, which only together with all other ranks' parts is the run's state.
-    state: Callable[[], Any]
-    #: Returns what is this rank's alone, or changes in a step before the weights do; the same object as last time where
-    #: only the bytes of its tensors have changed.
-    own: Callable[[], Any]
+    #: Returns what of the state the host has and changes, as it is after the step that it has just queued.
+    host: Callable[[], Any]
+    #: Given that, returns the state, while nothing of it changes, in any thread: what all ranks have alike, or with
+    #: `divided` this rank's part, which only together with all other ranks' parts is the run's state.
+    state: Callable[[Any], Any]
+    #: The model's buffers, which are this rank's alone, or change in a step before the weights do.
+    buffers: Buffers
+    #: What changes the weights.
+    optimizers: Iterable[torch.optim.Optimizer] = ()
     divided: bool = False
 
 
@@ -56,16 +69,29 @@ class Keeper:
     def __init__(
         self, place: Place, directory: Path, device: torch.device, kept: Kept, group: Group, say: Callable[[str], None]
     ) -> None:
-        self.place, self.directory, self._device, self._kept, self._say = place, directory, device, kept, say
-        self._slots: Slots | None = Slots(directory, place.job, place.attempt, place.rank)
-        self._snapshots = Snapshots(place, directory, group, kept.divided, say)
-        self._own_state: Any = None
-        self._own: Encoded | None = None  # the same, encoded: the newest in the slots
+        self.place, self.directory, self._kept, self._say = place, directory, kept, say
+        self._device = device_of(device)
+        self._steps = Steps(self._device)
+        self._hold = Hold(self._device, kept.optimizers, self.changing)
+        neighbours = None
+        if kept.divided and place.ranks > place.local_ranks:
+            neighbours = Group(place, dist.new_group(backend="gloo"))  # used by a thread
+        name = f"part-{place.rank}" if kept.divided else "whole"
+        count = 2 if kept.divided or place.worker < 2 else 1
+        self._generations = Generations(directory, place.job, name, self._device, count)
+        self._snapshots = Snapshots(
+            place, directory, self._device, group, neighbours, self._generations, kept.divided, say
+        )
+        self._slots: Slots | None = None
         #: The last finished step; None before the first one begins.
         self._step: int | None = None
+        self._first = -1
+        self._host: Any = None  # after that step
         self._still = threading.Lock()  # held while the state changes, or is written
         self._changing = False
-        self._finished: torch.Event | None = None  # on the device
+        self._saving = threading.Lock()
+        self._held = False
+        self._stream = self._device.stream()
         self._size = 0
         self._wakes: tuple[int, int] | None = None
         self._woke_before = -1
@@ -79,26 +105,43 @@ class Keeper:
         here, _ = sealed.sealed_files(self.directory, self.place.job)
         for seal, file in here.items():
             if seal.age != (attempt, step):
-                sealed.remove(file)
+                sealed.empty(file)
         slots.clean(self.directory, {self.place.attempt, attempt})
-        self._snapshots.begin(step)
-        self.finished(step)
+        self._slots = Slots(self.place, self.directory, self._device, self._kept.buffers)
+        self._snapshots.begin(step, attempt)
+        self._first = step
+        self.made(step)
         if threading.current_thread() is threading.main_thread():
             self._watch_for_signals()
 
     def changing(self) -> None:
         """The state begins to change: the optimizer's step comes now, or another state is loaded."""
-        if not self._changing and self._step is not None:
-            # All ranks may get further than this one, which then has to go on from there too.
-            self._keep_own(self._step + 1)
-            self._still.acquire()
-            self._changing = True
+        if self._changing or self._step is None:
+            return
+        # All ranks may get further than this one, which then has to go on from there too.
+        self._keep_own(self._step + 1)
+        self._steps.wait_for_room()
+        self._still.acquire()
+        if self._held:
+            # The attempt is over, and what the step would change is held.
+            self._still.release()
+            raise SystemExit(EXIT_STOPPED)
+        self._changing = True
+        self._snapshots.let_go()
+        self._hold.begin(self._step + 1)
+        self._steps.begin(self._step + 1)
 
     def finished(self, step: int, *, as_before: bool = False) -> None:
         """The step is over: nothing more of it comes. `as_before` is as in `made`."""
         self.made(step, as_before=as_before)
+        if step == self._first + 1:
+            if self._slots is not None:
+                self._slots.compare()
+            self._prepare(step)
         if self._snapshots.is_due(step):
-            self._snapshot(step)
+            if self._slots is not None:
+                self._slots.keep(step)
+            self._snapshots.make(step, lambda: self._encoded(step, self._host))
 
     def made(self, step: int, *, as_before: bool = False) -> None:
         """The state is that after `step`, whole: the optimizer's step, and what belongs to it, have been made. With
@@ -106,41 +149,47 @@ class Keeper:
         """
         is_there = as_before and self._changing and self._step is not None and step == self._step + 1
         self._step = step
-        if self._device.type != "cpu":
-            self._finished = torch.Event(self._device)
-            self._finished.record()
         if not is_there:
             self._keep_own(step)
+        self._host = self._kept.host()
+        self._steps.end(step, self._host)
         if self._changing:
             self._changing = False
             self._still.release()
 
     def save(self) -> None:
         """Write the state of the last finished step, if it is there and isn't written yet; says why where it isn't."""
-        if self._step is None:
-            return
-        own_thread = threading.current_thread() is threading.main_thread()
-        if own_thread and self._changing:
-            self._say(f"state not kept in memory: step {self._step + 1} was half made when it failed")
-            return
-        if not self._still.acquire(timeout=PATIENCE):
-            self._say(f"state not kept in memory: step {self._step + 1} is half made and doesn't end")
-            return
-        try:
-            with announced(self.place.rank, self._size):
-                self._write(self._step)
-        finally:
-            self._still.release()
+        with self._saving:
+            if self._step is None or self._held:
+                return
+            on_main = threading.current_thread() is threading.main_thread()
+            if on_main and self._changing and not self._device.queues:
+                self._say(f"state not kept in memory: step {self._step + 1} was half made when it failed")
+                return
+            # On a device the host may wait in the midst of a step that the device hasn't begun.
+            patience = _BRIEFLY if self._device.queues else PATIENCE
+            still = not (on_main and self._changing) and self._still.acquire(timeout=patience)
+            if not still and not self._device.queues:
+                self._say(f"state not kept in memory: step {self._step + 1} is half made and doesn't end")
+                return
+            try:
+                with announced(self.place.rank, self._size):
+                    self._save()
+            finally:
+                if still:
+                    self._still.release()
 
     def forget(self) -> None:
-        """Delete what is kept of this job in this worker: it is finished, or goes on from an older state."""
+        """Take away what is kept of this job in this worker: it goes on from an older state."""
         here, _ = sealed.sealed_files(self.directory, self.place.job)
         for file in here.values():
-            sealed.remove(file)
+            sealed.empty(file)
 
     def end(self) -> None:
         """The run is at its end, and leaves nothing."""
-        self.forget()
+        self._snapshots.wait(PATIENCE)
+        for file in self.directory.glob(f"*{sealed.MEMORY}"):
+            sealed.remove(file)
         if self._slots is not None:
             self._slots.close()
             self._slots = None
@@ -158,81 +207,84 @@ class Keeper:
                 os.close(descriptor)
             self._wakes = None
 
+    def _prepare(self, step: int) -> None:
+        """Have memory for the state while nothing is stuck: now it is known how large it is."""
+        if not self._device.queues:
+            return
+        with suppress(EncodingError, RuntimeError):
+            self._size = self._encoded(step, self._host).size
+            count = len(self._generations.files)
+            if lacking := self._generations.make(self._size):
+                self._say(f"the state can't be kept in memory, {count} x {self._size:,} bytes: {lacking}")
+            elif unpinned := next((each.unpinned for each in self._generations.files if each.unpinned), None):
+                self._say(f"the state is kept in memory that isn't pinned, which takes longer: {unpinned}")
+
     def _keep_own(self, step: int) -> None:
         if self._slots is None:
             return
         try:
-            own = self._kept.own()
-            if self._own is None or own is not self._own_state:
-                self._own_state, self._own = own, Encoded(own, self._own)
-            self._slots.write(step, self._own)
+            self._slots.write(step)
         except (OSError, EncodingError) as error:
             self._slots = None
             self._say(f"this rank's random state isn't kept in memory: {error}")
 
-    def _write(self, step: int) -> None:
+    def _save(self) -> None:
+        until = time.monotonic() + PATIENCE
+        ends = is_the_end()
+        left_out = set[int]()
+        while (step := self._steps.settled(left_out, _BRIEFLY)) is None or not self._write(step, left_out, ends):
+            if time.monotonic() > until:
+                self._say(f"state not kept in memory: step {(self._step or 0) + 1} is half made and doesn't end")
+                return
+            time.sleep(0.001)
+
+    def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
+        """Write the state of a step; returns whether that is settled: not where the device has changed it meanwhile."""
+        step = made.step
         try:
-            with self._beside_the_main_thread():
-                encoded = self._encoded()
-                with nullcontext() if self._kept.divided else self._first_of_worker():
-                    here, _ = sealed.sealed_files(self.directory, self.place.job)
-                    parts, part = (self.place.ranks, self.place.rank) if self._kept.divided else (1, 0)
-                    if any(seal.age == (self.place.attempt, step) and seal.part == part for seal in here):
-                        return
-                    if lacking := room.lacking(self.directory, encoded.size):
-                        self._say(f"state of step {step} not kept in memory: {lacking}")
-                        return
+            if ends:
+                self._snapshots.end()
+                with self._device.on(self._stream):
+                    self._hold.set()
+            encoded = self._encoded(step, made.host)
+            with self._generations.alone():
+                here, _ = sealed.sealed_files(self.directory, self.place.job)
+                parts, part = self.place.part(self._kept.divided)
+                if not any(seal.age == (self.place.attempt, step) and seal.part == part for seal in here):
                     began = time.monotonic()
-                    sealed.write(self.directory, encoded, self.place.job, self.place.attempt, step, parts, part)
+                    file = self._generations.next(self._snapshots.kept)
+                    if lacking := file.make(encoded.size):
+                        self._say(f"state of step {step} not kept in memory: {lacking}")
+                        return True
+                    with self._device.on(self._stream):
+                        file.fill(encoded)
+                        self._hold.read()
+                        copied = self._device.event()
+                    copied.synchronize()
+                    if ends:
+                        left_out |= self._hold.left_out()
+                    if not self._steps.is_there(made, left_out):
+                        return False
+                    file.close(Seal(self.place.attempt, step, parts, part, self.place.job, encoded.size))
                     seconds = time.monotonic() - began
-                    for seal, file in here.items():
-                        # Other ranks may be short of this step's part, and then the parts before it are what is left.
-                        if seal.age < (self.place.attempt, step) and not self._kept.divided:
-                            sealed.remove(file)
-            self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
+                    self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
+            self._held = ends and self._hold.works
         except (OSError, EncodingError, RuntimeError) as error:
             self._say(f"state of step {step} not kept in memory: {error}")
+        return True
 
-    def _encoded(self) -> Encoded:
-        whole = {"state": self._kept.state()}
-        # A part goes with what is its rank's own: whoever has the one is to have the other. It is what was copied after
-        # the last finished step, because the next one may have drawn random numbers already.
-        if self._kept.divided and self._slots and self._step is not None and (own := self._slots.written(self._step)):
-            whole["own"] = decode(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+    def _encoded(self, step: int, host: Any) -> Encoded:
+        """Returns the state after `step`, by what the host had then."""
+        whole = {"state": self._kept.state(host)}
+        if self._slots is not None:
+            whole["buffers"] = self._slots.constant(step)
+            # A part goes with what is its rank's own: whoever has the one is to have the other. It is what was copied
+            # after that step, because the next one may have drawn random numbers already.
+            if self._kept.divided and (own := self._slots.own(step)):
+                whole["own"] = own
         encoded = Encoded(whole)
         self._size = encoded.size
         return encoded
-
-    def _snapshot(self, step: int) -> None:
-        """Write a snapshot, all ranks after the same step, in case that no rank survives the next fault."""
-        if self._slots is not None:
-            self._slots.keep(step)
-        self._snapshots.make(step, self._encoded)
-
-    @contextmanager
-    def _beside_the_main_thread(self) -> Iterator[None]:
-        """Surrounds what reads the device's memory, whose own queue may wait for a collective that never ends."""
-        if self._finished is None:
-            yield
-            return
-        self._finished.synchronize()
-        with torch.Stream(self._device):
-            yield
-
-    @contextmanager
-    def _first_of_worker(self) -> Iterator[None]:
-        """Surrounds what one rank of the worker does after the other; one that dies meanwhile leaves it to the next."""
-        with os.fdopen(os.open(self.directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
-            until = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(0.002)
-            yield
 
     def _watch_for_signals(self) -> None:
         self._wakes = os.pipe()
@@ -243,12 +295,22 @@ class Keeper:
         self._thread.start()
 
     def _watch(self, descriptor: int) -> None:
+        until: float | None = None
         while True:
+            wait = None if until is None else max(0.0, until - time.monotonic())
+            if not select.select([descriptor], [], [], wait)[0]:
+                until = None
+                self.save()  # the main thread doesn't get to its end
+                continue
             signals = os.read(descriptor, 64)
             if self._woke_before >= 0 and (received := signals.replace(bytes([_STOP]), b"")):
                 os.write(self._woke_before, received)
             if signal.SIGTERM in signals:
-                self.save()
+                seconds = planned_seconds()
+                if seconds is None:
+                    self.save()
+                else:
+                    until = time.monotonic() + min(seconds / 2, _LONGEST)
             if _STOP in signals:
                 return
 

@@ -37,6 +37,10 @@ class Place:
     def is_first_of_worker(self) -> bool:
         return self.rank % self.local_ranks == 0
 
+    def part(self, divided: bool) -> tuple[int, int]:
+        """Returns the number of ranks that hold a state together, and which of them this is."""
+        return (self.ranks, self.rank) if divided else (1, 0)
+
 
 def memory_directory(say: Callable[[str], None]) -> Path | None:
     """Returns this user's own directory in the pod's memory; None where none is named, or it can't be used, which is

@@ -1,4 +1,6 @@
-"""A rank that writes its state says so to the agent, whose SIGKILL waits as long as the rank needs, and no longer."""
+"""A rank that writes its state says so to the agent, whose SIGKILL waits as long as the rank needs, and no longer; and
+the agent says to its ranks whether a stop is planned.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from pathlib import Path
 
 #: The file whose name, with the rank behind it, says that a rank is writing (docs/protocol.md).
 SAVING_VARIABLE = "TRAINMASTER_SAVING_FILE"
+#: What follows in the name of the file that says that a stop is planned.
+PLANNED = ".planned"
 #: What a slow machine writes in a second (bytes), and what a save costs besides (seconds).
 _BYTES_A_SECOND = 200e6
 _LEAST_SECONDS = 1.0
@@ -27,6 +31,20 @@ def announced(rank: int, size: int) -> Iterator[None]:
         yield
     finally:
         _replace(file, "0")
+
+
+def planned_seconds() -> float | None:
+    """Returns the seconds that a stop which the agent has planned gives the ranks; None where it says of none."""
+    named = os.environ.get(SAVING_VARIABLE)
+    try:
+        return float(Path(f"{named}{PLANNED}").read_text()) if named else None
+    except (OSError, ValueError):
+        return None
+
+
+def is_the_end() -> bool:
+    """Returns whether this rank is ended in any case: there is an agent, which after a fault ends all ranks."""
+    return SAVING_VARIABLE in os.environ and planned_seconds() is None
 
 
 def _replace(file: Path, text: str) -> None:

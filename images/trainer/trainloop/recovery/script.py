@@ -30,12 +30,21 @@ from trainloop.distributed.diagnostics import dump_stacks_on_signal
 from trainloop.progress import Progress
 from trainloop.recovery import generators, sealed
 from trainloop.recovery.agreement import Found, Group, newest
-from trainloop.recovery.encoding import Encoded, EncodingError, cloned
-from trainloop.recovery.keeper import Keeper, Kept
+from trainloop.recovery.encoding import Encoded, EncodingError
+from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
-from trainloop.recovery.tensors import local, parameters_between_steps, spread_as
+from trainloop.recovery.slots import buffers_of
+from trainloop.recovery.tensors import (
+    OptimizerState,
+    cloned,
+    load,
+    local,
+    on_host,
+    parameters_between_steps,
+    spread_as,
+    state_of,
+)
 
-EXIT_STOPPED = 143
 #: Newest states that stay on the disk.
 _KEPT_ON_DISK = 2
 
@@ -85,10 +94,13 @@ class Recovery:
         self._parameters = parameters_between_steps(self._model)
         self._device = next(iter(self._parameters.values())).device
         self._divided = ranks > 1 and any(hasattr(each, "device_mesh") for each in self._parameters.values())
+        self._buffers = buffers_of(self._model)
+        self._optimizer_state = OptimizerState(optimizer, self._device)
         memory = memory_directory(self._say)
         self._keeper: Keeper | None = None
         if all(self._group.gather(memory is not None)) and memory is not None:
-            kept = Kept(self._state, self._own, self._divided)
+            optimizers = [getattr(optimizer, "optim", optimizer)]  # of ZeroRedundancyOptimizer this rank's own
+            kept = Kept(self._host, self._state, self._buffers, optimizers, self._divided)
             self._keeper = Keeper(self._place, memory, self._device, kept, self._group, self._say)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
         self._progress.join()
@@ -142,15 +154,16 @@ class Recovery:
         if self._disk is None:
             return
         place, disk = self._place, self._disk
-        parts, part = (place.ranks, place.rank) if self._divided else (1, 0)
-        ranks = self._group.gather(b"".join(Encoded(self._own()).chunks()).hex())
+        parts, part = place.part(self._divided)
+        own = {"random": generators.capture(self._device), "buffers": dict(self._buffers())}
+        ranks = self._group.gather(b"".join(Encoded(own).chunks()).hex())
         if part < place.rank:
             return
         self._progress.enter("checkpoint")
         try:
             disk.mkdir(parents=True, exist_ok=True)
-            state = Encoded({"state": self._state(), "ranks": ranks})
-            sealed.write(disk, state, place.job, place.attempt, self.step, parts, part, durable=True)
+            state = Encoded({"state": self._state(self._host()), "ranks": ranks})
+            sealed.write(disk, state, place.job, place.attempt, self.step, parts, part)
             here, _ = sealed.sealed_files(disk, place.job)
             mine = sorted((seal for seal in here if (seal.part, seal.parts) == (part, parts)), reverse=True)
             for seal in mine[_KEPT_ON_DISK:]:
@@ -190,37 +203,40 @@ class Recovery:
         if self._divided != (found.count > 1):
             raise ValueError(f"it is in {found.count} part(s), for {self._place.ranks} rank(s)")
         # Rank 0's buffers count, as in the next forward pass of DistributedDataParallel.
-        first = own if self._divided else found.own_of(0) or found.own_of(self._place.rank)
+        first = self._place.rank if self._divided or found.own_of(0) is None else 0
         self._parameters = parameters_between_steps(self._model)
-        tensors: dict[str, Any] = {**self._parameters, **dict(self._model.named_buffers())}
-        values = {**saved["model"], **(first or {}).get("buffers", {})}
+        tensors: dict[str, Any] = {**self._parameters, **dict(self._buffers())}
+        values = {**saved["model"], **found.buffers(part, first)}
         for name, parameter in self._parameters.items():
             if values[name].shape != local(parameter).shape:
                 raise ValueError(f"{name} has shape {list(values[name].shape)}")
-        optimizer = cloned(saved["optimizer"])
+        optimizer = saved["optimizer"]
         ordered = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         for number, state in optimizer["state"].items():
             state.update({key: spread_as(value, ordered[number]) for key, value in state.items()})
         self._optimizer.load_state_dict(optimizer)
+        for state in self._optimizer.state.values():
+            # Where weights are on the host, torch has kept what it was given, and that is the file's.
+            state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
         for name, tensor in tensors.items():
             if name in values:
                 local(tensor).copy_(values[name])
         for name, each in self._others.items():
-            each.load_state_dict(cloned(saved["others"][name]))
+            load(each, saved["others"][name])
         if own is not None:
             generators.restore(own["random"], self._device)
         elif found.step:
             self._say("the random state of this rank was lost with its pod: it goes on with the one that it has")
 
-    def _state(self) -> dict[str, Any]:
+    def _host(self) -> dict[str, Any]:
         return {
-            "model": local(self._parameters),
-            "optimizer": local(self._optimizer.state_dict()),
-            "others": {name: each.state_dict() for name, each in self._others.items()},
+            "optimizer": self._optimizer_state.host(),
+            "others": {name: state_of(each) for name, each in self._others.items()},
         }
 
-    def _own(self) -> dict[str, Any]:
-        return {"random": generators.capture(self._device), "buffers": local(dict(self._model.named_buffers()))}
+    def _state(self, host: dict[str, Any]) -> dict[str, Any]:
+        optimizer = local(self._optimizer_state.whole(host["optimizer"]))
+        return {"model": local(self._parameters), "optimizer": optimizer, "others": local(host["others"])}
 
     def _begin(self) -> None:
         self._progress.begin(self.step)

@@ -1,9 +1,9 @@
-"""A sealed file has a state and says of which job, attempt and step it is, and by a checksum that it is whole.
+"""A sealed file has a state and says of which job, attempt and step it is, and that it is whole.
 
-It is written under another name and renamed when its last byte and its seal are there, so what has the name of a sealed
-file was never half-written; the checksum finds what was damaged since. It is a CRC-32, which 4 GB/s of a processor's
-core make (SHA-256: 0.5 to 2): damage is to be found here, not forgery, because the directory is open to its own user
-alone.
+On a disk it is written under another name and renamed when its last byte and its seal are there, so what has the name
+of a sealed file was never half-written; a checksum finds what was damaged since. It is a CRC-32, which 4 GB/s of a
+processor's core make (SHA-256: 0.5 to 2): damage is to be found here, not forgery, because the directory is open to its
+own user alone. In the pod's memory nothing is damaged, and there is no checksum (`generations`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import stat
 import threading
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from trainloop.recovery.encoding import ALIGNMENT, Encoded
 HEADER_BYTES = 64 * ALIGNMENT
 _MAGIC = "trainmaster state 1"
 _SUFFIX = ".sealed"
-_PARTIAL = ".partial"
+#: What files of the pod's memory are called, which are written again and again.
+MEMORY = ".memory"
+PARTIAL = ".partial"
 #: What no step and no attempt comes near.
 _LARGEST = 1 << 53
 
@@ -46,7 +49,7 @@ class Seal:
     part: int
     job: str
     size: int
-    checksum: int
+    checksum: int = 0  # none
 
     @property
     def age(self) -> tuple[int, int]:
@@ -75,20 +78,8 @@ def private(directory: Path) -> Path:
     return own
 
 
-def write(
-    directory: Path,
-    encoded: Encoded,
-    job: str,
-    attempt: int,
-    step: int,
-    parts: int = 1,
-    part: int = 0,
-    *,
-    durable: bool = False,
-) -> Path:
-    """Write and seal a state; returns its file, which with `durable` is on the disk then. Raises OSError where the file
-    system refuses.
-    """
+def write(directory: Path, encoded: Encoded, job: str, attempt: int, step: int, parts: int = 1, part: int = 0) -> Path:
+    """Write and seal a state; returns its file, which is on the disk then. Raises OSError where the disk refuses."""
     partial = _partial(directory, name_of(attempt, step, part, parts))
     try:
         # Unbuffered, because a buffer would copy each tensor once more.
@@ -101,40 +92,37 @@ def write(
                     chunk = chunk[stream.write(chunk) :]
             seal = Seal(attempt, step, parts, part, job, encoded.size, checksum)
             stream.seek(0)
-            stream.write(json.dumps({"magic": _MAGIC, **asdict(seal)}).encode().ljust(HEADER_BYTES))
-            if durable:
-                os.fsync(stream.fileno())
+            stream.write(head_of(seal))
+            os.fsync(stream.fileno())
         file = partial.rename(directory / seal.name)
-        if durable:
-            _sync(directory)
+        _sync(directory)
         return file
     except OSError:
         partial.unlink(missing_ok=True)
         raise
 
 
-def place(data: torch.Tensor, file: Path) -> None:
-    """Give a whole sealed file that another rank has sent its place here. Raises OSError."""
-    partial = _partial(file.parent, file.name)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as stream:
-        chunk = data.numpy().data
-        while chunk:
-            chunk = chunk[stream.write(chunk) :]
-    partial.rename(file)
+def head_of(seal: Seal) -> bytes:
+    """Returns what a file with this seal begins with."""
+    return json.dumps({"magic": _MAGIC, **asdict(seal)}).encode().ljust(HEADER_BYTES)
 
 
-def read_seal(file: Path) -> Seal:
-    """Returns the seal of a file; its state isn't read. Raises SealError."""
+def read_seal(file: Path) -> Seal | None:
+    """Returns the seal of a file; its state isn't read. None where a file of the pod's memory has nothing. Raises
+    SealError.
+    """
     try:
         with file.open("rb") as stream:
-            head = json.loads(stream.read(HEADER_BYTES))
-            size = os.fstat(stream.fileno()).st_size
+            text, size = stream.read(HEADER_BYTES), os.fstat(stream.fileno()).st_size
+            if file.suffix == MEMORY and text and not any(text):
+                return None
+            head = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise SealError(f"{file} has no seal: {str(error)[:200]}") from None
     seal = seal_of(head)
-    if seal is None or head.get("magic") != _MAGIC or seal.name != file.name:
+    if seal is None or head.get("magic") != _MAGIC or (seal.name != file.name and file.suffix != MEMORY):
         raise SealError(f"{file} has no seal that goes with its name")
-    if size != HEADER_BYTES + seal.size:
+    if size < HEADER_BYTES + seal.size:
         raise SealError(f"{file} has {size} bytes, its seal says {HEADER_BYTES + seal.size}")
     return seal
 
@@ -156,11 +144,13 @@ def sealed_files(directory: Path, job: str, *, adopting: bool = False) -> tuple[
     With `adopting` other jobs' are taken as of an attempt before the first: on a disk a job may go on from another's.
     """
     found, wrong = dict[Seal, Path](), list[str]()
-    for file in sorted(directory.glob(f"*{_SUFFIX}")):
+    for file in sorted((*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"*{MEMORY}"))):
         try:
             seal = read_seal(file)
         except SealError as error:
             wrong.append(str(error))
+            continue
+        if seal is None:
             continue
         if seal.job == job:
             found[seal] = file
@@ -183,15 +173,15 @@ def read(file: Path, seal: Seal) -> torch.Tensor:
 
 
 def verified(data: torch.Tensor, seal: Seal, name: str) -> torch.Tensor:
-    """Returns `data`. Raises SealError where it doesn't have the checksum that the seal says."""
-    if zlib.crc32(data.numpy().data) != seal.checksum:
+    """Returns `data`. Raises SealError where it doesn't have the checksum that the seal says, if it says one."""
+    if seal.checksum and zlib.crc32(data.numpy().data) != seal.checksum:
         raise SealError(f"{name} doesn't have the checksum that its seal says")
     return data
 
 
 def _partial(directory: Path, name: str) -> Path:
     """Returns the name of what will be a sealed file, by the thread that writes it: two may write at once."""
-    return directory / f"{name}.{threading.get_native_id()}{_PARTIAL}"
+    return directory / f"{name}.{threading.get_native_id()}{PARTIAL}"
 
 
 def _sync(directory: Path) -> None:
@@ -207,9 +197,18 @@ def remove(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
+def empty(file: Path) -> None:
+    """Take a file's seal away: one of the pod's memory stays, to be written again."""
+    if file.suffix != MEMORY:
+        remove(file)
+        return
+    with suppress(FileNotFoundError), file.open("r+b") as stream:
+        stream.write(bytes(HEADER_BYTES))
+
+
 def clean(directory: Path) -> None:
     """Delete what writers that were killed have left half-written, of threads that are gone."""
-    for file in directory.glob(f"*{_PARTIAL}"):
-        thread = file.name.removesuffix(_PARTIAL).rpartition(".")[2]
+    for file in directory.glob(f"*{PARTIAL}"):
+        thread = file.name.removesuffix(PARTIAL).rpartition(".")[2]
         if not Path("/proc", thread).exists():
             remove(file)

@@ -1,7 +1,10 @@
 """Where no rank may survive that has the state, a snapshot of it is in memory already.
 
-Ranks write one every k steps, where k follows from what writing takes: it is chosen anew after each, so that all
-snapshots together cost two thousandths of the time. The one before is deleted when all ranks have sealed the newer.
+Ranks write one every k steps. The device copies it beside the steps that follow: what trains waits for the copy only
+before it next changes what is being copied, and the host waits for nothing. A thread seals it when it is there. k
+follows from what the copy takes, and is chosen anew after each, so that all snapshots together cost under a hundredth
+of the time. There are two generations; one that all ranks are known to have is written over when all have the next.
+
 Where all ranks have the same state the first rank of the first two workers writes it. Where each has a part of its own,
 each writes it, and gives a copy to its neighbour, the rank of the same number in the next worker.
 """
@@ -9,21 +12,32 @@ each writes it, and gives a copy to its neighbour, the rank of the same number i
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from trainloop.recovery import room, sealed
+from trainloop.recovery import sealed
 from trainloop.recovery.agreement import Group
+from trainloop.recovery.device import Device, Event
 from trainloop.recovery.encoding import Encoded, EncodingError
+from trainloop.recovery.generations import File, Generations
 from trainloop.recovery.place import Place
+from trainloop.recovery.sealed import Seal
 
-#: The part of a run's time that its snapshots may cost; with what every step copies it is to stay under a hundredth.
-SHARE = 0.002
+#: The part of a run's time in which snapshots are copied. Where a device copies, steps beside it are 5 % slower.
+SHARE = 0.008
 #: Steps of an attempt before its first snapshot; the first steps take longer than others do.
 _FIRST = 4
+#: Seconds before the first one of an attempt that goes on from memory: what it goes on from is still there.
+_AGAIN = 10.0
+#: Seconds between two at least.
+_LEAST = 1.0
+#: What sending a second costs, as a part of what copying does: it goes over the network of the host.
+_SENDING = 0.1
 #: Where all ranks have the same state, the workers that have a snapshot of it: one, and another one if that is lost.
 _COPIES = 2
 
@@ -31,77 +45,171 @@ _COPIES = 2
 class Snapshots:
     """Makes this rank's snapshots; every rank calls every method after the same step."""
 
-    def __init__(self, place: Place, directory: Path, group: Group, divided: bool, say: Callable[[str], None]) -> None:
-        self._place, self._directory, self._group, self._say = place, directory, group, say
-        self._divided = divided
-        self._writes = divided or (place.is_first_of_worker and place.worker < _COPIES)
-        self._next = 0
+    def __init__(
+        self,
+        place: Place,
+        directory: Path,
+        device: Device,
+        group: Group,
+        neighbours: Group | None,
+        generations: Generations,
+        divided: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self._place, self._device, self._group, self._say = place, device, group, say
+        self._divided, self._generations, self._neighbours = divided, generations, neighbours
+        self.writes = divided or (place.is_first_of_worker and place.worker < _COPIES)
+        self._before = (place.rank - place.local_ranks) % place.ranks
+        copies = f"copy-{self._before}"
+        self._copies = Generations(directory, place.job, copies, device, 2 if neighbours is not None else 0)
+        #: The age of the newest state that every rank is known to have written.
+        self.kept = (-1, -1)
+        self._next = self._asks = 0
+        self._again = False
         self._since = (0, 0.0)  # the step and the time from which on steps are timed
+        self._stream = device.stream()
+        self._copied: Event | None = None  # what the next change waits for
+        self._busy: threading.Thread | None = None
+        self._ended = False
+        self._age = (-1, -1)  # of the newest
+        self._seconds = 0.0  # what it took
+        self._problem: str | None = None
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, source: int | None) -> None:
+        """The run goes on from the state after `step` that the attempt `source` has left in memory, or from none."""
+        self.kept = (-1 if source is None else source, step)
+        self._again, self._asks = source is not None, 0
         self._next = step + _FIRST
         self._since = (step, time.monotonic())
 
     def is_due(self, step: int) -> bool:
-        """Returns whether a snapshot is to be made after `step`."""
-        if step == self._next - _FIRST + 1:
+        """Returns whether there is something to do after `step`."""
+        if step == self._next - _FIRST + 1 and not self._asks:
             self._since = (step, time.monotonic())
-        return step == self._next
+        return step in (self._next, self._asks)
 
     def make(self, step: int, encoded: Callable[[], Encoded]) -> None:
-        """Make a snapshot of the state after `step`, and choose when the next one comes."""
-        steps, began = step - self._since[0], time.monotonic()
-        step_seconds = (began - self._since[1]) / max(1, steps)
-        problem = None
+        """Begin a snapshot of the state after `step`, or learn whether all ranks have made the one before."""
+        if step == self._asks:
+            self._ask(step)
+            return
+        if self._again:
+            # What it goes on from is as good, until it is older than a snapshot would be.
+            self._again = False
+            self._next = step + _steps(_AGAIN, max(self._group.gather(self._step_seconds(step))))
+            return
+        began = time.monotonic()
+        self._age, self._problem, written = (self._place.attempt, step), None, None
         try:
-            problem = self._write(step, encoded()) if self._writes else None
+            if self.writes:
+                written = self._begin(encoded())
         except (OSError, EncodingError, RuntimeError) as error:
-            problem = str(error)
-        if problem:
-            self._say(f"no snapshot of step {step} in memory: {problem}")
-        if self._divided and self._place.ranks > self._place.local_ranks:
-            self._give_to_neighbour(step)
-        costs = self._group.gather([time.monotonic() - began, step_seconds, problem is None])
-        self._remove_older(step, whole=all(good for _, _, good in costs))
-        seconds = max(cost for cost, _, _ in costs) + time.monotonic() - began - costs[self._place.rank][0]
-        [longest] = {max(self._group.gather(seconds))}
-        shortest = min(each for _, each, _ in costs)
-        self._next = step + max(1, math.ceil(longest / SHARE / max(shortest, 1e-6)))
+            self._fail(error)
+        # What follows is the thread's, from here on until it has ended.
+        self._seconds = time.monotonic() - began
+        if self._device.queues or self._neighbours is not None:
+            self._busy = threading.Thread(target=self._finish, args=(written,), daemon=True, name="snapshot")
+            self._busy.start()
+        else:
+            self._finish(written)
+        self._next, self._asks = 0, step + 1
+
+    def let_go(self) -> None:
+        """What is being copied changes now: what is queued from here on waits until it has been copied."""
+        if self._copied is not None:
+            self._device.wait(self._copied)
+            self._copied = None
+
+    def end(self) -> None:
+        """Seal nothing any more: a collective may have been ended, and what is copied then is nothing."""
+        self._ended = True
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the one that is being made."""
+        if self._busy is not None:
+            self._busy.join(seconds)
+
+    def _begin(self, encoded: Encoded) -> _Written:
+        """Queue the copying of a snapshot. Raises OSError where there is no room for it."""
+        file = self._generations.next(self.kept)
+        if lacking := file.make(encoded.size):
+            raise OSError(lacking)
+        whole = self._device.event()
+        with self._device.on(self._stream):
+            self._device.wait(whole)
+            file.fill(encoded)
+            self._copied = copied = self._device.event()
+        parts, part = self._place.part(self._divided)
+        return _Written(file, Seal(*self._age, parts, part, self._place.job, encoded.size), whole, copied)
+
+    def _finish(self, written: _Written | None) -> None:
+        """Seal the snapshot when it is there, and give it to the neighbour."""
+        try:
+            if written is not None:
+                written.whole.synchronize()
+                began = time.monotonic()
+                written.copied.synchronize()
+                self._seconds += time.monotonic() - began
+                if self._ended:
+                    return
+                written.file.close(written.seal)
+            if self._neighbours is not None:
+                began = time.monotonic()
+                self._give_to_neighbour(self._neighbours, written)
+                self._seconds += (time.monotonic() - began) * _SENDING
+        except (OSError, EncodingError, RuntimeError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._problem = str(error)
+        if not self._ended:
+            self._say(f"no snapshot of step {self._age[1]} in memory: {error}")
+
+    def _ask(self, step: int) -> None:
+        """All ranks say whether they have the snapshot; if so the one before may go."""
+        busy = self._busy is not None and self._busy.is_alive()
+        each = self._group.gather([busy, self._problem is None, self._seconds, self._step_seconds(step)])
+        if any(busy for busy, *_ in each):
+            self._asks = step + max(1, step - self._since[0])  # twice as long as it has taken so far
+            return
+        if all(good for _, good, *_ in each):
+            self.kept = self._age
+        longest, shortest = max(seconds for _, _, seconds, _ in each), min(seconds for *_, seconds in each)
+        self._asks, self._next = 0, step + _steps(max(longest / SHARE, _LEAST), shortest)
         self._since = (step, time.monotonic())
 
-    def _write(self, step: int, encoded: Encoded) -> str | None:
-        """Write this rank's snapshot; returns why it couldn't."""
-        if lacking := room.lacking(self._directory, encoded.size):
-            return lacking
-        place = self._place
-        parts, part = (place.ranks, place.rank) if self._divided else (1, 0)
-        sealed.write(self._directory, encoded, place.job, place.attempt, step, parts, part)
-        return None
+    def _step_seconds(self, step: int) -> float:
+        return (time.monotonic() - self._since[1]) / max(1, step - self._since[0])
 
-    def _remove_older(self, step: int, *, whole: bool) -> None:
-        """Delete what is older than this step's snapshot, or this one where some rank couldn't write it."""
-        here, _ = sealed.sealed_files(self._directory, self._place.job)
-        for seal, file in here.items():
-            age = (self._place.attempt, step)
-            if seal.age < age if whole else seal.age == age:
-                sealed.remove(file)
-
-    def _give_to_neighbour(self, step: int) -> None:
+    def _give_to_neighbour(self, group: Group, written: _Written | None) -> None:
         """Send this rank's snapshot to the same rank of the next worker, and keep the one of the worker before."""
-        place = self._place
-        mine = self._file(step, place.rank)
-        before = (place.rank - place.local_ranks) % place.ranks
-        sizes = self._group.gather(mine.stat().st_size if mine.is_file() else 0)
-        sent = torch.frombuffer(bytearray(mine.read_bytes()), dtype=torch.uint8) if sizes[place.rank] else None
-        received = torch.empty(sizes[before], dtype=torch.uint8)
-        self._group.pass_on(sent, (place.rank + place.local_ranks) % place.ranks, received, before)
-        target = self._file(step, before)
-        if len(received) and not target.is_file():  # workers may share a directory, on a machine of one's own
-            if lacking := room.lacking(self._directory, len(received)):
-                self._say(f"no copy of rank {before}'s snapshot of step {step} in memory: {lacking}")
-                return
-            sealed.place(received, target)
+        heads = group.gather(None if written is None else vars(written.seal))
+        theirs = sealed.seal_of(heads[self._before])
+        file, lacking = None, None
+        if theirs is not None:
+            file = self._copies.next(self.kept)
+            if lacking := file.make(theirs.size):
+                self._say(f"no copy of rank {self._before}'s snapshot of step {theirs.step} in memory: {lacking}")
+        takes, place = group.gather(theirs is not None and lacking is None), self._place
+        after = (place.rank + place.local_ranks) % place.ranks
+        sent = written.file.content(written.seal.size) if written is not None and takes[after] else None
+        if file is not None and theirs is not None and lacking is None:
+            group.pass_on(sent, after, file.receive(theirs.size), self._before)
+            if not self._ended:
+                file.close(theirs)
+        else:
+            group.pass_on(sent, after, torch.empty(0, dtype=torch.uint8), self._before)
 
-    def _file(self, step: int, part: int) -> Path:
-        place = self._place
-        return self._directory / sealed.name_of(place.attempt, step, part, place.ranks)
+
+@dataclass
+class _Written:
+    """A snapshot that is being copied."""
+
+    file: File
+    seal: Seal
+    whole: Event  # the state is
+    copied: Event
+
+
+def _steps(seconds: float, step_seconds: float) -> int:
+    return max(1, math.ceil(seconds / max(step_seconds, 1e-6)))

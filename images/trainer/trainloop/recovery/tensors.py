@@ -1,4 +1,8 @@
-"""A sharded tensor (DTensor) is kept as this rank's part of it, and put together again from that."""
+"""What of a state is tensors is kept where it lies until it is copied: of a sharded one (DTensor) this rank's part.
+
+What of it the host has, and changes while the device is behind, is taken in each step: learning rates, a scheduler's
+numbers, an optimizer's counts of steps where they aren't on the device.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
+
+#: Numbers of a tensor of the host's that is copied in each step.
+_SMALL = 4096
 
 
 def parameters_between_steps(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -40,3 +47,80 @@ def spread_as(part: Any, parameter: Any) -> Any:
     mesh, placements = parameter.device_mesh, parameter.placements
     whole = {"shape": parameter.shape, "stride": parameter.stride()}
     return DTensor.from_local(part.to(parameter.device), mesh, placements, run_check=False, **whole)
+
+
+def on_host(value: Any) -> bool:
+    """Returns whether a value is a tensor of the host's."""
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def cloned(value: Any) -> Any:
+    """Returns the value with tensors of its own, which needs nothing of the bytes that it was decoded from."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: cloned(item) for key, item in value.items()}
+    return type(value)(map(cloned, value)) if isinstance(value, list | tuple) else value
+
+
+def as_now(value: Any) -> Any:
+    """Returns nested values as they are now, as far as the host changes them. Its large tensors are taken as they lie:
+    an average of weights on the host has waited for the device.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.clone() if on_host(value) and value.numel() <= _SMALL else value
+    if isinstance(value, dict):
+        return {key: as_now(item) for key, item in value.items()}
+    return type(value)(map(as_now, value)) if isinstance(value, list | tuple) else value
+
+
+def state_of(each: Any) -> Any:
+    """Returns the state of a scheduler, a scaler or their like as it is now; nothing in it waits for the device."""
+    if isinstance(each, torch.amp.GradScaler) and each.is_enabled() and each._scale is not None:
+        own = {"growth_factor": each.get_growth_factor(), "backoff_factor": each.get_backoff_factor()}
+        own["growth_interval"] = each.get_growth_interval()
+        return {**own, "scale": each._scale, "_growth_tracker": each._growth_tracker}
+    return as_now(each.state_dict())
+
+
+def load(each: Any, state: Any) -> None:
+    """Load what `state_of` returned."""
+    if isinstance(each, torch.amp.GradScaler):
+        state = {key: value.item() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+    each.load_state_dict(cloned(state))
+
+
+class OptimizerState:
+    """An optimizer's state, by what the host had of it after a step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self._optimizer, self._beside = optimizer, device.type != "cpu"
+        self._looked_at, self._numbers = 0, list[tuple[Any, str]]()
+
+    def host(self) -> Any:
+        """Returns the groups' settings, and by parameter the numbers that are on the host while weights aren't."""
+        groups = [
+            {key: as_now(value) for key, value in group.items() if key != "params"}
+            for group in self._optimizer.param_groups
+        ]
+        return groups, self.numbers()
+
+    def numbers(self) -> dict[Any, dict[str, torch.Tensor]]:
+        """Returns by parameter what of its state is on the host, while the weights aren't."""
+        state = self._optimizer.state
+        if self._beside and len(state) != self._looked_at:
+            self._looked_at = len(state)
+            self._numbers = [(of, key) for of, own in state.items() for key, each in own.items() if on_host(each)]
+        numbers = dict[Any, dict[str, torch.Tensor]]()
+        for parameter, key in self._numbers:
+            numbers.setdefault(parameter, {})[key] = state[parameter][key].clone()
+        return numbers
+
+    def whole(self, host: Any) -> dict[str, Any]:
+        """Returns what `state_dict` does, with what the host had."""
+        groups, numbers = host
+        ordered = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        whole = self._optimizer.state_dict()
+        state = {of: {**own, **numbers.get(ordered[of], {})} for of, own in whole["state"].items()}
+        settings = [{**group, **now} for group, now in zip(whole["param_groups"], groups, strict=True)]
+        return {**whole, "state": state, "param_groups": settings}

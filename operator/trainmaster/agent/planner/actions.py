@@ -108,10 +108,14 @@ class ExamineLauncher(Action):
 
 
 class Terminate(Action):
-    """Send SIGTERM to processes, and SIGKILL to a launcher that would only wait for its ranks (0: to none)."""
+    """Send SIGTERM to processes, and SIGKILL to a launcher that would only wait for its ranks (0: to none).
+
+    `planned_seconds`: what ranks are told that they have for their end in a stop that is planned; 0 after a failure.
+    """
 
     pids: tuple[int, ...]
     launcher: int = 0
+    planned_seconds: float = 0.0
 
 
 class FindSavingRanks(Action):

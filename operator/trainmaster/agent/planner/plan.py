@@ -113,11 +113,12 @@ def _end_ranks(state: State, now: Now) -> Actions:
         return ()
     if run.terminate_at is not None and now.steady >= run.terminate_at:
         # torchrun would wait up to 30 s for its ranks; without it they become our own children.
-        needed = run.launcher_knows_more or run.grace >= ranks.PLANNED_GRACE
+        planned = run.grace if run.grace >= ranks.PLANNED_GRACE else 0.0
+        needed = run.launcher_knows_more or planned
         kill = run.wraps_ranks and not needed and run.launcher_ending is None
         # Where no rank has announced itself yet, the launcher is all there is.
         launcher = (run.launcher,) if run.launcher else ()
-        return (actions.Terminate(tuple(run.living) or launcher, run.launcher if kill else 0),)
+        return (actions.Terminate(tuple(run.living) or launcher, run.launcher if kill else 0, planned),)
     if run.late:
         return (actions.Terminate(run.late),)
     if ranks.kill_due(run, now.steady):

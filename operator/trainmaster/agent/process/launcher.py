@@ -124,6 +124,10 @@ def rank_environment(
         environ["USER"] = environ["LOGNAME"] = str(os.getuid())
     # A rank that is killed by a fatal signal then says where it was (docs.python.org/3/library/faulthandler.html).
     environ.setdefault("PYTHONFAULTHANDLER", "1")
+    # After an error or a timeout NCCL's watchdog (torch 2.11 and 2.13) waits a minute and ends the process. With 1,
+    # which torchrun sets, it aborts the communicator before: that ends the collective, and an optimizer's step that is
+    # queued behind it changes the weights by gradients that were never reduced, while a survivor may be copying them.
+    environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     return environ
 
 

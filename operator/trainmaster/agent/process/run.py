@@ -32,11 +32,10 @@ from trainmaster.agent.planner.events import (
     StoreEnded,
 )
 from trainmaster.agent.planner.state import Ending
-from trainmaster.agent.process import children, launcher, torchrun
+from trainmaster.agent.process import children, launcher, saving, torchrun
 from trainmaster.agent.process.attempt_output import AttemptOutput, named_pipe
 from trainmaster.agent.process.cgroup import oom_kill_count
 from trainmaster.agent.process.output import Printers
-from trainmaster.agent.process.saving import saving_seconds
 from trainmaster.agent.progress.printed import Printed
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
@@ -309,6 +308,8 @@ class RunProcesses:
         if self._warm is not None and self._warm.busy:
             # It may hang, and its ranks must not come later.
             self._warm.kill()
+        if action.planned_seconds:
+            saving.say_planned(os.path.join(self._folder, "saving"), action.planned_seconds)
         if action.launcher:
             children.send([action.launcher], signal.SIGKILL)
         children.send([children.signal_target(pid) for pid in action.pids], signal.SIGTERM)
@@ -318,7 +319,7 @@ class RunProcesses:
         found: dict[int, float] = {}
         for local_rank in range(self._settings.processes):
             path = os.path.join(self._folder, f"saving.{self.first_rank() + local_rank}")
-            seconds = saving_seconds(path)
+            seconds = saving.saving_seconds(path)
             if seconds is not None:
                 # All ranks of a launcher of the user's own are one process to the planner.
                 known = local_rank if self._line.wraps_ranks else 0

@@ -1,12 +1,24 @@
-"""A rank that writes its state says so, and how long it needs, in a file (docs/protocol.md, "State in memory")."""
+"""A rank that writes its state says so, and how long it needs, in a file, and is told in one that a stop is planned
+(docs/protocol.md, "State in memory").
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from typing import Optional
 
 MAX_BYTES = 64
+
+
+def say_planned(path: str, seconds: float) -> None:
+    """Tell ranks that a stop is planned, which gives them `seconds`; comes before SIGTERM."""
+    with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
+        partial = f"{path}.planned.partial"
+        with open(partial, "w") as stream:
+            stream.write(f"{seconds:.1f}")
+        os.replace(partial, f"{path}.planned")
 
 
 def saving_seconds(path: str) -> Optional[float]:

@@ -29,7 +29,6 @@ def warm_environment(settings: Settings, base: Mapping[str, str]) -> tuple[dict[
     environ = rank_environment(settings, any_attempt, 0, base)
     if settings.processes > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")
-    environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = SIGNALS
     # As the shell does that becomes the rank.
     environ["PWD"] = os.getcwd()

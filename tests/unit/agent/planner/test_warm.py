@@ -61,7 +61,7 @@ def test_when_a_rank_fails_the_agent_stops_the_others() -> None:
     agent = warm().give(ended(102, KILLED))
     report = agent.state.ended
     assert report is not None and (report.reason, report.rank, report.signal) == ("Signal", 3, 9)
-    assert agent.all(actions.Terminate) == [actions.Terminate((101,), 0)]
+    assert agent.all(actions.Terminate) == [actions.Terminate((101,), 0, 0.0)]
     agent.give(ended(101, TERMINATED))
     assert agent.names[-1] == "Sweep", "there is no launcher to wait for"
     assert agent.give(events.RunEmptied()).state.ended == report
@@ -72,7 +72,7 @@ def test_without_its_store_an_attempt_fails_as_its_process_did() -> None:
     report = agent.state.ended
     assert report is not None and (report.state, report.reason, report.rank) == ("Failed", "Error", None)
     assert report.error == "the process that serves torch's store has ended\nDistNetworkError: EADDRINUSE"
-    assert agent.all(actions.Terminate) == [actions.Terminate((101, 102), 0)]
+    assert agent.all(actions.Terminate) == [actions.Terminate((101, 102), 0, 0.0)]
 
 
 def test_a_store_that_is_swept_with_the_ranks_fails_nothing() -> None:
@@ -102,7 +102,7 @@ def test_an_attempt_that_is_stopped_before_its_ranks_are_forked_leaves_nothing()
     agent = Agent(**WARM)
     agent.forks = True
     agent.run().give(events.AssignmentReceived(assignment(1, "Hold")))
-    assert agent.all(actions.Terminate) == [actions.Terminate((), 0)], "nobody, and above all not process group 0"
+    assert agent.all(actions.Terminate) == [actions.Terminate((), 0, 0.0)], "nobody, and above all not process group 0"
     agent.give(events.NothingForked())
     assert agent.names[-1] == "Sweep"
     assert agent.give(events.RunEmptied()).state.ended.state == "Stopped"  # type: ignore[union-attr]

@@ -33,7 +33,7 @@ def test_the_warm_process_and_a_rank_have_together_what_a_cold_rank_has() -> Non
     first = torchrun.rank_variables(settings(2), UNEVEN, 0, 0, base)
     assert own == attempt.keys() | first.keys() > rank.keys()
     cold = launcher.rank_environment(settings(2), UNEVEN, 1, base, trainer_port=7)
-    added = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PWD": str(Path.cwd())}
+    added = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "PWD": str(Path.cwd())}
     added["TORCHELASTIC_SIGNALS_TO_HANDLE"] = torchrun.SIGNALS
     assert {**environ, **attempt, **rank} == {**cold, **added, **rank}
 

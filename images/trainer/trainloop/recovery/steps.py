@@ -1,0 +1,146 @@
+"""The host is ahead of the device by a few steps; which of them has the device made, and what did the host have then?
+
+Each step records two events: before the optimizer's step, and after the last change. Between the second one and the
+next step's first one the weights on the device are those of that step, also while the device waits for a collective
+that never ends. What the host has of a state (a learning rate, a scheduler, the numbers of a data order) is remembered
+for each step, because the host is further by now.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainloop.recovery.device import Device, Event
+
+#: Steps that the host may be ahead of the device. Two keep it busy; each more is one to remember, and to repeat where
+#: the device was about to make it.
+AHEAD = 2
+#: Steps whose traces are kept: those that may be on their way, the newest that is made, and the one before.
+KEPT = AHEAD + 2
+
+
+@dataclass
+class Made:
+    """A step as the host has queued it."""
+
+    step: int
+    begins: Event  # before the first change of this step's
+    whole: Event | None = None  # after its last; None while the host hasn't got there
+    host: Any = None
+
+
+class Steps:
+    """Remembers the last few steps."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._made = deque[Made](maxlen=KEPT)
+
+    def wait_for_room(self) -> None:
+        """Wait until the device is near enough."""
+        if self._device.queues and len(self._made) >= AHEAD and (whole := self._made[-AHEAD].whole):
+            whole.synchronize()
+
+    def begin(self, step: int) -> None:
+        """The change to the state after `step` is queued now."""
+        self._made.append(Made(step, self._device.event()))
+
+    def end(self, step: int, host: Any) -> None:
+        """The last change to the state after `step` is queued; it may turn out that there was another one."""
+        while self._made and self._made[-1].step > step:
+            self._made.pop()  # it was this one that changed again, or an older state was loaded
+        if not self._made or self._made[-1].step != step:
+            self.begin(step)
+        self._made[-1].host, self._made[-1].whole = host, self._device.event()
+
+    def newest(self, left_out: Container[int] = ()) -> Made | None:
+        """Returns the step whose state the device has; None while another one changes it. Steps that are `left_out`
+        change nothing.
+        """
+        for step in reversed(list(self._made)):
+            if step.step not in left_out and step.whole is not None and step.whole.query():
+                return step if self.is_there(step, left_out) else None
+        return None
+
+    def settled(self, left_out: Container[int], seconds: float) -> Made | None:
+        """Returns what `newest` does; where the device may be about to make a step that is queued, when it hasn't got
+        further for so many seconds.
+        """
+        step, until = self.newest(left_out), time.monotonic() + seconds
+        while step is not None and step is not self._made[-1] and time.monotonic() < until:
+            time.sleep(0.001)
+            if not self.is_there(step, left_out):
+                return None
+        return step
+
+    def is_there(self, step: Made, left_out: Container[int] = ()) -> bool:
+        """Returns whether the device's state is still that after `step`."""
+        later = [each for each in list(self._made) if each.step > step.step and each.step not in left_out]
+        return not any(each.begins.query() for each in later)
+
+
+class Hold:
+    """Turns what is queued of an optimizer's steps into nothing, so that weights stay as they are whatever ends a
+    collective.
+
+    torch's fused optimizers (Adam, AdamW, SGD and Adagrad with `fused=True`; alone, in ZeroRedundancyOptimizer, and
+    with FSDP2's parameters) leave a step out where `found_inf` is 1 on the device when they get to it. Each step reads
+    the flag once, before its first change, so that it is made or left out as a whole, and what it read can be read.
+    """
+
+    def __init__(
+        self, device: Device, optimizers: Iterable[torch.optim.Optimizer], changing: Callable[[], None]
+    ) -> None:
+        """`changing` is called before each step, and calls `begin` before the first one of several."""
+        optimizers, self._device, self._changing = list(optimizers), device, changing
+        able = [each for each in optimizers if getattr(each, "_step_supports_amp_scaling", False)]
+        #: Whether it holds for all that changes weights.
+        self.works = bool(optimizers) and able == optimizers and device.queues
+        if not self.works:
+            return
+        pinned = device.device.type == "cuda"
+        self._one = torch.ones((), pin_memory=pinned)
+        self._flag = torch.zeros((), device=device.device)
+        self._read = torch.zeros(KEPT, device=device.device)
+        self._read_here = torch.zeros(KEPT, pin_memory=pinned)
+        self._views = self._read.unbind()
+        self._now = self._views[0]
+        self._steps = [0] * KEPT
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(self._before)
+
+    def begin(self, step: int) -> None:
+        """A step is queued."""
+        if self.works:
+            self._now, self._steps[step % KEPT] = self._views[step % KEPT], step
+            self._device.copy([self._now], [self._flag])
+
+    def set(self) -> None:
+        """Let no step that begins from now on change anything; queued where the calling thread queues."""
+        if self.works:
+            self._device.copy([self._flag], [self._one])
+
+    def read(self) -> None:
+        """Bring to the host what steps have read, queued as in `set`."""
+        if self.works:
+            self._device.copy([self._read_here], [self._read])
+
+    def left_out(self) -> frozenset[int]:
+        """Returns the steps that had read the flag, and found it set, when `read` got to them."""
+        if not self.works:
+            return frozenset()
+        return frozenset(step for step, read in zip(self._steps, self._read_here.tolist(), strict=True) if read)
+
+    def _before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._changing()
+        own: Any = optimizer
+        found: Any = getattr(own, "found_inf", None)
+        # Another one is a scaler's, or the loop's verdict.
+        ours = found is None or any(found is view for view in self._views)
+        own.found_inf = self._now if ours else torch.maximum(found, self._now)

@@ -1,0 +1,362 @@
+"""What a survivor keeps, and a snapshot has, while the device lags behind the host, stalls for good, or is let go
+(`recovery/keeper`, `steps`, `slots`, `snapshots`, `generations`).
+
+The device is a fake (`fake_device`). A step on it is a forward that changes a buffer, a collective, and an optimizer's
+step; after step k the weights are all k, and so is the buffer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.trainer.fake_device import FakeDevice
+from trainloop.recovery import keeper as keeper_module
+from trainloop.recovery import sealed, slots
+from trainloop.recovery.agreement import Group, newest
+from trainloop.recovery.keeper import Keeper, Kept
+from trainloop.recovery.place import Place
+from trainloop.recovery.steps import AHEAD, Hold
+
+PLACE = Place("job", 1, 0, 1, 1)
+
+
+class Rule(torch.optim.Optimizer):
+    """Adds 1 to all weights, on the device; can leave a step out, as torch's fused optimizers can, where it `holds`."""
+
+    def __init__(self, device: FakeDevice, parameters: list[torch.Tensor], *, holds: bool = True) -> None:
+        super().__init__(parameters, {"lr": 1.0})
+        self.device, self.found_inf = device, None
+        self._step_supports_amp_scaling = holds
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        left_out = self.found_inf
+
+        def work() -> None:
+            if left_out is None or not left_out:
+                for group in self.param_groups:
+                    for weight in group["params"]:
+                        weight.data.add_(1)
+
+        self.device.run(work)
+
+
+class Run:
+    """A rank's loop."""
+
+    def __init__(self, directory: Path, device: FakeDevice, *, holds: bool = True, size: int = 100) -> None:
+        self.device, self.directory, self.said, self.step = device, directory, list[str](), 0
+        self.model = nn.Linear(size, 1, bias=False)
+        nn.init.zeros_(self.model.weight)
+        self.model.register_buffer("seen", torch.zeros(3))
+        self.model.register_buffer("mask", torch.ones(2, 300))
+        self.optimizer = Rule(device, list(self.model.parameters()), holds=holds)
+        self.keeper = Keeper(PLACE, directory, torch.device("cpu"), self.kept(), Group(PLACE), self.said.append)
+        self.optimizer.register_step_pre_hook(lambda *_: self.keeper.changing())
+
+    def kept(self) -> Kept:
+        weights = dict(self.model.named_parameters())
+        return Kept(
+            host=lambda: {"step": self.step},
+            state=lambda host: {**host, "model": weights},
+            buffers=slots.buffers_of(self.model),
+            optimizers=[self.optimizer],
+        )
+
+    def begin(self, *, snapshots: bool = False) -> Run:
+        self.keeper.begin(0)
+        if not snapshots:
+            self.keeper._snapshots._next = 1 << 60
+        return self
+
+    def queue_step(self, before: Callable[[], None] = lambda: None) -> None:
+        """Queue a step, of which `before` comes before the optimizer's."""
+        seen = self.model.get_buffer("seen")
+        self.device.run(lambda: seen.add_(1))
+        before()
+        self.optimizer.step()
+        self.step += 1
+        self.keeper.finished(self.step)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
+    fake = FakeDevice()
+    monkeypatch.setattr(keeper_module, "device_of", lambda _: fake)
+    yield fake
+    fake.end_collective()
+
+
+@pytest.fixture
+def run(tmp_path: Path, device: FakeDevice) -> Run:
+    return Run(tmp_path, device).begin()
+
+
+def found(directory: Path, said: list[str] | None = None) -> Any:
+    """Returns what the next attempt would go on from: its step, what the host had, weights and buffers."""
+    next_place = Place("job", 2, 0, 1, 1)
+    for each in newest(next_place, Group(next_place), (said if said is not None else []).append, directory):
+        state, buffers = each.first(), each.buffers(0, 0)
+        weights = set(state["model"]["weight"].flatten().tolist())
+        return each.step, state["step"], weights, set(buffers["seen"].tolist()), buffers["mask"].shape
+    return None
+
+
+def consistent(step: int) -> Any:
+    return step, step, {float(step)}, {float(step)}, (2, 300)
+
+
+def test_a_survivor_keeps_the_step_that_the_device_has_made_and_not_the_one_that_the_host_has_queued(run: Run) -> None:
+    for _ in range(5):
+        run.queue_step()
+    run.queue_step(run.device.collective)  # of which a rank is dead
+    run.device.waits.wait()
+    for _ in range(AHEAD - 1):
+        run.queue_step()
+    assert run.step == 5 + AHEAD and AHEAD > 1
+    run.keeper.save()
+    assert found(run.directory) == consistent(5)
+
+
+def test_a_survivor_whose_host_waits_for_the_device_keeps_its_state(run: Run) -> None:
+    """As in `loss.item()` between the optimizer's step and the step's end, and in all other places."""
+    for _ in range(3):
+        run.queue_step()
+
+    def host() -> None:
+        run.device.collective()
+        run.optimizer.step()
+        run.device.drained()
+
+    waiting = threading.Thread(target=host, daemon=True)
+    waiting.start()
+    run.device.waits.wait()
+    time.sleep(0.05)
+    began = time.monotonic()
+    run.keeper.save()
+    assert found(run.directory) == consistent(3) and time.monotonic() - began < 5
+
+
+def test_the_host_is_never_further_ahead_than_is_remembered(run: Run) -> None:
+    run.queue_step(run.device.collective)
+    waiting = threading.Thread(target=lambda: [run.queue_step() for _ in range(3 * AHEAD)], daemon=True)
+    waiting.start()
+    time.sleep(0.3)
+    assert run.step == AHEAD
+    run.keeper.save()
+    assert found(run.directory) == consistent(0)
+
+
+def test_a_device_that_is_only_slow_is_waited_for(run: Run) -> None:
+    for _ in range(AHEAD):
+        run.queue_step(lambda: run.device.run(lambda: time.sleep(0.05)))
+    run.keeper.save()
+    assert found(run.directory) == consistent(AHEAD)
+
+
+def test_a_collective_that_is_ended_while_the_state_is_copied_spoils_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is queued behind it then runs, and is nothing: the state stays that of the step before, also afterwards."""
+    monkeypatch.setenv("TRAINMASTER_SAVING_FILE", str(run.directory / "saving"))  # an agent ends the rank in any case
+    for _ in range(3):
+        run.queue_step()
+    run.queue_step(run.device.collective)
+    run.queue_step()
+    run.device.waits.wait()
+
+    def aborted() -> None:
+        run.device.end_collective()
+        run.device.drained()
+
+    run.device.before_copy = aborted
+    run.keeper.save()
+    assert found(run.directory)[:3] == consistent(3)[:3]
+    assert set(run.model.weight.flatten().tolist()) == {3.0}, "the queued steps were made nothing"
+    with pytest.raises(SystemExit) as stopped:
+        run.queue_step()
+    assert stopped.value.code == 143
+
+
+def test_a_state_that_changes_while_it_is_copied_is_never_sealed(tmp_path: Path, device: FakeDevice) -> None:
+    """An optimizer that can't leave a step out: here the collective ends well, because the rank was only late."""
+    run = Run(tmp_path, device, holds=False).begin()
+    for _ in range(3):
+        run.queue_step()
+    run.queue_step(device.collective)
+    device.waits.wait()
+    ended = []
+
+    def late() -> None:
+        if not ended:
+            ended.append(True)
+            device.end_collective()
+            device.drained()
+
+    device.before_copy = late
+    run.keeper.save()
+    assert found(tmp_path) == consistent(4)
+
+
+def test_a_snapshot_has_its_step_while_training_goes_on(tmp_path: Path, device: FakeDevice) -> None:
+    """What the device does next waits for the copy before it changes what is copied, and the host doesn't."""
+    run = Run(tmp_path, device).begin(snapshots=True)
+    copying, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        copying.set()
+        go_on.wait(30)
+
+    for _ in range(3):
+        run.queue_step()
+    device.before_copy = slowly
+    run.queue_step()  # the fourth, after which there is a snapshot
+    assert copying.wait(10)
+    began = time.monotonic()
+    for _ in range(AHEAD):
+        run.queue_step()
+    assert time.monotonic() - began < 5 and found(tmp_path) is None
+    time.sleep(0.1)
+    assert set(run.model.weight.flatten().tolist()) == {4.0}, "the fifth step changed what is being copied"
+    device.before_copy = lambda: None
+    go_on.set()
+    until = time.monotonic() + 10
+    while found(tmp_path) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert found(tmp_path) == consistent(4)
+
+
+def test_generations_are_written_again_and_again(run: Run) -> None:
+    """Nothing is allocated after the first step; the newest state that is known to be whole is never written over."""
+    inodes = set[int]()
+    for _ in range(8):
+        run.queue_step()
+        run.device.drained()
+        run.keeper.save()
+        files = sorted(run.directory.glob(f"*{sealed.MEMORY}"))
+        inodes |= {file.stat().st_ino for file in files}
+        assert found(run.directory) == consistent(run.step)
+    assert len(files) == 2 and len(inodes) == 2
+    steps = sorted(seal.step for file in files if (seal := sealed.read_seal(file)))
+    assert steps[-1] == 8
+
+
+def test_what_a_killed_rank_had_alone_is_there_as_far_as_its_device_had_got(run: Run) -> None:
+    for _ in range(3):
+        run.queue_step()
+    run.queue_step(run.device.collective)
+    run.device.waits.wait()
+    time.sleep(0.1)
+    assert slots.read(run.directory, "job", 1, 3).keys() == {0}
+    assert slots.read(run.directory, "job", 1, 4) == {}, "the host has got there, the device hasn't"
+
+
+def test_a_step_copies_the_buffers_that_it_changes_and_waits_for_nothing(run: Run) -> None:
+    """On the device first, in one call for each type, and from there to the host in one; masks stay where they are."""
+    mask = run.model.get_buffer("mask")
+    for _ in range(2):
+        run.queue_step()
+        run.device.drained()
+    run.device.copied.clear()
+    run.queue_step(run.device.collective)
+    run.queue_step()
+    changed = 3 * 4
+    each = [changed, 8, 64, 8, 4]
+    assert sum(run.device.copied) <= 2 * sum(each) and mask.nbytes not in run.device.copied
+    assert len(run.device.copied) <= 2 * len(each)
+
+
+def test_a_buffer_that_begins_to_change_later_is_kept_as_it_was(run: Run) -> None:
+    """The host knows of the change while the device is a step before it."""
+    mask = run.model.get_buffer("mask")
+    for _ in range(3):
+        run.queue_step()
+    run.device.drained()
+    run.queue_step(run.device.collective)
+    mask.zero_()  # in the fifth step, of which the device knows nothing yet
+    run.keeper.save()
+    for each in newest(Place("job", 2, 0, 1, 1), Group(PLACE), run.said.append, run.directory):
+        assert each.step == 3 and each.buffers(0, 0)["mask"].eq(1).all()
+        break
+
+
+def test_a_planned_stop_writes_the_state_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMASTER_SAVING_FILE", str(run.directory / "saving"))
+    (run.directory / "saving.planned").write_text("30.0")
+    run.queue_step()
+    signalled = run.keeper._wakes
+    assert signalled is not None
+    os.write(signalled[1], bytes([15]))  # as SIGTERM's C handler does
+    time.sleep(0.2)
+    run.queue_step()  # goes on to the step's end
+    assert found(run.directory) is None
+    run.keeper.save()
+    run.keeper.close()
+    assert found(run.directory) == consistent(2)
+    assert sum("kept in memory" in sentence for sentence in run.said) == 1
+
+
+def test_after_a_fault_the_state_is_written_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMASTER_SAVING_FILE", str(run.directory / "saving"))
+    run.queue_step()
+    assert run.keeper._wakes is not None
+    os.write(run.keeper._wakes[1], bytes([15]))
+    until = time.monotonic() + 10
+    while found(run.directory) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert found(run.directory) == consistent(1)
+    run.keeper.close()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_fused_optimizers_are_held(kind: type[torch.optim.Optimizer], device: FakeDevice) -> None:
+    """The flag makes a step nothing, to the bit, and only that."""
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers: list[Any] = [kind(model.parameters(), lr=0.1, fused=True) for model in models]  # type: ignore[call-arg]
+    hold = Hold(device, [optimizers[0]], lambda: None)
+    assert hold.works
+
+    def step(number: int, *, held: bool = False) -> None:
+        for model in models:
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, float(number))
+        hold.begin(number)
+        device.drained()
+        optimizers[0].step()
+        if not held:
+            optimizers[1].step()
+
+    for number in range(3):
+        step(number)
+    hold.set()
+    step(3, held=True)
+    hold.read()
+    device.drained()
+    assert hold.left_out() == {3}
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+    states = [optimizer.state_dict()["state"] for optimizer in optimizers]
+    assert all(torch.equal(states[0][of][name], each) for of, own in states[1].items() for name, each in own.items())
+
+
+def test_a_scalers_verdict_and_the_flag_count_both(device: FakeDevice) -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer: Any = torch.optim.SGD([weight], lr=1.0, fused=True)
+    hold = Hold(device, [optimizer], lambda: None)
+    hold.begin(1)
+    device.drained()
+    for found, expected in ((1.0, 0.0), (0.0, -1.0)):
+        weight.grad = torch.ones(2)
+        optimizer.found_inf = torch.tensor(found)
+        optimizer.step()
+        del optimizer.found_inf
+        assert weight.tolist() == [expected] * 2
