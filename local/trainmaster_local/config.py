@@ -36,8 +36,8 @@ def _machine_memory() -> str:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """A node. `resources` are devices, a number of them or their names: `{"nvidia.com/gpu": 8}` is the devices 0 to 7,
-    `{"nvidia.com/gpu": ()}` says that the machine has some and the node none.
+    """A node. `resources` are devices, by number or by name: `{"nvidia.com/gpu": 8}` means the devices 0 to 7.
+    `{"nvidia.com/gpu": ()}` means that the machine has some and the node none, so that its pods see none.
 
     `cpu` and `memory` are quantities, by default the machine's; nothing stops several nodes from offering the same
     machine. With `fake` all of its pods are faked (see `kubelet.containers.fake`).
@@ -96,8 +96,8 @@ def machine_nodes(
 ) -> tuple[NodeConfig, ...]:
     """Returns the nodes of one machine with its devices (`devices.found`): `local`, or `local-0`, `local-1`, ...
 
-    Each device is on one node, unless `gpus` says how many each node has. Beyond those of the machine they are shared:
-    a device is there several times. On a machine without any they are numbers. Raises ValueError where all are hidden.
+    Each device is on one node, unless `gpus` says how many each node has. If the machine has fewer, a device is listed
+    several times and so shared; if it has none, devices are only numbers. Raises ValueError if all are hidden.
     """
     parts = [
         {

@@ -1,7 +1,7 @@
-"""This machine's accelerators, and the variables by which a program sees some of them.
+"""`found` names this machine's accelerators, and `visibility` gives a program the variables that show it some of them.
 
-Nothing here opens a device: `found` reads what the drivers show in files and what `nvidia-smi -L` prints. Devices have
-the names that the vendors' libraries know them by: numbers from 0 up, or UUIDs where numbers would be ambiguous (MIG).
+Nothing here opens a device: `found` reads the drivers' files and the output of `nvidia-smi -L`. Devices have the names
+that the vendors' libraries use: numbers from 0 up, or UUIDs where numbers would be ambiguous (MIG).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 NVIDIA, AMD, ASCEND = "nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910"
-# Which devices a program may use. AMD's runtime (ROCR) reads its variable below HIP, whose numbers count what is left.
+# These limit a program to some devices. HIP runs on ROCR, so its numbers count the devices that ROCR leaves.
 VARIABLES: Mapping[str, str] = {
     NVIDIA: "CUDA_VISIBLE_DEVICES",
     AMD: "ROCR_VISIBLE_DEVICES",
     ASCEND: "ASCEND_RT_VISIBLE_DEVICES",
 }
 HIP = "HIP_VISIBLE_DEVICES"
-# An empty value means none to CUDA, and all to HIP and CANN. A number that no device has means none to all of them.
+# An empty value means no device to CUDA but all devices to HIP and CANN; to all of them this one means none.
 NONE = "-1"
 NVIDIA_SMI_SECONDS = 20.0
 
@@ -29,9 +29,9 @@ _LISTED = re.compile(r"\s*(GPU|MIG) .*\(UUID: ([^)]+)\)")
 
 
 def found(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, tuple[str, ...]]:
-    """Returns the devices by the name of their resource, as far as `environment` lets a program see them.
+    """Returns the devices that `environment` lets a program see, by the name of their resource.
 
-    A kind whose devices are all hidden is there without any; a kind that the machine doesn't have isn't there.
+    If it hides all devices of a kind, the kind is there without any. A kind that the machine lacks isn't there.
     """
     machine = {
         NVIDIA: _nvidia(root, environment.get("PATH")),
@@ -43,16 +43,15 @@ def found(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, t
         if devices:
             visible[name] = select(devices, environment.get(VARIABLES[name]), uuids=True)
     if AMD in visible:
-        visible[AMD] = select(visible[AMD], _hips(environment, visible), uuids=True)
+        visible[AMD] = select(visible[AMD], _value_for_hip(environment, visible), uuids=True)
     return visible
 
 
 def select(devices: Sequence[str], value: str | None, *, uuids: bool = False) -> tuple[str, ...]:
-    """Returns the devices that a variable's value names, read as CUDA reads it (the programming guide's section on
-    environment variables): a number counts `devices` from 0, the first word that names no device ends the list, and a
-    device that is named twice makes it empty.
+    """Returns the devices that a variable's value names, as CUDA reads it (and `torch.cuda._parse_visible_devices`).
 
-    UUIDs may be abbreviated, so only a program can resolve them: with `uuids` each one counts as a device.
+    A number counts `devices` from 0. The first word that names no device ends the list. A device that is named twice
+    makes it empty. UUIDs may be abbreviated, so only a program can resolve them: with `uuids` each counts as a device.
     """
     if value is None:
         return tuple(devices)
@@ -76,28 +75,31 @@ def select(devices: Sequence[str], value: str | None, *, uuids: bool = False) ->
 def visibility(devices: Mapping[str, Sequence[str]], asked: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables by which a container's programs see its devices and no others.
 
-    `devices` has the container's by each resource of its node. `asked` is the environment that the manifest asks for:
-    in a container the own devices are the only ones, so numbers in its variables count those.
+    `devices` has the container's by each resource of its node. `asked` is the environment that the manifest asks for.
+    Numbers in its variables count the container's own devices, because a real container has no others.
     """
     variables = {}
     for name, variable in VARIABLES.items():
         if name in devices:
             variables[variable] = ",".join(select(devices[name], asked.get(variable))) or NONE
     if AMD in devices:
-        # Without it torch takes each word of ROCR_VISIBLE_DEVICES for a device, and HIP reads CUDA's variable.
+        # Without it torch counts each word of ROCR_VISIBLE_DEVICES as a device, and HIP reads CUDA's variable.
         left = _numbers(len(select(devices[AMD], asked.get(VARIABLES[AMD]))))
-        variables[HIP] = ",".join(select(left, _hips(asked, devices))) or NONE
+        variables[HIP] = ",".join(select(left, _value_for_hip(asked, devices))) or NONE
     return variables
 
 
-def _hips(environment: Mapping[str, str], kinds: Mapping[str, object]) -> str | None:
-    """Returns what HIP has to read: its own variable or else CUDA's, unless that one is for CUDA's devices."""
+def _value_for_hip(environment: Mapping[str, str], kinds: Mapping[str, object]) -> str | None:
+    """Returns the value for HIP, which falls back to CUDA's variable; that one is NVIDIA's if both kinds are there."""
     return environment.get(HIP) or (NVIDIA not in kinds and environment.get(VARIABLES[NVIDIA])) or None
 
 
 def _nvidia(root: Path, path: str | None) -> tuple[str, ...]:
-    """Returns the devices that nvidia-smi lists, or else those of the files: of what the driver has, a container may
-    be given only some device files, and a driver may make these files at their first use."""
+    """Returns the devices that nvidia-smi lists, or else those in the driver's files.
+
+    The driver's folder may list GPUs whose device files this container lacks, and the device files may be missing
+    until their first use.
+    """
     listed = _listed(path)
     if listed:
         return listed
@@ -107,7 +109,7 @@ def _nvidia(root: Path, path: str | None) -> tuple[str, ...]:
 
 
 def _listed(path: str | None) -> tuple[str, ...]:
-    """Returns the devices of `nvidia-smi -L`, none where it isn't there or fails. It opens no CUDA context."""
+    """Returns the devices of `nvidia-smi -L`, which opens no CUDA context; none if it is missing or fails."""
     program = shutil.which("nvidia-smi", path=path)
     if program is None:
         return ()
@@ -122,7 +124,7 @@ def _listed(path: str | None) -> tuple[str, ...]:
     lines = [match.groups() for line in done.stdout.splitlines() if (match := _LISTED.match(line))]
     if all(kind == "GPU" for kind, _ in lines):
         return _numbers(len(lines))
-    # The slices of a GPU stand below it, and take its place.
+    # A GPU's slices are listed below it and take its place.
     following = [*(kind for kind, _ in lines[1:]), ""]
     return tuple(
         uuid for (kind, uuid), next_kind in zip(lines, following, strict=True) if (kind, next_kind) != ("GPU", "MIG")
@@ -130,7 +132,7 @@ def _listed(path: str | None) -> tuple[str, ...]:
 
 
 def _amd(root: Path) -> int:
-    """Returns the number of the driver's nodes that compute. A container may not read those of others' devices."""
+    """Returns the number of the driver's nodes that compute. A container can't read the nodes of others' devices."""
     count = 0
     for properties in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
         try:

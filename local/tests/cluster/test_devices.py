@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("pods_run")
 Object = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
-SHOW = 'echo "sees $CUDA_VISIBLE_DEVICES"; '
+SHOW = 'echo "sees $CUDA_VISIBLE_DEVICES$CUDA_DEVICE_ORDER"; '
 
 
 @pytest.fixture
@@ -64,6 +64,14 @@ def test_pods_see_their_own_devices_and_no_others(cluster: Cluster) -> None:
         assert seen(cluster, "none") == ["-1"]
     finally:
         cluster.embedded.call(cluster.embedded.cluster.remove_node(name))
+
+
+def test_numbers_are_those_of_the_users_device_order(
+    cluster: Cluster, node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", ":PCI_BUS_ID")
+    cluster.apply(pod(cluster, "ordered", "true", 1))
+    assert seen(cluster, "ordered") == ["5:PCI_BUS_ID"]
 
 
 def test_fake_devices_have_numbers(cluster: Cluster) -> None:

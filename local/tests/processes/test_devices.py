@@ -1,4 +1,4 @@
-"""What `nvidia-smi -L` lists becomes the devices that are given out."""
+"""The devices that `nvidia-smi -L` lists are given out."""
 
 from __future__ import annotations
 

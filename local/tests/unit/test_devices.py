@@ -1,4 +1,4 @@
-"""What a machine has of accelerators, which of them a cluster's nodes get, and what a container's programs see."""
+"""A machine's devices are found in files, split among the nodes, and shown to containers by variables."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which container of a node has which device.
+"""The device manager decides which container of a node has which device.
 
-A pod gets its devices before any of its containers starts, and keeps them until the last of its processes has ended,
-however often a container restarts (`pkg/kubelet/cm/devicemanager`). A pod that was deleted by force has left the API
-before its processes have ended; the scheduler gives its place to another one, which then waits here.
+A pod gets its devices before any of its containers starts and keeps them until its last process has ended, however
+often a container restarts (`pkg/kubelet/cm/devicemanager`). A pod that is deleted by force leaves the API before its
+processes have ended. The scheduler then gives its place to another pod, which waits here for the devices.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _Given = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class OutOfDevicesError(Exception):
-    """A pod was bound to a node that hasn't enough devices left, which a scheduler doesn't do. The text is the
-    kubelet's (`pkg/kubelet/lifecycle/predicate.go`)."""
+    """A pod is bound to a node with too few devices left, which no scheduler does. The text is the kubelet's
+    (`pkg/kubelet/lifecycle/predicate.go`)."""
 
     def __init__(self, resource: str, requested: int, used: int, capacity: int) -> None:
         self.reason = f"OutOf{resource}"
@@ -33,7 +33,7 @@ class OutOfDevicesError(Exception):
 
 @dataclass
 class _Holder:
-    """A pod that has devices. `leaving`: the API has it no more, so it doesn't count against the node's capacity."""
+    """A holder is a pod that has devices. One that is `leaving` has left the API and no longer uses up capacity."""
 
     given: _Given
     leaving: bool = False
@@ -43,17 +43,17 @@ class _Holder:
 
 
 class DeviceManager:
-    """Gives out one node's devices. `devices` has their names by resource; a device that is there several times is
-    shared by as many pods, as by the time-slicing of NVIDIA's device plugin."""
+    """Gives out one node's devices. `devices` has their names by resource. Several pods share a device that is listed
+    several times, as with the time-slicing of NVIDIA's device plugin."""
 
     def __init__(self, devices: Mapping[str, Sequence[str]]) -> None:
         self._devices = devices
         self._holders: dict[str, _Holder] = {}
 
     def admit(self, pod: Object) -> bool:
-        """Gives a pod its devices. False while those that it could have are still in use; ask again after a `release`.
+        """Gives a pod its devices. False while they are still in use; ask again after a `release`.
 
-        Raises OutOfDevicesError where the node's other pods leave it too few.
+        Raises OutOfDevicesError if the node's other pods leave too few.
         """
         uid = pod["metadata"]["uid"]
         if uid in self._holders:
@@ -85,16 +85,16 @@ class DeviceManager:
         }
 
     def leave(self, uid: str) -> None:
-        """The API has the pod no more; what still runs of it keeps its devices."""
+        """Records that the pod has left the API; it keeps its devices while its processes run."""
         if uid in self._holders:
             self._holders[uid].leaving = True
 
     def release(self, uid: str) -> bool:
-        """The pod's last process has ended. Returns whether it had devices."""
+        """Takes a pod's devices back once its last process has ended. Returns whether it had any."""
         return self._holders.pop(uid, None) is not None
 
     def _free(self, name: str) -> list[int]:
-        """Returns the positions that no pod has, those first whose device fewest pods share."""
+        """Returns the positions that no pod has, devices with the fewest sharers first."""
         devices = self._devices[name]
         taken = {position for holder in self._holders.values() for position in holder.held(name)}
         sharers = Counter(devices[position] for position in taken)
@@ -106,8 +106,8 @@ class DeviceManager:
 
 
 def _dealt(spec: Object, resource: str, free: Sequence[int]) -> dict[str, Sequence[int]]:
-    """Deals positions to a pod's containers. What an init container has used is given on to those after it, except by
-    a sidecar, which stays."""
+    """Deals positions to a pod's containers. Containers reuse the devices of the init containers before them, except
+    those of sidecars, which keep running."""
     unused, again = list(free), list[int]()
     dealt: dict[str, Sequence[int]] = {}
     containers = [(container, True) for container in spec.get("initContainers") or []]

@@ -66,7 +66,7 @@ class PodHost(Protocol):
         """Returns a container's devices by each resource of the node."""
 
     def release_devices(self, pod: Object) -> None:
-        """Takes back a pod's devices; nothing of it runs any more."""
+        """Takes back the devices of a pod whose last process has ended."""
 
     def allocate_address(self) -> str: ...
 

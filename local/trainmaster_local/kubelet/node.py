@@ -41,8 +41,9 @@ Object = Mapping[str, Any]
 LEASES = "leases.coordination.k8s.io"
 LEASE_NAMESPACE = "kube-node-lease"
 
-# What of the machine's environment a container gets; all else is the image's and the manifest's.
-_PASSED = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "SSL_CERT_FILE")
+# What of the machine's environment a container gets; all else is the image's and the manifest's. The numbers of CUDA's
+# devices depend on CUDA_DEVICE_ORDER.
+_PASSED = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "SSL_CERT_FILE", "CUDA_DEVICE_ORDER")
 
 
 def _now() -> str:
@@ -359,7 +360,7 @@ class Kubelet:
     def release_devices(self, pod: Object) -> None:
         if self._devices.release(pod["metadata"]["uid"]):
             for worker in self.workers.values():
-                # It may wait for them.
+                # It may be waiting for them.
                 worker.wake()
 
     def allocate_address(self) -> str:

@@ -158,7 +158,7 @@ class PodWorker:
             self.pod = written
 
     async def _admit(self) -> bool:
-        """Waits for the pod's devices. False when it is to end without them. A faked pod needs none."""
+        """Waits for the pod's devices, which a faked pod doesn't need. False if the pod has to end without them."""
         try:
             while not self._faked and not self._stopping and not self._host.admit(self.pod):
                 self._wake.clear()

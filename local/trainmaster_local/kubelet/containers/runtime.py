@@ -105,10 +105,10 @@ class ProcessRuntime:
         self._held: IO[str] | None = None
 
     def hold(self, path: Path) -> None:
-        """Locks a file (flock(2)) for as long as containers of this runtime live, also where this process is killed.
+        """Locks a file (flock(2)) until this runtime's last container has ended, even if this process is killed.
 
-        Waits for those of an earlier runtime, which end with it but not at the same moment; one whose process hangs in
-        a driver can take long. Raises OSError after `LEFT_SECONDS`.
+        Waits for the containers of an earlier runtime: they end with it, but a process in a driver's call may take
+        long. Raises OSError after `LEFT_SECONDS`.
         """
         deadline = time.monotonic() + LEFT_SECONDS
         file = path.open("a")
