@@ -12,6 +12,7 @@ Public is what these modules define; all else may change, and nothing outside of
 
 To read the inside, begin with `embedded`, which starts all of it. Then `apiserver` (every request), `kinds` (what each
 type adds to it), `controllers` and `scheduling` (what reacts to changes), `kubelet` (pods become processes). `network`
-gives addresses and names, `images` says what runs, `auth` and `access` say who may do what, `private` keeps other users
-of the machine out. `events`, `ages` and `quantities` are Kubernetes' ways to record, to show times and to count.
+gives addresses and names, `devices` finds accelerators, `images` says what runs, `auth` and `access` say who may do
+what, `private` keeps other users of the machine out. `events`, `ages` and `quantities` are Kubernetes' ways to record,
+to show times and to count.
 """

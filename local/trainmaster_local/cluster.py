@@ -20,12 +20,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from trainmaster_local.config import ClusterConfig, single_node
+from trainmaster_local import devices
+from trainmaster_local.config import ClusterConfig, NodeConfig, machine_nodes
 from trainmaster_local.private import LOCK, private_folder
 
 START_SECONDS = 60.0
@@ -41,12 +43,14 @@ class LocalClusterError(Exception):
 
 @dataclass(frozen=True)
 class ClusterInfo:
-    """A running cluster. `server` is its URL, `kubeconfig` a file for its administrator."""
+    """A running cluster. `server` is its URL, `kubeconfig` a file for its administrator, `gpus` a sentence about its
+    nodes' devices."""
 
     pid: int
     server: str
     kubeconfig: Path
     state_dir: Path
+    gpus: str
 
     def write(self) -> None:
         values = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
@@ -60,7 +64,11 @@ class ClusterInfo:
         try:
             values = json.loads((state_dir / INFO).read_text())
             return ClusterInfo(
-                int(values["pid"]), values["server"], Path(values["kubeconfig"]), Path(values["state_dir"])
+                int(values["pid"]),
+                values["server"],
+                Path(values["kubeconfig"]),
+                Path(values["state_dir"]),
+                values["gpus"],
             )
         except (FileNotFoundError, json.JSONDecodeError, KeyError):
             return None
@@ -110,9 +118,12 @@ def status(state_dir: Path) -> ClusterInfo | None:
         return ClusterInfo.read(state_dir) if _runs(state_dir) else None
 
 
-def up(state_dir: Path, *, nodes: int = 1, gpus: int = 0, detach: bool = True, configure: str = "") -> ClusterInfo:
-    """Starts a cluster of `nodes` nodes with `gpus` (faked) GPUs each; without `detach` it runs until SIGINT or
-    SIGTERM.
+def up(
+    state_dir: Path, *, nodes: int = 1, gpus: int | None = None, detach: bool = True, configure: str = ""
+) -> ClusterInfo:
+    """Starts a cluster of `nodes` nodes; without `detach` it runs until SIGINT or SIGTERM.
+
+    The nodes share out this machine's GPUs, or have `gpus` each (`config.machine_nodes`).
 
     `configure` names a function that is given the ClusterConfig and returns the one to use, as `package.module:name`:
     a name, because the cluster is a process of its own. Raises LocalClusterError when one runs already or it doesn't
@@ -143,7 +154,7 @@ def _up_already(state_dir: Path) -> LocalClusterError:
     return LocalClusterError(f"the cluster in {state_dir} is up already{where}: use it, or take it down first")
 
 
-def _start(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInfo:
+def _start(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> ClusterInfo:
     if _runs(state_dir):
         raise _up_already(state_dir)
     private_folder(state_dir)
@@ -151,7 +162,8 @@ def _start(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInf
     (state_dir / INFO).unlink(missing_ok=True)
     command = [
         sys.executable, "-m", "trainmaster_local.cluster",
-        "--state-dir", str(state_dir), "--nodes", str(nodes), "--gpus", str(gpus), "--configure", configure,
+        "--state-dir", str(state_dir), "--nodes", str(nodes), "--configure", configure,
+        *(() if gpus is None else ("--gpus", str(gpus))),
     ]  # fmt: skip
     with (state_dir / LOG).open("w") as log:
         process = subprocess.Popen(
@@ -211,7 +223,7 @@ def _lives(pid: int) -> bool:
     return Path("/proc", str(pid)).exists()
 
 
-async def _serve(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInfo:
+async def _serve(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> ClusterInfo:
     """Runs a cluster until a signal says to stop."""
     from trainmaster_local.embedded import LocalCluster
 
@@ -219,11 +231,15 @@ async def _serve(state_dir: Path, nodes: int, gpus: int, configure: str) -> Clus
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    config = ClusterConfig(state_dir=state_dir, nodes=single_node(gpus, nodes))
+    found = devices.found(os.environ)
+    try:
+        config = ClusterConfig(state_dir=state_dir, nodes=machine_nodes(found, gpus=gpus, nodes=nodes))
+    except ValueError as error:
+        raise LocalClusterError(str(error)) from error
     if configure:
         config = pkgutil.resolve_name(configure)(config)
     async with LocalCluster(config) as cluster:
-        info = ClusterInfo(os.getpid(), cluster.server, cluster.kubeconfig, state_dir)
+        info = ClusterInfo(os.getpid(), cluster.server, cluster.kubeconfig, state_dir, _gpus(config.nodes, found))
         info.write()
         print(f"The cluster is up at {info.server}; export KUBECONFIG={info.kubeconfig}", flush=True)
         await stop.wait()
@@ -231,12 +247,24 @@ async def _serve(state_dir: Path, nodes: int, gpus: int, configure: str) -> Clus
     return info
 
 
+def _gpus(nodes: Sequence[NodeConfig], found: Mapping[str, Sequence[str]]) -> str:
+    """Returns a sentence about the nodes' devices."""
+    given = [(node.name, name, names) for node in nodes for name, names in node.devices.items() if names]
+    pods = Counter((name, device) for _, name, names in given for device in names)
+    claims = []
+    for node, name, names in given:
+        which = ", ".join(dict.fromkeys(names)) if name in found else "faked: this machine has none"
+        shared = ", shared by pods" if any(pods[name, device] > 1 for device in names) else ""
+        claims.append(f"{node} has {len(names)} {name} ({which}{shared})")
+    return f"GPUs: {'; '.join(claims) or 'none'}."
+
+
 def main() -> int:
     """`python -m trainmaster_local.cluster`: what `up` starts."""
     parser = argparse.ArgumentParser(description="Run a local cluster in the foreground.")
     parser.add_argument("--state-dir", type=Path, required=True, help="where the cluster keeps its files")
     parser.add_argument("--nodes", type=int, default=1, help="number of nodes")
-    parser.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu that each node claims to have")
+    parser.add_argument("--gpus", type=int, help="GPUs of each node; default: the machine's")
     parser.add_argument("--configure", default="", metavar="MODULE:FUNCTION", help="what changes the configuration")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -10,10 +10,11 @@ from pathlib import Path
 from trainmaster_local.apiserver.api import Api
 from trainmaster_local.apiserver.http import auth
 from trainmaster_local.auth import Authorizer
+from trainmaster_local.devices import NVIDIA, VARIABLES
 from trainmaster_local.images import Image
 from trainmaster_local.kubelet.host import KubeletTimings
 
-__all__ = ["ClusterConfig", "Image", "KubeletTimings", "NodeConfig", "NodeTimings", "Taint", "single_node"]
+__all__ = ["ClusterConfig", "Image", "KubeletTimings", "NodeConfig", "NodeTimings", "Taint", "machine_nodes"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ def _machine_memory() -> str:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """A node. `resources` are countable ones beside cpu, memory and pods: `{"nvidia.com/gpu": 8}`.
+    """A node. `resources` are devices, by number or by name: `{"nvidia.com/gpu": 8}` means the devices 0 to 7.
+    `{"nvidia.com/gpu": ()}` means that the machine has some and the node none, so that its pods see none.
 
     `cpu` and `memory` are quantities, by default the machine's; nothing stops several nodes from offering the same
     machine. With `fake` all of its pods are faked (see `kubelet.containers.fake`).
@@ -45,10 +47,18 @@ class NodeConfig:
     cpu: str = field(default_factory=_machine_cpu)
     memory: str = field(default_factory=_machine_memory)
     pods: int = 110
-    resources: Mapping[str, int] = field(default_factory=dict)
+    resources: Mapping[str, int | Sequence[str]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Taint] = ()
     fake: bool = False
+
+    @property
+    def devices(self) -> dict[str, tuple[str, ...]]:
+        """The names of the node's devices by resource."""
+        return {
+            name: tuple(map(str, range(given))) if isinstance(given, int) else tuple(given)
+            for name, given in self.resources.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -81,9 +91,29 @@ class ClusterConfig:
     authorizer: Callable[[Api], auth.Authorizer] = Authorizer
 
 
-def single_node(gpus: int = 0, nodes: int = 1) -> tuple[NodeConfig, ...]:
-    """`nodes` nodes with `gpus` (faked) GPUs each: `local`, or `local-0`, `local-1`, ..."""
-    resources = {"nvidia.com/gpu": gpus} if gpus else {}
-    if nodes == 1:
-        return (NodeConfig(resources=resources),)
-    return tuple(NodeConfig(name=f"local-{index}", resources=resources) for index in range(nodes))
+def machine_nodes(
+    found: Mapping[str, Sequence[str]], *, gpus: int | None = None, nodes: int = 1
+) -> tuple[NodeConfig, ...]:
+    """Returns the nodes of one machine with its devices (`devices.found`): `local`, or `local-0`, `local-1`, ...
+
+    Each device is on one node, unless `gpus` says how many each node has. If the machine has fewer, a device is listed
+    several times and so shared; if it has none, devices are only numbers. Raises ValueError if all are hidden.
+    """
+    parts = [
+        {
+            name: devices[index * len(devices) // nodes : (index + 1) * len(devices) // nodes]
+            for name, devices in found.items()
+        }
+        for index in range(nodes)
+    ]
+    if gpus is not None:
+        kind = next((name for name in found if found[name]), next(iter(found), NVIDIA))
+        machine = found.get(kind, [str(number) for number in range(gpus * nodes)])
+        if gpus and not machine:
+            raise ValueError(
+                f"--gpus {gpus}: the environment hides every {kind} of this machine; unset {VARIABLES[kind]}"
+            )
+        for index, part in enumerate(parts):
+            part[kind] = [machine[number % len(machine)] for number in range(index * gpus, (index + 1) * gpus)]
+    names = ["local"] if nodes == 1 else [f"local-{index}" for index in range(nodes)]
+    return tuple(NodeConfig(name=name, resources=part) for name, part in zip(names, parts, strict=True))

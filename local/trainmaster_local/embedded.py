@@ -57,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CONTAINERS_LOCK = "containers.lock"
 MEMORY_ROOT = Path("/dev/shm")
 _MEMORY_PREFIX = "trainmaster-local-"
 
@@ -242,6 +243,7 @@ class LocalCluster:
     def _clean(self, folder: Path) -> None:
         """Removes what an earlier cluster left in the folder (its volumes stay) and in the machine's memory."""
         private_folder(folder)
+        self._runtime.hold(folder / CONTAINERS_LOCK)
         for name in ("pods", "logs", "hosts", "memory"):
             shutil.rmtree(folder / name, ignore_errors=True)
         if MEMORY_ROOT.is_dir() and os.access(MEMORY_ROOT, os.W_OK):

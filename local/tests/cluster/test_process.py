@@ -128,6 +128,28 @@ def test_a_cluster_that_ends_as_it_starts_says_why_in_one_sentence(state_dir: Pa
         cluster.up(state_dir)
 
 
+def test_up_finds_the_machines_gpus(state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nvidia-smi lists them, less those that the user's environment hides."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    listed = "".join(f"GPU {number}: NVIDIA H200 (UUID: GPU-{number}aaa)\n" for number in range(3))
+    program.write_text(f"#!/bin/sh\n[ $1 = -L ] && printf '{listed}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    info = cluster.up(state_dir, nodes=2)
+    sentence = "GPUs: local-0 has 1 nvidia.com/gpu (2); local-1 has 1 nvidia.com/gpu (1)."
+    assert info.gpus == sentence
+    assert cluster.status(state_dir) == info
+    env = {**os.environ, "KUBECONFIG": str(info.kubeconfig)}
+    columns = r"custom-columns=N:.metadata.name,G:.status.allocatable.nvidia\.com/gpu"
+    shown = subprocess.run(
+        [str(KUBECTL), "get", "nodes", "--no-headers", "-o", columns], env=env, text=True, stdout=subprocess.PIPE,
+        check=True, timeout=90,
+    )  # fmt: skip
+    assert shown.stdout.split() == ["local-0", "1", "local-1", "1"]
+
+
 def test_nothing_is_left_of_a_killed_cluster_and_another_can_start(state_dir: Path) -> None:
     info = cluster.up(state_dir)
     run_work(info)

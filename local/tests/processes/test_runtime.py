@@ -193,6 +193,41 @@ asyncio.run(main())
     await until(lambda: not alive(daemon) and not alive(monitor))
 
 
+async def test_a_runtime_waits_for_containers_of_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes may have a device; here the shim stands still, so that nothing ends them."""
+    program = f"""
+import asyncio, os, pathlib, sys
+from trainmaster_local.kubelet.containers.runtime import ContainerConfig, ProcessRuntime
+async def main():
+    runtime = ProcessRuntime()
+    runtime.hold(pathlib.Path({str(tmp_path / "lock")!r}))
+    argv = [sys.executable, "-c", {DAEMON!r}, {str(tmp_path / "pids")!r}, "600"]
+    await runtime.start(ContainerConfig(argv, dict(os.environ), {str(tmp_path)!r}, log={str(tmp_path / "log")!r}))
+    pathlib.Path({str(tmp_path / "shim")!r}).write_text(str(runtime._shim.pid) + "\\n")
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+    kubelet = await asyncio.create_subprocess_exec(PYTHON, "-c", program)
+    daemon, _ = await pids_of(tmp_path / "pids")
+    await until(lambda: _written(tmp_path / "shim"))
+    shim = int((tmp_path / "shim").read_text())
+    os.kill(shim, signal.SIGSTOP)
+    kubelet.kill()
+    await kubelet.wait()
+    successor = ProcessRuntime()
+    try:
+        monkeypatch.setattr("trainmaster_local.kubelet.containers.runtime.LEFT_SECONDS", 0.2)
+        with pytest.raises(OSError, match="containers of an earlier cluster still run after 0 s; end them first"):
+            successor.hold(tmp_path / "lock")
+        assert alive(daemon)
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    monkeypatch.undo()
+    await asyncio.to_thread(successor.hold, tmp_path / "lock")
+    assert not alive(daemon)
+    await successor.close()
+
+
 async def test_a_killed_monitor_loses_nothing(runtime: ProcessRuntime, tmp_path: Path) -> None:
     container = await runtime.start(config(tmp_path, PYTHON, "-c", DAEMON, str(tmp_path / "pids"), "600"))
     daemon, monitor = await pids_of(tmp_path / "pids")

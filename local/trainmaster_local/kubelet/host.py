@@ -59,6 +59,15 @@ class PodHost(Protocol):
 
     async def token(self, pod: Object, audience: str, seconds: int) -> str: ...
 
+    def admit(self, pod: Object) -> bool:
+        """Gives a pod its devices; False while it has to wait for them. Raises OutOfDevicesError."""
+
+    def devices(self, pod: Object, container: str) -> Mapping[str, Sequence[str]]:
+        """Returns a container's devices by each resource of the node."""
+
+    def release_devices(self, pod: Object) -> None:
+        """Takes back the devices of a pod whose last process has ended."""
+
     def allocate_address(self) -> str: ...
 
     def release_address(self, address: str) -> None: ...

@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from trainmaster_local.images import ImageTable
 from trainmaster_local.kubelet.containers.environment import PodFacts
 from trainmaster_local.kubelet.containers.fake import ANNOTATION, FakeRuntime
 from trainmaster_local.kubelet.containers.runtime import Runtime
+from trainmaster_local.kubelet.devices import DeviceManager
 from trainmaster_local.kubelet.host import KubeletTimings
 from trainmaster_local.kubelet.pod import PodWorker
 from trainmaster_local.kubelet.status import timestamp
@@ -40,8 +41,9 @@ Object = Mapping[str, Any]
 LEASES = "leases.coordination.k8s.io"
 LEASE_NAMESPACE = "kube-node-lease"
 
-# What of the machine's environment a container gets; all else is the image's and the manifest's.
-_PASSED = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "SSL_CERT_FILE")
+# What of the machine's environment a container gets; all else is the image's and the manifest's. The numbers of CUDA's
+# devices depend on CUDA_DEVICE_ORDER.
+_PASSED = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "SSL_CERT_FILE", "CUDA_DEVICE_ORDER")
 
 
 def _now() -> str:
@@ -78,6 +80,7 @@ class Kubelet:
         self.workers: dict[str, PodWorker] = {}
         self._api = api
         self._config = config
+        self._devices = DeviceManager(config.devices)
         self._folder = folder
         self._server = server
         self._authority = authority
@@ -130,18 +133,20 @@ class Kubelet:
         self._ends = []
         workers = list(self.workers.values())
         await asyncio.gather(*(worker.abandon() for worker in workers))
-        for worker in workers:
-            if kill:
-                worker.kill_all()
+        if kill:
+            await self._kill_all()
 
     async def recover(self) -> None:
         """The node is back: it ends what its pods left running and takes on those that are bound to it, as after a
         reboot."""
-        for worker in self.workers.values():
-            worker.kill_all()
+        await self._kill_all()
         self.workers.clear()
+        self._devices = DeviceManager(self._config.devices)
         self._lost = False
         await self.start()
+
+    async def _kill_all(self) -> None:
+        await asyncio.gather(*(worker.kill_all() for worker in self.workers.values()))
 
     async def _register(self) -> None:
         node = self._node()
@@ -171,7 +176,7 @@ class Kubelet:
     def _node(self) -> dict[str, Any]:
         config = self._config
         resources = {"cpu": config.cpu, "memory": config.memory, "pods": str(config.pods), "ephemeral-storage": "100Gi"}
-        resources |= {name: str(count) for name, count in config.resources.items()}
+        resources |= {name: str(len(devices)) for name, devices in config.devices.items()}
         machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
         labels = {
             "kubernetes.io/hostname": config.name,
@@ -233,6 +238,7 @@ class Kubelet:
         pod = change.last.object
         uid = pod["metadata"]["uid"]
         if change.new is None:
+            self._devices.leave(uid)
             worker = self.workers.get(uid)
             if worker:
                 worker.pod = pod
@@ -344,6 +350,18 @@ class Kubelet:
             "serviceaccounts", request, metadata["namespace"], name=account, subresource="token", options=self._options
         )
         return str(answer["status"]["token"])
+
+    def admit(self, pod: Object) -> bool:
+        return self._devices.admit(pod)
+
+    def devices(self, pod: Object, container: str) -> Mapping[str, Sequence[str]]:
+        return self._devices.of(pod, container)
+
+    def release_devices(self, pod: Object) -> None:
+        if self._devices.release(pod["metadata"]["uid"]):
+            for worker in self.workers.values():
+                # It may be waiting for them.
+                worker.wake()
 
     def allocate_address(self) -> str:
         return self._pool.allocate()

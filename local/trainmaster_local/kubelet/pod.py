@@ -22,6 +22,7 @@ from trainmaster_local.kubelet.containers.launch import rewriter_of
 from trainmaster_local.kubelet.containers.probes import Prober, Target, Verdicts
 from trainmaster_local.kubelet.containers.runtime import SIGKILL, SIGTERM, ContainerConfig, Runtime
 from trainmaster_local.kubelet.containers.stopping import stop_containers
+from trainmaster_local.kubelet.devices import OutOfDevicesError
 from trainmaster_local.kubelet.host import PodHost, container_ports
 from trainmaster_local.kubelet.status import PodView, ended_for_good, pod_status, restarts
 from trainmaster_local.kubelet.volumes import ClaimNotBoundError, MountError, PodVolumes, Sources
@@ -95,10 +96,13 @@ class PodWorker:
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
 
-    def kill_all(self) -> None:
-        """Ends every process of the pod at once."""
+    async def kill_all(self) -> None:
+        """Ends every process of the pod at once, and returns when they have ended."""
+        ends = [run.running.exited for run in self._runs if run.running is not None]
         for run in self._runs:
             run.signal(SIGKILL)
+        if ends:
+            await asyncio.wait(ends)
 
     @property
     def _stopping(self) -> bool:
@@ -106,7 +110,7 @@ class PodWorker:
 
     async def _main(self) -> None:
         try:
-            if not self._stopping and await self._set_up():
+            if not self._stopping and await self._admit() and await self._set_up():
                 while not self._stopping and not self.view.terminal:
                     self._wake.clear()
                     delay = await self._step()
@@ -152,6 +156,20 @@ class PodWorker:
             self._gone = True
         else:
             self.pod = written
+
+    async def _admit(self) -> bool:
+        """Waits for the pod's devices, which a faked pod doesn't need. False if the pod has to end without them."""
+        try:
+            while not self._faked and not self._stopping and not self._host.admit(self.pod):
+                self._wake.clear()
+                await self._sleep(None)
+        except OutOfDevicesError as error:
+            self._host.event(self.pod, "Warning", error.reason, str(error))
+            # The kubelet makes no containers for a pod that it rejects.
+            self._runs = []
+            self.view.containers = []
+            await self._fail(error.reason, f"Pod was rejected: {error}")
+        return not self._stopping and not self.view.terminal
 
     async def _set_up(self) -> bool:
         """Folders, volumes and an address. False when the pod is to end before it has them."""
@@ -373,6 +391,7 @@ class PodWorker:
 
     async def _stop_containers(self, grace: Callable[[], float]) -> None:
         await stop_containers(self._runs, lambda: self.pod, grace, self._wake)
+        self._host.release_devices(self.pod)
 
     def _deletion_grace(self) -> float:
         """Returns what the deletion asks for, in seconds, but no less than the kubelet gives; a later one may shorten

@@ -42,13 +42,14 @@ class RunningCluster:
 
 @contextmanager
 def running_cluster(
-    folder: Path, *, nodes: int = 1, gpus: int = 0, operator_options: Sequence[str] = ()
+    folder: Path, *, nodes: int = 1, gpus: int | None = None, operator_options: Sequence[str] = ()
 ) -> Iterator[RunningCluster]:
     """Starts a cluster in a folder of its own and the operator, and stops both at the end, also on exceptions.
 
     Other users of the machine can't enter the folder: secrets and programs are in it.
 
-    `gpus` is what each node claims to have, `operator_options` are further ones of `operator run`. Raises NotRunning.
+    The nodes share out the machine's GPUs, or have `gpus` each; `operator_options` are further ones of `operator run`.
+    Raises NotRunning.
     """
     if find_spec("trainmaster_local") is None:
         raise NotRunning("The embedded cluster isn't installed: pip install 'trainmaster[local]'.")

@@ -33,13 +33,13 @@ def run_locally(
     work: Callable[..., Any] | Mapping[str, Any],
     *,
     timeout: float | None = None,
-    node_gpus: int = 0,
+    node_gpus: int | None = None,
     **options: Unpack[TrainOptions],
 ) -> FinishedJob:
     """Trains a function (with the options of `train`) or a job's manifest on an embedded cluster, and returns the end.
 
-    Cluster and operator run for this call only; `node_gpus` is what its node claims to have. Raises what `train` and
-    `submit` raise, and WaitTimeout when the job hasn't ended after `timeout` seconds.
+    Cluster and operator run for this call only. Its node has this machine's GPUs, or as many as `node_gpus`.
+    Raises what `train` and `submit` raise, and WaitTimeout when the job hasn't ended after `timeout` seconds.
 
     >>> def fit(steps: int) -> None:
     ...     import os

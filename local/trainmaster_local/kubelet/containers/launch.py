@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainmaster_local.devices import visibility
 from trainmaster_local.images import Image
 from trainmaster_local.kubelet.containers.environment import environment, expand
 from trainmaster_local.kubelet.containers.paths import PathMap
@@ -63,6 +64,7 @@ def prepare(
         **own,
         # What the cluster tells of itself are this machine's paths already, which a mount at /tmp must not change.
         **{key: value if cluster.get(key) == value else mapped.rewrite(value) for key, value in asked.items()},
+        **visibility(host.devices(pod, name), asked),
     }
 
     command = container.get("command") or list(image.command)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -18,12 +19,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 logger = logging.getLogger(__name__)
 
 SIGTERM = 15
 SIGKILL = 9
+LEFT_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,27 @@ class ProcessRuntime:
         self._running: dict[str, Container] = {}
         self._lock = asyncio.Lock()
         self._closed = False
+        self._held: IO[str] | None = None
+
+    def hold(self, path: Path) -> None:
+        """Locks a file (flock(2)) until this runtime's last container has ended, even if this process is killed.
+
+        Waits for the containers of an earlier runtime: they end with it, but a process in a driver's call may take
+        long. Raises OSError after `LEFT_SECONDS`.
+        """
+        deadline = time.monotonic() + LEFT_SECONDS
+        file = path.open("a")
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    file.close()
+                    problem = f"containers of an earlier cluster still run after {LEFT_SECONDS:.0f} s; end them first"
+                    raise OSError(errno.EBUSY, f"{problem} (lsof {path})") from None
+            time.sleep(0.02)
+        self._held = file
 
     async def start(self, config: ContainerConfig) -> Container:
         identity = uuid.uuid4().hex + uuid.uuid4().hex
@@ -134,13 +157,14 @@ class ProcessRuntime:
 
     async def close(self) -> None:
         self._closed = True
-        if self._shim is None or self._writer is None:
-            return
-        # The end of the socket tells the shim to kill everything; it ends when nothing is left.
-        self._writer.close()
-        await self._shim.wait()
-        if self._reading is not None:
-            await self._reading
+        if self._shim is not None and self._writer is not None:
+            # The end of the socket tells the shim to kill everything; it ends when nothing is left.
+            self._writer.close()
+            await self._shim.wait()
+            if self._reading is not None:
+                await self._reading
+        if self._held is not None:
+            self._held.close()
 
     async def _connect(self) -> None:
         async with self._lock:
@@ -149,9 +173,10 @@ class ProcessRuntime:
             ours, theirs = socket.socketpair()
             shim = Path(__file__).with_name("shim.py")
             with theirs:
+                descriptors = [theirs.fileno(), *([self._held.fileno()] if self._held else [])]
                 self._shim = await asyncio.create_subprocess_exec(
-                    sys.executable, "-I", "-S", str(shim), str(theirs.fileno()),
-                    pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+                    sys.executable, "-I", "-S", str(shim), *map(str, descriptors),
+                    pass_fds=descriptors, stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
                 )  # fmt: skip
             reader, self._writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
             self._reading = asyncio.create_task(self._read(reader))

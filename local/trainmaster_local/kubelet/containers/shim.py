@@ -1,7 +1,7 @@
 """The process that containers hang on: it starts them, reaps everything below them, and never leaves anything behind.
 
-Run as a file by `runtime.ProcessRuntime` (`python -I -S shim.py <fd>`), with nothing but the standard library loaded,
-so that a fork costs a millisecond. It speaks NDJSON on the socket `<fd>`:
+Run as a file by `runtime.ProcessRuntime` (`python -I -S shim.py <fd> [<lock>]`), with nothing but the standard library
+loaded, so that a fork costs a millisecond. It speaks NDJSON on the socket `<fd>`:
 
     -> {"op": "start", "id", "argv", "env", "cwd", "log", "memory", "capture"}     <- started | failed, later exited
     -> {"op": "signal", "id", "signal", "all"}
@@ -11,6 +11,9 @@ PR_SET_CHILD_SUBREAPER), so a daemon that forks twice still belongs to the conta
 process ends, the monitor kills the rest, as the end of PID 1 ends a PID namespace (pid_namespaces(7)). When the
 kubelet's process is gone, even by SIGKILL, the sockets reach their end and each monitor kills what it holds; when a
 monitor is killed, its orphans come to this process, which kills them.
+
+This process and the monitors hold the open file `<lock>`, and no container does, so a lock on it (flock(2)) lasts until
+the last container has ended.
 
 Output is written in the kubelet's own log format (CRI: time, stream, F or P, text), rotated by size.
 """
@@ -467,4 +470,6 @@ class Shim:
 
 
 if __name__ == "__main__":
+    for lock in sys.argv[2:]:
+        os.set_inheritable(int(lock), False)
     Shim(socket.socket(fileno=int(sys.argv[1]))).run()

@@ -52,7 +52,12 @@ def _state_option(state_dir: Path) -> str:
 def up(
     state_dir: StateDir = STATE_DIR,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Number of nodes.")] = 1,
-    gpus: Annotated[int, typer.Option("--gpus", min=0, help="nvidia.com/gpu that each node claims to have.")] = 0,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--gpus", min=0, help="Give each node this many GPUs; default: the machine's, split among the nodes."
+        ),
+    ] = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")] = False,
 ) -> None:
     """Start the cluster and say how to use it."""
@@ -82,7 +87,7 @@ def down(state_dir: StateDir = STATE_DIR) -> None:
 
 @app.command()
 def status(state_dir: StateDir = STATE_DIR) -> None:
-    """Say whether the cluster runs; exit with 1 when it doesn't."""
+    """Show whether the cluster runs and which GPUs its nodes have; exit with 1 if it doesn't."""
     cluster = _cluster()
     try:
         info = cluster.status(state_dir.resolve())
@@ -92,3 +97,4 @@ def status(state_dir: StateDir = STATE_DIR) -> None:
         say(f"No cluster is running. Start one: trainmaster local up{_state_option(state_dir)}")
         raise typer.Exit(1)
     say(f"The cluster is up at {info.server} (process {info.pid}), kubeconfig {info.kubeconfig}.")
+    say(info.gpus)

@@ -1,0 +1,62 @@
+"""Two workers that ask for one GPU each wait on a machine with one, and train once there is a second."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.operator_under_test import OperatorProcess, condition, running_operator, status, training_job
+from trainmaster_local.config import NodeConfig
+from trainmaster_local.testing.clusters import Cluster
+
+pytestmark = pytest.mark.usefixtures("pods_run")
+
+SHOW = "import os; print('rank', os.environ['RANK'], 'sees', os.environ['CUDA_VISIBLE_DEVICES'])"
+
+
+@pytest.fixture
+def operator(cluster: Cluster, pods_run: None, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running_operator(cluster, tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def machines(cluster: Cluster) -> Iterator[list[NodeConfig]]:
+    """Nodes to add for this test alone, with one GPU each."""
+    yield [
+        NodeConfig(
+            name=f"{cluster.namespace}-{device}",
+            resources={"nvidia.com/gpu": (device,)},
+            labels={"for": cluster.namespace},
+        )
+        for device in ("4", "7")
+    ]
+    for name in list(cluster.embedded.cluster.kubelets):
+        if name.startswith(cluster.namespace):
+            cluster.embedded.call(cluster.embedded.cluster.remove_node(name))
+
+
+def test_two_workers_wait_for_a_second_gpu(
+    cluster: Cluster, operator: OperatorProcess, machines: list[NodeConfig]
+) -> None:
+    first, second = machines
+    cluster.embedded.call(cluster.embedded.cluster.add_node(first))
+    template = {"spec": {"nodeSelector": {"for": cluster.namespace}}}
+    cluster.apply(training_job("job", SHOW, resources={"gpus": 1}, podTemplate=template))
+    cluster.eventually(lambda: condition(cluster, "Running").get("reason") == "Unschedulable", what="one to wait")
+    assert "1 Insufficient nvidia.com/gpu" in condition(cluster, "Running")["message"]
+    why = [sys.executable, "-m", "trainmaster.cli.main", "why", "job", "--namespace", cluster.namespace]
+    done = subprocess.run(
+        [*why, "--kubeconfig", str(cluster.kubeconfig)], capture_output=True, text=True, timeout=60, check=True
+    )
+    cause = f"job is pending: each worker asks for 1 GPU, and the nearest node, {first.name}, has 0 of 1 free."
+    assert done.stdout.splitlines()[0] == cause
+    cluster.embedded.call(cluster.embedded.cluster.add_node(second))
+    cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 60, "Succeeded")
+    logs = [cluster.log(f"job-{worker}", "worker") for worker in (0, 1)]
+    seen = sorted(line.split()[-1] for log in logs for line in log.splitlines() if " sees " in line)
+    assert seen == ["4", "7"]
