@@ -49,7 +49,7 @@ def run(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
         output_dir=output,
         max_steps=10,
         per_device_train_batch_size=8,
-        use_cpu=True,
+        use_cpu=not settings.get("gpu"),
         report_to=[],
         logging_steps=1,
         save_strategy="no",

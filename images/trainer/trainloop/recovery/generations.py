@@ -10,8 +10,9 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -108,12 +109,28 @@ class Generations:
 
     def __init__(self, directory: Path, job: str, name: str, device: Device, count: int) -> None:
         self.directory, self._job = directory, job
+        self._making = threading.Lock()
         self.files = [File(directory / f"{name}.{number}{sealed.MEMORY}", device) for number in range(count)]
 
-    def make(self, size: int) -> str | None:
-        """Have all files, for a state of `size` bytes; returns why that can't be."""
+    def make(self, file: File, size: int) -> str | None:
+        """Have a file for a state of `size` bytes; returns why that can't be."""
+        # Another thread may be pinning it, which may wait for a device that is stuck.
+        if not self._making.acquire(timeout=PATIENCE):
+            return "its memory is still being made"
+        try:
+            return file.make(size)
+        finally:
+            self._making.release()
+
+    def make_all(self, size: int, say: Callable[[str], None]) -> None:
+        """Have all files for a state of `size` bytes; says why that can't be, or is slower than it could be."""
         with self.alone():
-            return next(filter(None, (file.make(size) for file in self.files)), None)
+            lacking = next(filter(None, (self.make(file, size) for file in self.files)), None)
+        unpinned = next((file.unpinned for file in self.files if file.unpinned), None)
+        if lacking:
+            say(f"the state isn't kept in memory, {len(self.files)} x {size:,} bytes: {lacking}")
+        elif unpinned:
+            say(f"the state is kept in memory that isn't pinned, and copying takes longer: {unpinned}")
 
     def next(self, kept: tuple[int, int]) -> File:
         """Returns the file to write: not the one with the state of the age `kept`, else the oldest."""

@@ -18,7 +18,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ class Keeper:
         self._slots: Slots | None = None
         #: The last finished step; None before the first one begins.
         self._step: int | None = None
-        self._first = -1
+        self._first, self._resumed = -1, False
         self._host: Any = None  # after that step
         self._still = threading.Lock()  # held while the state changes, or is written
         self._changing = False
@@ -109,7 +108,7 @@ class Keeper:
         slots.clean(self.directory, {self.place.attempt, attempt})
         self._slots = Slots(self.place, self.directory, self._device, self._kept.buffers)
         self._snapshots.begin(step, attempt)
-        self._first = step
+        self._first, self._resumed = step, attempt is not None
         self.made(step)
         if threading.current_thread() is threading.main_thread():
             self._watch_for_signals()
@@ -211,13 +210,17 @@ class Keeper:
         """Have memory for the state while nothing is stuck: now it is known how large it is."""
         if not self._device.queues:
             return
-        with suppress(EncodingError, RuntimeError):
+        try:
             self._size = self._encoded(step, self._host).size
-            count = len(self._generations.files)
-            if lacking := self._generations.make(self._size):
-                self._say(f"the state can't be kept in memory, {count} x {self._size:,} bytes: {lacking}")
-            elif unpinned := next((each.unpinned for each in self._generations.files if each.unpinned), None):
-                self._say(f"the state is kept in memory that isn't pinned, which takes longer: {unpinned}")
+        except EncodingError as error:
+            self._say(f"the state isn't kept in memory: {error}")
+            return
+        making = threading.Thread(
+            target=self._generations.make_all, args=(self._size, self._say), daemon=True, name="memory"
+        )
+        making.start()
+        if not self._resumed:
+            making.join()  # else its pages are there, and what it goes on from is as good for a while
 
     def _keep_own(self, step: int) -> None:
         if self._slots is None:
@@ -253,7 +256,7 @@ class Keeper:
                 if not any(seal.age == (self.place.attempt, step) and seal.part == part for seal in here):
                     began = time.monotonic()
                     file = self._generations.next(self._snapshots.kept)
-                    if lacking := file.make(encoded.size):
+                    if lacking := self._generations.make(file, encoded.size):
                         self._say(f"state of step {step} not kept in memory: {lacking}")
                         return True
                     with self._device.on(self._stream):

@@ -132,7 +132,7 @@ class Snapshots:
     def _begin(self, encoded: Encoded) -> _Written:
         """Queue the copying of a snapshot. Raises OSError where there is no room for it."""
         file = self._generations.next(self.kept)
-        if lacking := file.make(encoded.size):
+        if lacking := self._generations.make(file, encoded.size):
             raise OSError(lacking)
         whole = self._device.event()
         with self._device.on(self._stream):
@@ -188,7 +188,7 @@ class Snapshots:
         file, lacking = None, None
         if theirs is not None:
             file = self._copies.next(self.kept)
-            if lacking := file.make(theirs.size):
+            if lacking := self._copies.make(file, theirs.size):
                 self._say(f"no copy of rank {self._before}'s snapshot of step {theirs.step} in memory: {lacking}")
         takes, place = group.gather(theirs is not None and lacking is None), self._place
         after = (place.rank + place.local_ranks) % place.ranks
