@@ -13,6 +13,7 @@ from trainmaster.api.printable import one_line, printable
 from trainmaster.api.v1alpha1 import RecoveryTimes
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.terminal import say
+from trainmaster.client.diagnosis.hangs import waits_for
 from trainmaster.wire.values import is_number, mapping
 
 MAX_SHOWN = 100_000
@@ -108,8 +109,8 @@ def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[
         facts.append("stopped by a signal (state T)")
     if "collective" in state:
         facts.append(f"last entered collective {state['collective']}")
-    if state.get("waits"):
-        facts.append("waits in a collective")
+    if waits := waits_for(state):
+        facts.append(waits)
     yield _line(f"  Rank {rank}: {', '.join(facts) or 'nothing is known of its progress'}")
     lines = list(_text(state.get("text"), "    "))
     yield from lines if whole else lines[:BRIEF_LINES]
