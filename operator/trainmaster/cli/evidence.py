@@ -14,6 +14,7 @@ from trainmaster.api.v1alpha1 import RecoveryTimes
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.terminal import say
 from trainmaster.client.diagnosis.hangs import waits_for
+from trainmaster.client.diagnosis.objects import plural
 from trainmaster.wire.values import is_number, mapping
 
 MAX_SHOWN = 100_000
@@ -63,13 +64,15 @@ def as_json(attempts: list[AttemptEvidence], rank: int | None) -> list[dict[str,
 
 
 def recovery_sentence(times: Mapping[str, Any]) -> str:
-    """Returns how long the way to the next attempt's first step took, and its parts; empty where that isn't known."""
+    """Returns how long the way to the next attempt's first step took, how many steps are repeated, and the parts of the
+    time; empty where that isn't known."""
     known = {name: value for name in RecoveryTimes.model_fields if is_number(value := times.get(to_camel(name)))}
     if "seconds" not in known:
         return ""
-    seconds = known.pop("seconds")
+    seconds, steps = known.pop("seconds"), known.pop("repeated_steps", None)
+    repeated = "" if steps is None else f", {plural(int(steps), 'step')} repeated"
     parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in known.items())
-    return f"recovered in {seconds:.2f} s: {parts}"
+    return f"recovered in {seconds:.2f} s{repeated}: {parts}"
 
 
 def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
