@@ -70,16 +70,7 @@ class Evidence:
 
     def complete(self, states: Mapping[int, RankState]) -> dict[int, RankState]:
         """Returns the ranks' states by their progress with what was collected added to each."""
-        return {
-            rank: state._replace(
-                state=self._states.get(rank, ""),
-                collective=self._recorded[rank].collective if rank in self._recorded else None,
-                pending=rank in self._recorded and self._recorded[rank].oldest_open is not None,
-                waits=self._waits_for(rank),
-                text=self._text(rank),
-            )
-            for rank, state in states.items()
-        }
+        return {rank: self._completed(rank, state) for rank, state in states.items()}
 
     def stacks(self, rank: int) -> str:
         """Returns what a rank has printed since it was asked."""
@@ -99,11 +90,20 @@ class Evidence:
                 self._read_line(rank)
         return self.stacks(rank)
 
-    def _waits_for(self, rank: int) -> str:
-        frame = newest_frame(self.stacks(rank))
+    def _completed(self, rank: int, state: RankState) -> RankState:
+        recorded, frame = self._recorded.get(rank), newest_frame(self.stacks(rank))
+        pending = recorded is not None and recorded.oldest_open is not None
         line = self._lines.get((rank, *frame), "") if frame is not None else ""
         alone = rank in self._ranks and self._ranks[rank].environ.get("WORLD_SIZE") == "1"
-        return waits_for(self.stacks(rank), line, has_device=rank in self._with_device, alone=alone)
+        waits = waits_for(self.stacks(rank), line, has_device=rank in self._with_device, alone=alone)
+        return state._replace(
+            state=self._states.get(rank, ""),
+            collective=None if recorded is None else recorded.collective,
+            # A collective with nobody waits for what the device has to do before it.
+            waits="device" if alone and pending else waits,
+            pending=pending and not alone,
+            text=self._text(rank),
+        )
 
     def _read_line(self, rank: int) -> None:
         """Read the line of source in which a rank with a device is, in a thread: its volume may be what hangs."""

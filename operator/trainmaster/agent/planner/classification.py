@@ -55,7 +55,7 @@ _ADVICE = (
     r"|Device-side assertion(?: tracking was not enabled|s (?:disabled because|were explicitly omitted)).*"
     r")[ \t]*(?:\n|\Z)"
 )
-_BLANK_END = r"(?:\n(?:\[rank\d+\]:)?[ \t]*)+\Z"
+_BLANK = r"(?:\[rank\d+\]:)?\s*"
 ASSERTION = r"(?m)^.*(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`'].+[`'] failed.*$"
 """What a kernel prints whose assertion fails; the exception that follows, perhaps much later, doesn't say which."""
 _UNCAUGHT = "what():"
@@ -126,7 +126,10 @@ def broken_connection(error: str) -> bool:
 
 def conclusion(text: str) -> str:
     """Returns the end of a text (MAX_ERROR_CHARACTERS) without what torch's C++ parts add to an error."""
-    return last_lines(re.sub(_BLANK_END, "", without_additions(text)).rstrip(), MAX_ERROR_CHARACTERS)
+    lines = without_additions(text).rstrip().split("\n")
+    while lines and re.fullmatch(_BLANK, lines[-1]):
+        lines.pop()
+    return last_lines("\n".join(lines), MAX_ERROR_CHARACTERS)
 
 
 def without_additions(text: str) -> str:

@@ -92,6 +92,15 @@ def test_a_rank_in_item_waits_for_its_device(
     assert found == waits
 
 
+def test_a_collective_of_a_rank_alone_waits_for_the_device(tmp_path: Path, recorder: Path) -> None:
+    evidence = Evidence(str(tmp_path), ranks(tmp_path, WORLD_SIZE="1"), 100.0)
+    recorder.write_bytes(dump(entry(16), entry(17, "scheduled")))
+    (tmp_path / "stacks.0").write_text(STACKS.format("train.py"))
+    after(evidence, 0.1)
+    state = evidence.complete({0: RankState()})[0]
+    assert (state.waits, state.pending) == ("device", False)
+
+
 @pytest.mark.parametrize("file", ["no-such-file.py", "/dev/zero"])
 def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path, file: str) -> None:
     evidence = Evidence(str(tmp_path), ranks(tmp_path), 100.0)
