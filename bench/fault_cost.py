@@ -63,7 +63,8 @@ HANG_SECONDS, LOST_AFTER_SECONDS, GRACE_SECONDS = 3, 2, 8
 # Faults of a kind whose cost isn't known, each of which takes two minutes, before the kind is left out.
 MOST_LOST = 2
 # The parts of a recovery, and their names in a status.
-PARTS = {name: str(field.alias) for name, field in RecoveryTimes.model_fields.items() if name != "seconds"}
+FIELDS = {name: str(field.alias) for name, field in RecoveryTimes.model_fields.items()}
+PARTS = {name: alias for name, alias in FIELDS.items() if name not in ("seconds", "repeated_steps")}
 
 
 @dataclass

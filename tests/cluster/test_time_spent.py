@@ -77,7 +77,8 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     assert 0.1 < status.progress.goodput < 0.9
     recovery = status.failures[0].recovery
     assert recovery is not None, "the way back was timed"
-    parts = recovery.model_dump(exclude={"seconds"}, exclude_none=True)
+    assert recovery.repeated_steps == KILLED_AFTER - CHECKPOINT_EVERY
+    parts = recovery.model_dump(exclude={"seconds", "repeated_steps"}, exclude_none=True)
     assert {"seen", "told", "stopped", "launched", "first_step"} <= parts.keys()
     assert recovery.seconds == pytest.approx(sum(parts.values()), abs=0.005)
     assert STEP_SECONDS <= recovery.seconds < ended - started
@@ -92,7 +93,8 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     ).stdout
     print(shown)
     assert re.search(r"^time [█▒]{40}$", shown, re.MULTILINE), shown
-    assert f"recovered in {recovery.seconds:.2f} s: seen {recovery.seen:.2f}, told " in shown
+    repeated = f"{KILLED_AFTER - CHECKPOINT_EVERY} steps repeated"
+    assert f"recovered in {recovery.seconds:.2f} s, {repeated}: seen {recovery.seen:.2f}, told " in shown
     assert "recompute" in shown and f"goodput {status.progress.goodput:.0%}" in shown
     port = re.search(r"Metrics on port (\d+)", operator.text())
     assert port is not None

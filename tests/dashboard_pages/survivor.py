@@ -244,7 +244,7 @@ def evidence(born: float) -> list[dict[str, Any]]:
             "step": 9_880 + (rank == 0),
             "section": "data" if culprit else "train",
             "silentSeconds": 300 + rank / 10,
-            "waits": not culprit,
+            "waits": "nothing" if culprit else "collective",
             "text": READS if culprit else WAITS.replace("0x7f3c", f"0x7f{rank}c"),
         }
     workers = {

@@ -89,7 +89,19 @@ def test_progress_replaces_one_line_and_leaves_out_what_is_not_finite(tmp_path: 
     assert reported["step"] == 3 and reported["totalSteps"] == 10 and "loss" not in reported
     assert len(reported["result"]) == 16 and "bad" not in reported["result"]
     assert len(line) < 4096
-    assert [path.name for path in tmp_path.iterdir()] == ["progress"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["progress", "progress.step"]
+
+
+def test_the_step_alone_is_written_in_every_step(tmp_path: Path) -> None:
+    progress, counter = Progress(tmp_path / "progress"), tmp_path / "progress.step"
+    progress.enter("setup")
+    assert not counter.exists(), "no step is known yet"
+    progress.begin(40)
+    for step in (40, 41, 42, 43, 39):  # a run that rolls back
+        if step > 40 or step < 40:
+            progress.step(step)
+        assert int.from_bytes(counter.read_bytes(), "little") == step
+    assert json.loads((tmp_path / "progress").read_text())["step"] == 41
 
 
 def test_what_training_waited_is_counted_from_its_first_step_on(tmp_path: Path) -> None:
@@ -131,11 +143,15 @@ def test_several_ranks_of_a_worker_write_a_file_each(tmp_path: Path, monkeypatch
     assert Progress.from_environment(5, 1).path == tmp_path / "progress"
     heartbeat(7, 9, 0.5)
     reported = json.loads((tmp_path / "progress").read_text())
-    assert reported == {"section": "train", "step": 7, "totalSteps": 9, "loss": 0.5}
+    assert reported == {"section": "train", "startStep": 6, "step": 7, "totalSteps": 9, "loss": 0.5}
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     heartbeat(8, gradNorm=1.5, learningRate=None)
-    assert json.loads((tmp_path / "progress.5").read_text()) == {"section": "train", "step": 8, "gradNorm": 1.5}
+    expected = {"section": "train", "startStep": 7, "step": 8, "gradNorm": 1.5}
+    assert json.loads((tmp_path / "progress.5").read_text()) == expected
+    heartbeat(9)
+    assert json.loads((tmp_path / "progress.5").read_text()) == {"section": "train", "startStep": 7, "step": 9}
+    assert int.from_bytes((tmp_path / "progress.5.step").read_bytes(), "little") == 9
 
 
 def test_outside_trainmaster_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

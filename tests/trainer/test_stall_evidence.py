@@ -65,7 +65,8 @@ def test_the_rank_that_never_entered_the_collective_is_named(job: Job) -> None:
     assert f"it never entered collective {entered}, in which all other ranks wait" in failed["error"]
     assert "in read_a_batch_for_ever" in failed["error"]
     assert f"waits in collective {entered}: gloo:all_reduce of [[3]]" in texts[1]["text"]
-    assert texts[1]["waits"] is True
+    assert (texts[1]["waits"], texts[1]["pending"]) == ("collective", True)
+    assert (texts[0]["waits"], "pending" in texts[0]) == ("nothing", False)
     stream.close()
 
 

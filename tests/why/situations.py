@@ -84,7 +84,7 @@ def _job(raw: Mapping[str, Any]) -> dict[str, Any]:
         metadata |= {"deletionTimestamp": short["deleting"], "finalizers": short["finalizers"]}
     status = json.loads(json.dumps(short.get("status", {})))
     if "failure" in raw:
-        status = _failed(raw["failure"], raw["error"])
+        status = _failed(raw["failure"], raw["error"], short["spec"]["workers"])
     for condition in status.get("conditions", ()):
         condition.setdefault("lastTransitionTime", "2026-11-25T03:00:00Z")
     return {
@@ -96,7 +96,7 @@ def _job(raw: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _failed(failure: Mapping[str, Any], error: str) -> dict[str, Any]:
+def _failed(failure: Mapping[str, Any], error: str, workers: int) -> dict[str, Any]:
     """A job that its only attempt has ended."""
     who = f"worker {failure['worker']}" + (f" (rank {failure['rank']})" if "rank" in failure else "")
     message = f"{who} ended with exit code {failure['exitCode']}"
@@ -115,13 +115,15 @@ def _failed(failure: Mapping[str, Any], error: str) -> dict[str, Any]:
         "reason": "MaxRestartsExceeded",
         "message": f"attempt 1 failed: {message}",
     }
-    return {"phase": "Failed", "attempt": 1, "conditions": [ended], "failures": [whole], "workers": {"desired": 2}}
+    counts = {"desired": workers}
+    return {"phase": "Failed", "attempt": 1, "conditions": [ended], "failures": [whole], "workers": counts}
 
 
 def _evidence(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     failure = raw["failure"]
     report = {"state": "Failed", "reason": failure["reason"], "exitCode": failure["exitCode"], "error": raw["error"]}
-    text = json.dumps({"attempt": 1, "failure": dict(failure), "workers": {str(failure["worker"]): report}})
+    kept = {"attempt": 1, "failure": dict(failure), "workers": {str(failure["worker"]): report}}
+    text = json.dumps(kept | {"ranks": raw.get("ranks", {})})
     metadata = {"name": f"{name}-evidence", "namespace": NAMESPACE}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"attempt-1.json": text}}
 

@@ -1,5 +1,6 @@
 """A rank reports its progress to the agent through the file named in TRAINMASTER_PROGRESS_FILE (docs/protocol.md).
 
+The step has a file of its own beside it, which is written in every step: the agent compares ranks by it in a hang.
 Without that variable nothing is written. A script that doesn't use the loop needs only the one line in `heartbeat`.
 """
 
@@ -30,6 +31,7 @@ class Progress:
         self._fields: dict[str, Any] = {"section": "setup"}
         self._entered = time.monotonic()
         self._written = -math.inf
+        self._counter = -1  # the descriptor of the file that has the step
 
     @classmethod
     def from_environment(cls, rank: int, local_size: int) -> Progress:
@@ -55,6 +57,7 @@ class Progress:
 
     def begin(self, step: int) -> None:
         """Training begins after `step`: 0, or the checkpoint's. From here on what it waits is counted."""
+        self._count(step)
         self._fields |= {"section": "setup", "startStep": step, "restoredAt": time.time()}
         self._fields |= {"dataSeconds": 0.0, "checkpointSeconds": 0.0, "evaluateSeconds": 0.0}
         self.enter("train")
@@ -66,6 +69,7 @@ class Progress:
 
     def step(self, step: int, **numbers: float | None) -> None:
         """Report that `step` is done; `numbers` are the protocol's other fields, by name."""
+        self._count(step)
         self._fields |= {"step": step, **numbers}
         is_first = "restoredAt" in self._fields and "firstStepAt" not in self._fields
         if is_first:
@@ -78,6 +82,15 @@ class Progress:
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
         self._fields["result"] = dict(list(finite.items())[:MAXIMUM_RESULTS])
         self._write()
+
+    def _count(self, step: int) -> None:
+        """Write the step alone. It isn't mapped: a full disk that copies on write would kill the rank by SIGBUS."""
+        if self.path is None:
+            return
+        with suppress(OSError):
+            if self._counter < 0:
+                self._counter = os.open(f"{self.path}.step", os.O_WRONLY | os.O_CREAT, 0o644)
+            os.pwrite(self._counter, int(step).to_bytes(8, "little", signed=True), 0)
 
     def _write(self) -> None:
         if self.path is None:
@@ -99,6 +112,12 @@ def heartbeat(step: int, total: int | None = None, loss: float | None = None, **
     """Report progress from a script of one's own in every step; it is cheap and does nothing outside Trainmaster.
     `numbers` are the protocol's other fields, by name: gradNorm, learningRate, computeSeconds.
     """
-    own = Progress.from_environment(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    own._fields["section"] = "train"
+    fresh = Progress.from_environment(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    own = _heartbeats.setdefault(fresh.path, fresh)
+    # The first step that is reported follows the one that this attempt began with.
+    own._fields = {"section": "train", "startStep": own._fields.get("startStep", max(step - 1, 0))}
+    own._written = -math.inf
     own.step(step, totalSteps=total, loss=loss, **numbers)
+
+
+_heartbeats = dict[Path | None, Progress]()

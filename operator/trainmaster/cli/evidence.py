@@ -13,6 +13,8 @@ from trainmaster.api.printable import one_line, printable
 from trainmaster.api.v1alpha1 import RecoveryTimes
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.terminal import say
+from trainmaster.client.diagnosis.hangs import waits_for
+from trainmaster.client.diagnosis.objects import plural
 from trainmaster.wire.values import is_number, mapping
 
 MAX_SHOWN = 100_000
@@ -62,13 +64,15 @@ def as_json(attempts: list[AttemptEvidence], rank: int | None) -> list[dict[str,
 
 
 def recovery_sentence(times: Mapping[str, Any]) -> str:
-    """Returns how long the way to the next attempt's first step took, and its parts; empty where that isn't known."""
+    """Returns how long the way to the next attempt's first step took, how many steps are repeated, and the parts of the
+    time; empty where that isn't known."""
     known = {name: value for name in RecoveryTimes.model_fields if is_number(value := times.get(to_camel(name)))}
     if "seconds" not in known:
         return ""
-    seconds = known.pop("seconds")
+    seconds, steps = known.pop("seconds"), known.pop("repeated_steps", None)
+    repeated = "" if steps is None else f", {plural(int(steps), 'step')} repeated"
     parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in known.items())
-    return f"recovered in {seconds:.2f} s: {parts}"
+    return f"recovered in {seconds:.2f} s{repeated}: {parts}"
 
 
 def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
@@ -108,8 +112,8 @@ def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[
         facts.append("stopped by a signal (state T)")
     if "collective" in state:
         facts.append(f"last entered collective {state['collective']}")
-    if state.get("waits"):
-        facts.append("waits in a collective")
+    if waits := waits_for(state):
+        facts.append(waits)
     yield _line(f"  Rank {rank}: {', '.join(facts) or 'nothing is known of its progress'}")
     lines = list(_text(state.get("text"), "    "))
     yield from lines if whole else lines[:BRIEF_LINES]

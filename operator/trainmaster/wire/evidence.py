@@ -11,6 +11,8 @@ from trainmaster.wire.progress import ranks_of
 from trainmaster.wire.states import SECTIONS
 from trainmaster.wire.values import is_number, shown, text, whole
 
+WAITS = ("collective", "device", "nothing")
+
 
 class RankState(NamedTuple):
     """RankState is one rank's state in a stall; its times are in seconds."""
@@ -29,8 +31,12 @@ class RankState(NamedTuple):
     """The kernel's letter for its process: T is stopped, D waits for a device, X is gone."""
     collective: Optional[int] = None
     """It has entered this collective last, by torch's flight recorder."""
-    waits: bool = False
-    """Its main thread is in a collective, by its stack."""
+    waits: str = ""
+    """Its main thread waits for this, by its stack: one of WAITS; empty where it has given none."""
+    pending: bool = False
+    """A collective that it has entered isn't done, by torch's flight recorder."""
+    unreported: int = 0
+    """It may have done so many steps more, because it reports steps less often than it does them."""
     text: str = ""
     """A person reads here the stacks of all its threads, and what the kernel shows of them."""
 
@@ -39,9 +45,10 @@ class RankState(NamedTuple):
         """Check and bound a rank's state, its text to `most` characters. Raises ProtocolError."""
         if not isinstance(data, Mapping):
             raise ProtocolError(f"evidence.ranks: {shown(data)} is not an object")
-        section = data.get("section")
+        section, waits = data.get("section"), data.get("waits")
         return cls(
             step=whole(data.get("step")),
+            unreported=whole(data.get("unreported")) or 0,
             section=section if isinstance(section, str) and section in SECTIONS else "",
             silent_seconds=_seconds(data.get("silentSeconds")),
             limit_seconds=_seconds(data.get("limitSeconds")) or 0.0,
@@ -49,7 +56,8 @@ class RankState(NamedTuple):
             patient=data.get("patient") is True,
             state=text(data.get("state"), 1),
             collective=whole(data.get("collective")),
-            waits=data.get("waits") is True,
+            pending=data.get("pending") is True,
+            waits=waits if isinstance(waits, str) and waits in WAITS else "",
             text=text(data.get("text"), most),
         )
 
@@ -57,6 +65,7 @@ class RankState(NamedTuple):
         """Returns the JSON object, without what is unknown."""
         wire = {
             "step": self.step,
+            "unreported": self.unreported or None,
             "section": self.section or None,
             "silentSeconds": None if self.silent_seconds is None else round(self.silent_seconds, 3),
             "limitSeconds": self.limit_seconds or None,
@@ -64,6 +73,7 @@ class RankState(NamedTuple):
             "patient": self.patient or None,
             "state": self.state or None,
             "collective": self.collective,
+            "pending": self.pending or None,
             "waits": self.waits or None,
             "text": self.text,
         }

@@ -29,7 +29,15 @@ RUNNING: dict[str, Any] = {
             "node": "gpu-7",
             "exitCode": 137,
             "failedAt": "2026-11-21T04:01:00Z",
-            "recovery": {"seconds": 0.412, "seen": 0, "told": 0.1, "stopped": 0.2, "launched": 0.012, "firstStep": 0.1},
+            "recovery": {
+                "seconds": 0.412,
+                "repeatedSteps": 12,
+                "seen": 0,
+                "told": 0.1,
+                "stopped": 0.2,
+                "launched": 0.012,
+                "firstStep": 0.1,
+            },
         }
     ],
 }

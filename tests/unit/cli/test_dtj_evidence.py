@@ -25,7 +25,7 @@ HANG = AttemptEvidence(
     {"reason": "Hung", "rank": 1, "worker": 1, "pod": "reviews-1", "exitCode": 68, "message": "no progress\x1b[2J"},
     {0: {"state": "Stopped"}, 1: {"state": "Failed", "reason": "Hung", "rank": 1, "error": "in stuck"}},
     {
-        0: {"step": 7, "waits": True, "collective": 12, "text": "\n".join(f"frame {n}" for n in range(30))},
+        0: {"step": 7, "waits": "collective", "collective": 12, "text": "\n".join(f"frame {n}" for n in range(30))},
         1: {"step": 7, "state": "T", "silentSeconds": 61.2, "text": "\n".join(f"mine {n}" for n in range(30))},
     },
     {1: "last words"},

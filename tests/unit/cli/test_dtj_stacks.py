@@ -16,7 +16,7 @@ from trainmaster.client import JobNotFound
 
 CONFIG_MAP = "/api/v1/namespaces/default/configmaps/reviews-stacks"
 RANKS: Mapping[int, Mapping[str, Any]] = {
-    0: {"step": 7, "waits": True, "text": "\n".join(f"frame {n}" for n in range(30))},
+    0: {"step": 7, "waits": "collective", "text": "\n".join(f"frame {n}" for n in range(30))},
     1: {"step": 6, "state": "T", "silentSeconds": 61.2, "text": "pid 7\x1b[2J"},
 }
 

@@ -57,7 +57,9 @@ RANKS: dict[str, Any] = {
         "silentSeconds": 12.3,
         "state": "S",
         "collective": 2,
-        "waits": True,
+        "waits": "collective",
+        "pending": True,
+        "unreported": 3,
         "text": "x",
     }
 }

@@ -51,7 +51,9 @@ from trainmaster.wire.stream import (
 REPORT = Report(3, 1, "u", "Failed", "gpu-7", 5, 1, None, "Error", "words", 1763700000.123, culprit=False)
 PROGRESS = ProgressLine(3, 1, {5: RankProgress(step=120, loss=0.31, section="train", result=(("a", 1.0),))}, 7.5)
 RECOVERY = Recovery(seen=0.0, told=0.05, stopped=0.02, launched=0.07, joined=None, restored=0.1, first_step=0.25)
-EVIDENCE = EvidenceLine(3, 1, {5: RankState(120, "train", 12.3, 10.0, "x", True, "S", 240, True, "stack")}, 7.5)
+EVIDENCE = EvidenceLine(
+    3, 1, {5: RankState(120, "train", 12.3, 10.0, "x", True, "S", 240, "device", True, 3, "stack")}, 7.5
+)
 STREAM: tuple[StreamLine, ...] = (
     Hello(0, "u", 3, (WorkerLine(0, "u", 3, True), WorkerLine(1, "v", 2, False))),
     WorkerLine(1, "u", 3, False),

@@ -20,7 +20,8 @@ from trainmaster.wire.joining import Collect, Hung, Patience
 from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
 from trainmaster.wire.stream import EvidenceLine
 
-ANSWER_SECONDS = 3.0
+ANSWER_SECONDS = 4.0
+"""A second more than the slowest evidence takes (`recorder`)."""
 MAX_KEPT_EVIDENCE_BYTES = 4_194_304
 """What the leader keeps of all workers' evidence of an attempt."""
 

@@ -1,4 +1,8 @@
-"""The progress files of a worker's ranks (docs/protocol.md, "Progress") are read; what is in them is a user's."""
+"""The progress files of a worker's ranks (docs/protocol.md, "Progress") are read; what is in them is a user's.
+
+A rank may keep its step in a second file, which it writes in every step, because it rewrites the first one less often.
+Steps that come from such a file are exact: ranks are compared by them in a hang.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ from typing import Optional
 
 from trainmaster.wire.limits import MAX_PROGRESS_FILE_BYTES
 from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.values import loads
+from trainmaster.wire.values import loads, whole
+
+COUNT_BYTES = 8
 
 
 class Heartbeats:
@@ -17,6 +23,10 @@ class Heartbeats:
         # The plain file is the first rank's, where that doesn't write one of its own.
         self._files = [(ranks[0], path), *((rank, f"{path}.{rank}") for rank in ranks)]
         self._seen: dict[str, tuple[int, int, int]] = {}
+        self._written: dict[str, RankProgress] = {}
+        self._counts: dict[str, Optional[int]] = {}
+        self.counted: set[int] = set()
+        """The ranks whose step is exact."""
         self.ranks: dict[int, RankProgress] = {}
         """The newest well-formed progress of each rank that has written any."""
         self.progressed_at: dict[int, float] = {}
@@ -29,15 +39,23 @@ class Heartbeats:
         changed = False
         for rank, path in self._files:
             text = self._read(path)
-            progress = None if text is None else parse_progress(text)
-            if progress is None:
+            # After the file, because a rank writes its step before that.
+            count = _read_count(f"{path}.step")
+            written = None if text is None else parse_progress(text)
+            if written is None and (path not in self._written or count == self._counts.get(path)):
                 continue
+            if written is not None:
+                self._written[path] = written
+            self._counts[path], progress = count, self._written[path]
+            if rank not in self.first_step_at and _has_stepped(progress):
+                self.first_step_at[rank] = progress.first_step_at or self._seen[path][1] / 1e9
+            if count is not None:
+                self.counted.add(rank)
+                progress = progress._replace(step=count)
             before = self.ranks.get(rank)
             if before is None or (before.step, before.section) != (progress.step, progress.section):
                 self.progressed_at[rank] = now
             self.ranks[rank] = progress
-            if rank not in self.first_step_at and _has_stepped(progress):
-                self.first_step_at[rank] = progress.first_step_at or self._seen[path][1] / 1e9
             changed = True
         return changed
 
@@ -58,6 +76,15 @@ class Heartbeats:
 
 def _has_stepped(progress: RankProgress) -> bool:
     return progress.step is not None and progress.step > (progress.start_step or 0)
+
+
+def _read_count(path: str) -> Optional[int]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(COUNT_BYTES + 1)
+    except OSError:
+        return None
+    return whole(int.from_bytes(data, "little", signed=True)) if len(data) == COUNT_BYTES else None
 
 
 def parse_progress(text: bytes) -> Optional[RankProgress]:

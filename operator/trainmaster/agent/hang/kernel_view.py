@@ -1,10 +1,22 @@
-"""This module reads what the kernel shows of a rank's process and its threads: where they wait."""
+"""This module reads what the kernel shows of a rank's process and its threads: where they wait, what they have open."""
 
 from __future__ import annotations
 
 import os
 
 from trainmaster.agent.process import children
+
+# NVIDIA, AMD, Intel, Ascend and others (Linux, Documentation/accel).
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel/")
+
+
+def has_device(pid: int) -> bool:
+    """Returns whether a process has an accelerator open."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        return any(os.readlink(f"{folder}/{number}").startswith(_DEVICES) for number in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def describe_process(pid: int) -> str:

@@ -62,7 +62,7 @@ class Observation:
 
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:
         """Read the sources; returns what is to be published now. `all_started`: all of this worker's ranks were."""
-        self._unpublished = self._sources.poll(now.steady) or self._unpublished
+        self.refresh(now.steady)
         if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
             self.up = True
         self.deadline = now.steady + (POLL_SECONDS if self.up else FIRST_POLLS_SECONDS)
@@ -72,7 +72,12 @@ class Observation:
 
     def finish(self, now: Now) -> Optional[ProgressLine]:
         """Returns what the ranks wrote last, because they are about to be reported as ended, or are gone."""
-        return self._line(now) if self._sources.poll(now.steady) or self._unpublished else None
+        self.refresh(now.steady)
+        return self._line(now) if self._unpublished else None
+
+    def refresh(self, now: float) -> None:
+        """Read the sources for a decision, which must not compare ranks by what was read before it was due."""
+        self._unpublished = self._sources.poll(now) or self._unpublished
 
     def states(self, now: float) -> dict[int, RankState]:
         """Returns this worker's ranks as they are now, by what is known of their progress."""

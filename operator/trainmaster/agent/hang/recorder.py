@@ -18,6 +18,9 @@ PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 # Where versions before TORCH_FR_DUMP_TEMP_FILE put it.
 OLD_DUMP = "/tmp/nccl_trace_rank_"
+ANSWER_SECONDS = 3.0
+"""A rank's first dump takes 1.7 to 1.9 s (torch 2.11, one H200): torch looks into the pipe once a second, and names the
+frames of each collective."""
 MAX_DUMP_BYTES = 16_777_216
 MAX_FRAMES = 6
 NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0

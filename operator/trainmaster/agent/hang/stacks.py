@@ -69,6 +69,13 @@ def threads_of(text: str) -> list[str]:
     return [main, *(block for block in blocks if block is not main)]
 
 
+def newest_frame(stacks: str) -> tuple[str, int] | None:
+    """Returns the file and the line in which the main thread is; None where no stack says."""
+    main = "\n".join(threads_of(stacks)[:1])
+    found = re.search(r'File "([^"\n]+)", line (\d+) in|\(([^():\n]+):(\d+)\)$', main, re.MULTILINE)
+    return (found[1] or found[3], int(found[2] or found[4])) if found else None
+
+
 def _thread(text: str) -> str:
     """A thread's head and its frames, without what was printed after them (a launcher's lines on a rank's end, say)."""
     head, *lines = text.splitlines()

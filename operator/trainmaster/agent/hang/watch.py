@@ -129,6 +129,7 @@ class RankWatch:
             self._evidence_at = now.steady + POLL_SECONDS
             return []
         self._evidence_at = math.inf
+        self._observation.refresh(now.steady)
         self._states = self._observation.states(now.steady)
         return self._perform(self._stall.collected(evidence.complete(self._states), now), now)
 
@@ -137,6 +138,7 @@ class RankWatch:
             self._requested_at = now.steady + POLL_SECONDS
             return []
         self._requested, self._requested_at = None, math.inf
+        self._observation.refresh(now.steady)
         ranks = within(evidence.complete(self._observation.states(now.steady)), request.bytes)
         line = EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request)
         return [SendToLeader(line)]

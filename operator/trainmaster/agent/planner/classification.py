@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable
 
 from trainmaster.agent.planner.state import Ending
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
@@ -16,12 +17,14 @@ from trainmaster.wire.report import Report
 from trainmaster.wire.values import last_lines
 
 # These aren't compiled here: `re` does it where one is first needed, which no start of an agent waits for.
-# What gloo, NCCL, TCPStore and plain sockets say on the side that only lost its peer.
+# What gloo, NCCL, TCPStore and plain sockets say on the side that only lost its peer. The exception that torch raises
+# for NCCL's errors (DistBackendError) is none of it: wrong usage, and want of memory, raise the same one.
 _BROKEN_CONNECTION = (
     r"(?i)connection (?:reset|refused|closed|aborted|was closed|timed out)|broken ?pipe"
     r"|(?:Connection\w*|BrokenPipe)Error"
-    r"|peer closed|remote process (?:has )?(?:exited|closed)|ncclRemoteError|ncclSystemError|communicator was aborted"
-    r"|DistNetworkError|DistBackendError|socket (?:closed|timeout)|recvValue failed|sendBytes failed|failed to recv"
+    r"|peer closed|remote process (?:has )?(?:exited|closed)|ncclRemoteError|communicator was aborted|by remote peer"
+    r"|connect to \S+<\d+>|no route to host|completion from peer|timeout in communicator initialization"
+    r"|DistNetworkError|socket (?:closed|timeout)|recvValue failed|sendBytes failed|failed to recv"
     r"|Watchdog caught collective operation timeout|heartbeat monitor|Application timeout caused pair closure"
     r"|store .*(?:timed out|timeout)|wait timeout after|connectFullMesh|EOFError|HCCL.*(?:timeout|remote)"
 )
@@ -42,6 +45,21 @@ _NATIVE_FRAMES = (
     r"(?m)^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
     r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+"
 )
+# What torch advises after an error of a device, by which a user is told the same each time (torch 2.11 to 2.15:
+# c10/cuda/CUDAMiscFunctions.cpp, CUDADeviceAssertionHost.cpp; ROCm's builds say HIP).
+_ADVICE = (
+    r"(?m)^(?:\[rank\d+\]: ?)?(?:Search for `\w+' in https?://\S+ for more information\."
+    r"|(?:CUDA|HIP) kernel errors might be asynchronously reported at some other API call,.*"
+    r"|For debugging consider passing \w+=\d.*|For more detailed error information, run with CUDA_LOG_FILE=stderr"
+    r"|Compile with `TORCH_USE_\w+_DSA` to enable device-side assertions\."
+    r"|Device-side assertion(?: tracking was not enabled|s (?:disabled because|were explicitly omitted)).*"
+    r")[ \t]*(?:\n|\Z)"
+)
+_BLANK = r"(?:\[rank\d+\]:)?\s*"
+ASSERTION = r"(?m)^.*(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`'].+[`'] failed.*$"
+"""What a kernel prints whose assertion fails; the exception that follows, perhaps much later, doesn't say which."""
+_UNCAUGHT = "what():"
+_ASSERTED = "device-side assert triggered"
 FATAL_ERROR = "Fatal Python error:"
 """How faulthandler begins what it prints at a fatal signal: the reason stands before it, the stacks after it."""
 # Fatal signals that the agent never sends, and that no peer's end causes.
@@ -82,7 +100,10 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
         return report._replace(reason="OOMKilled", error=last_lines(text, MAX_ERROR_CHARACTERS))
     if ending.signal is not None:
         # An abort is often the NCCL watchdog's answer to a lost peer.
-        said_before, _, _ = error.partition(FATAL_ERROR)
+        said_before, mark, stack = error.partition(FATAL_ERROR)
+        if _UNCAUGHT in said_before:
+            # C++ has said why it aborts, which is worth more than where Python was.
+            error = f"{mark}{stack}\n{said_before.rstrip()}".lstrip()
         culprit = ending.signal in _OWN_SIGNALS or not broken_connection(said_before)
         text = last_lines(f"{error}\nkilled by {signal_name(ending.signal)}".lstrip(), MAX_ERROR_CHARACTERS)
         return report._replace(reason="Signal", error=text, culprit=culprit)
@@ -104,8 +125,29 @@ def broken_connection(error: str) -> bool:
 
 
 def conclusion(text: str) -> str:
-    """Returns the end of a text (MAX_ERROR_CHARACTERS) without the frames that torch's C++ parts add to an error."""
-    return last_lines(re.sub(_NATIVE_FRAMES, "", text).rstrip(), MAX_ERROR_CHARACTERS)
+    """Returns the end of a text (MAX_ERROR_CHARACTERS) without what torch's C++ parts add to an error."""
+    lines = without_additions(text).rstrip().split("\n")
+    while lines and re.fullmatch(_BLANK, lines[-1]):
+        lines.pop()
+    return last_lines("\n".join(lines), MAX_ERROR_CHARACTERS)
+
+
+def without_additions(text: str) -> str:
+    """Returns a text without the frames and the advice that torch's C++ parts add to an error."""
+    return re.sub(_ADVICE, "", re.sub(_NATIVE_FRAMES, "", text))
+
+
+def with_assertion(error: str, printed: Callable[[], str]) -> str:
+    """Returns an error that is a kernel's failed assertion with the kernel's own line about it, before the exception.
+
+    `printed` returns what the rank has printed.
+    """
+    at = error.rfind(_ASSERTED)
+    if at < 0 or re.search(ASSERTION, error):
+        return error
+    lines = re.findall(ASSERTION, printed())
+    start = error.rfind("\n", 0, at) + 1
+    return f"{error[:start]}{lines[-1]}\n{error[start:]}" if lines else error
 
 
 def is_superseded(one: Report, other: Report) -> bool:

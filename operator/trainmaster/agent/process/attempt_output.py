@@ -7,7 +7,7 @@ from typing import Optional
 
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
 from trainmaster.agent.loop import Loop
-from trainmaster.agent.planner.classification import broken_connection, conclusion
+from trainmaster.agent.planner.classification import broken_connection, conclusion, with_assertion, without_additions
 from trainmaster.agent.process.error_files import read_error_file
 from trainmaster.agent.process.output import KeptLog, Printers, Pump
 from trainmaster.agent.progress.printed import Printed
@@ -67,18 +67,22 @@ class AttemptOutput:
                 text = conclusion(pump.last_lines(MAX_STACKS_BYTES))
                 if STACKS_MARK in text:
                     # Stacks are longer than what went before them, which is why the rank was ended.
-                    text = shorten_stacks(tail_of(self.log_path(name), MAX_STACKS_BYTES)) or text
+                    text = shorten_stacks(without_additions(self._tail(name))) or text
                 if text:
                     return text
         return ""
 
     def evidence(self, local_rank: int, *, by_torchrun: bool) -> str:
         """Returns a rank's last lines: its exception where torch's error file has it, else what it printed last."""
-        for path in self._error_files(local_rank, by_torchrun):
-            text = read_error_file(path)
-            if text:
-                return text
-        return self.last_lines(f"rank-{local_rank}")
+        name = f"rank-{local_rank}"
+        found = filter(None, map(read_error_file, self._error_files(local_rank, by_torchrun)))
+        return with_assertion(next(found, "") or self.last_lines(name), lambda: self._tail(f"{name}.err"))
+
+    def _tail(self, name: str) -> str:
+        pump = self._pumps.get(name)
+        if pump is not None:
+            pump.drain()
+        return tail_of(self.log_path(name), MAX_STACKS_BYTES)
 
     def raised(self, local_rank: int, *, by_torchrun: bool) -> bool:
         """Returns whether torch's error file has an exception of this rank, which isn't that its peer was gone."""

@@ -7,6 +7,7 @@ slows the ranks (their pipes fill) and never the agent.
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 import time
@@ -25,6 +26,12 @@ MAX_PENDING_BYTES = 1_048_576
 LOG_BYTES = 1_048_576
 """A kept log is turned over at this size; one older part is kept beside it."""
 TAIL_LINES = 60
+# torch says so for each dump of its flight recorder that the agent asks for (torch 2.11 to 2.15: ProcessGroupNCCL.cpp),
+# as an error, which it isn't: neither the user's log nor the evidence is to have it, nor is it a sign of life.
+_DUMP = (
+    rb"ProcessGroupNCCL\.cpp:\d+\].*(?:preparing to dump debug info|dumping nccl trace to|triggering FR dump"
+    rb"|trace successfully dumped)"
+)
 
 
 Reader = Callable[[bytes, Sequence[bytes], bytes], None]
@@ -225,6 +232,9 @@ class Pump:
         while len(self._partial) > MAX_LINE_BYTES:
             lines.append(self._partial[:MAX_LINE_BYTES])
             self._partial = self._partial[MAX_LINE_BYTES:]
+        kept = [line for line in lines if b"dump" not in line or not re.search(_DUMP, line)]
+        if len(kept) < len(lines):
+            lines, data = kept, b"".join(line + b"\n" for line in kept) + self._partial
         if self._read_progress is not None and (lines or self._partial):
             # What filled the chunk may go on in the middle of a word.
             self._read_progress(data, lines, self._partial if len(data) < CHUNK_BYTES else b"")

@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
 
 from trainmaster.agent.hang.rank_states import Waiting
-from trainmaster.agent.hang.recorder import Recorded, Recorder
+from trainmaster.agent.hang.recorder import ANSWER_SECONDS, Recorded, Recorder
 from trainmaster.agent.process.run import RankProcess
 
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
 """Between two questions to a rank: a tenth of the limit, within these. An answer costs the rank 5 ms in a thread of
 torch's own, and the agent 10 ms (measured with 2,000 collectives on record)."""
 PART_OF_LIMIT = 10
-ANSWER_SECONDS = 2.0
 
 
 class Counters:

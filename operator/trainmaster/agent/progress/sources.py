@@ -32,6 +32,9 @@ from trainmaster.wire.evidence import RankState
 from trainmaster.wire.log_rules import NONE
 from trainmaster.wire.progress import RankProgress
 
+REPORT_SECONDS = 0.2
+"""Reports of steps are so far apart: scripts spare the disk, and bars their terminal (tqdm: 0.1)."""
+
 
 class Sources:
     """Sources are those of an attempt's ranks on this worker, which were started at `started_at`."""
@@ -90,7 +93,15 @@ class Sources:
         """Returns a rank as it is now: with its silence where it is watched."""
         if not self._is_watched(rank):
             return self._state_by_collectives(rank)
-        return observe_rank(self._settings, self.ranks.get(rank), self.silent_seconds(rank, now))
+        progress = self.ranks.get(rank)
+        return observe_rank(self._settings, progress, self.silent_seconds(rank, now), self._unreported(rank, progress))
+
+    def _unreported(self, rank: int, progress: Optional[RankProgress]) -> int:
+        """Returns how many steps a rank may have done since it reported one: of those with a counter there are none."""
+        if progress is None or progress.step is None or rank in self._heartbeats.counted:
+            return 0
+        seconds = self._step_times[rank].estimate(progress)
+        return int(min(REPORT_SECONDS / seconds, progress.step)) if seconds and seconds > 0 else 0
 
     def silent_seconds(self, rank: int, now: float) -> float:
         """Returns for how long a rank has shown no progress, and no life where that counts.

@@ -30,6 +30,8 @@ class StepTimes:
         self._last: Optional[int] = None
         self._began: Optional[tuple[int, float]] = None
         """The step at which the present interval began, and when that was."""
+        self._at = 0.0
+        """When the newest step came."""
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
 
     def complete(self, progress: RankProgress, now: float) -> RankProgress:
@@ -46,12 +48,19 @@ class StepTimes:
         # taken from `statistics`, whose import costs 15 ms of an agent's start.
         return progress._replace(step_seconds=sorted(self._intervals)[(len(self._intervals) - 1) // 2])
 
+    def estimate(self, progress: RankProgress) -> Optional[float]:
+        """Returns what a step takes, also where that isn't worth reporting yet; None where nothing is known of it."""
+        if progress.step_seconds is not None or self._began is None or self._last is None:
+            return progress.step_seconds
+        step, since = self._began
+        return (self._at - since) / (self._last - step) if self._last > step else None
+
     def _observe(self, step: int, start: int, now: float) -> None:
         if self._last is not None and step < self._last:
             # Another training in the same process, or a loop that rolled back.
             self._intervals.clear()
             self._began = None
-        self._last = step
+        self._last, self._at = step, now
         if self._began is None:
             self._began = (step, now) if step > start else None
             return

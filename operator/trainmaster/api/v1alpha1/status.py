@@ -111,6 +111,11 @@ class RecoveryTimes(StatusModel):
     """
 
     seconds: float = Field(..., description="From the fault to the end of the first step.")
+    repeated_steps: int | None = Field(
+        None,
+        description="Steps to be done again until the first new one. Where the script doesn't report startStep, they "
+        "are counted from the first step that was seen.",
+    )
     seen: float | None = Field(None, description="Until the fault was seen: of a hang, since the last progress.")
     told: float | None = Field(None, description="Until the workers had been assigned the next attempt.")
     stopped: float | None = Field(None, description="Until the ranks of the failed attempt were gone.")
@@ -140,6 +145,7 @@ class Failure(StatusModel):
         None, description="true while the operator waits a moment for a better cause before it gives the job up."
     )
     failed_at: str = Field(..., description="When the attempt failed.")
+    step: int | None = Field(None, description="The furthest step that any attempt had done by then.")
     recovery: RecoveryTimes | None = Field(
         None, description="How long it took until the next attempt had done its first step."
     )

@@ -27,15 +27,16 @@ class Ending:
 # Pattern, cause, what is so (with the pattern's groups), what to do.
 _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (
-        r"CUDA out of memory\. Tried to allocate ([\d.]+ \w+)",
+        r"(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate ([\d.]+ \w+)",
         "CudaOutOfMemory",
-        "has no GPU memory left for {0} more (CUDA out of memory)",
+        "has no GPU memory left for {0} more",
         "use a smaller batch, gradient accumulation, activation checkpointing, or shard the model (FSDP)",
     ),
     (
-        r"(?:CUDA|HIP|NPU|XPU) out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory",
+        r"(?:CUDA|HIP|NPU|XPU) out of memory|CUBLAS_STATUS_ALLOC_FAILED|(?:CUDA|HIP) error: out of memory|"
+        r"Cuda failure (?:\d+ )?'out of memory'",
         "CudaOutOfMemory",
-        "ran out of GPU memory (CUDA out of memory)",
+        "ran out of GPU memory",
         "use a smaller batch, gradient accumulation, activation checkpointing, or shard the model (FSDP)",
     ),
     (
@@ -78,7 +79,7 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
         "choose an image with an older CUDA, or nodes with a newer driver",
     ),
     (
-        r"Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device is detected",
+        r"Found no NVIDIA driver|No (?:CUDA|HIP) GPUs are available|no (?:CUDA|ROCm)-capable device is detected",
         "NoGpu",
         "sees no GPU in its container",
         "ask for GPUs in spec.resources.gpus, and check CUDA_VISIBLE_DEVICES and the node's device plugin",
@@ -184,10 +185,39 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
         "look at the rank that is behind; a slow step or a branch that only some ranks take does that",
     ),
     (
+        r"(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`']([^\n]+)[`'] failed",
+        "ProgramError",
+        "failed in a GPU kernel's assertion (device-side assert): {0}",
+        "most often an index is out of range, of a label or a token for one; run it once with CUDA_LAUNCH_BLOCKING=1 "
+        "to see where",
+    ),
+    (
         r"device-side assert triggered",
         "ProgramError",
-        "failed in a CUDA kernel's assertion (device-side assert), most often an index out of range",
+        "failed in a GPU kernel's assertion (device-side assert), most often an index out of range",
         "run it once with CUDA_LAUNCH_BLOCKING=1 to see where",
+    ),
+    (
+        r"(?:(?:CUDA|HIP) error|(?:CUDA|HIP)_ERROR_\w+|cudaError\w+|Cuda failure(?: \d+)?):? '?"
+        r"(an illegal memory access was encountered|misaligned address|an illegal instruction was encountered)",
+        "IllegalMemoryAccess",
+        "failed in a GPU kernel: {0}",
+        "a kernel reads or writes beyond its tensors, most often one of your own (CUDA, Triton, CuPy): run it once "
+        "with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to see which",
+    ),
+    (
+        r"Duplicate GPU detected : rank (\d+) and rank (\d+) both on (CUDA device \w+)",
+        "DuplicateGpu",
+        "uses the same GPU as another rank (ranks {0} and {1}), which NCCL refuses",
+        "give each rank a GPU of its own: as many in spec.resources.gpus as in spec.processesPerWorker, and "
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+    ),
+    (
+        r"(nccl(?:InvalidUsage|InvalidArgument|InternalError|UnhandledCudaError|SystemError)): [^\n]*\n"
+        r"(?:\[rank\d+\]: ?)?Last error: *\n(?:\[rank\d+\]: ?)?([^\n]+)",
+        "NcclError",
+        "failed in NCCL ({0}): {1}",
+        "let NCCL say more: interconnect: {{debug: INFO}}",
     ),
     (
         r"(NCCL error in: [^\n]+)",

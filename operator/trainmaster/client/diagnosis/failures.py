@@ -57,7 +57,7 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
     who = _who(failure)
     lines = (_failure_line(failure), *(f"  {line}" for line in log.splitlines()[-MAX_LOG_LINES:]))
     if failure.reason == "Hung" or (failure.reason == "AgentLost" and SILENT in failure.message):
-        return hang_finding(failure, evidence, situation.name, where)
+        return hang_finding(failure, evidence, situation.job.status.workers.desired, situation.name, where)
     if failure.reason == "OOMKilled":
         limit = _memory_limit(situation)
         limited = f" than its limit of {limit}" if limit else ""

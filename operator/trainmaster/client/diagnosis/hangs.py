@@ -19,10 +19,11 @@ _FRAMES = (
 # Frames of the standard library and of torch say where a thread waits, not whose code waits.
 _LIBRARIES = ("/site-packages/", "/lib/python", "/dist-packages/", "<frozen ")
 SILENT = "no progress"
+OTHERS, DEVICE = "waits in a collective", "waits for its device"
 
 
-def hang_finding(failure: Failure, evidence: AttemptEvidence | None, name: str, where: str) -> Finding:
-    """Returns the finding about a failure for a hang."""
+def hang_finding(failure: Failure, evidence: AttemptEvidence | None, workers: int, name: str, where: str) -> Finding:
+    """Returns the finding about a failure for a hang of a job of so many workers."""
     rank = failure.rank if failure.rank is not None else _behind(evidence)
     state = {} if evidence is None or rank is None else evidence.ranks.get(rank, {})
     stacks = text(state.get("text"), None)
@@ -31,9 +32,12 @@ def hang_finding(failure: Failure, evidence: AttemptEvidence | None, name: str, 
     node = f" on node {failure.node}" if failure.node else ""
     step = f" at step {state['step']}" if whole(state.get("step")) is not None else ""
     stands = f", in {frame}" if frame else ""
-    clause = f"{who}{node} made no progress{step}{stands}"
-    if state.get("waits"):
-        clause += " (it waits in a collective for another rank)"
+    waits = waits_for(state)
+    if waits == DEVICE and evidence is not None and workers == len(evidence.ranks) == 1:
+        clause = f"its only rank{node} is waiting for the GPU{step}{stands}"
+    else:
+        clause = f"{who}{node} made no progress{step}{stands}"
+        clause += {OTHERS: f" (it {OTHERS} for another rank)", DEVICE: f" (it {DEVICE})"}.get(waits, "")
     lines = [f"attempt {failure.attempt}: {' | '.join(failure.message.splitlines())}"]
     lines += [f"  {line}" for line in stacks.splitlines()[:8]]
     if evidence is not None:
@@ -44,6 +48,13 @@ def hang_finding(failure: Failure, evidence: AttemptEvidence | None, name: str, 
         Step("where steps take that long, raise failurePolicy.hang.progressSeconds"),
     ]
     return Finding("Hang", clause, tuple(lines), tuple(steps))
+
+
+def waits_for(state: Mapping[str, Any]) -> str:
+    """Returns what a rank waits for by its evidence; empty where that isn't known, or nothing."""
+    if state.get("waits") == "collective" or state.get("pending") is True:
+        return OTHERS
+    return DEVICE if state.get("waits") == "device" else ""
 
 
 def top_frame(stacks: str) -> str:
@@ -61,12 +72,16 @@ def _behind(evidence: AttemptEvidence | None) -> int | None:
         return None
     return min(
         evidence.ranks,
-        key=lambda rank: (bool(evidence.ranks[rank].get("waits")), whole(evidence.ranks[rank].get("step")) or 0, rank),
+        key=lambda rank: (
+            waits_for(evidence.ranks[rank]) == OTHERS,
+            whole(evidence.ranks[rank].get("step")) or 0,
+            rank,
+        ),
     )
 
 
 def _rank_line(rank: int, state: Mapping[str, Any]) -> str:
     step = whole(state.get("step"))
     frame = top_frame(text(state.get("text"), None))
-    facts = [f"step {step}" if step is not None else "", "in a collective" if state.get("waits") else "", frame]
+    facts = [f"step {step}" if step is not None else "", waits_for(state), frame]
     return f"rank {rank}: {', '.join(filter(None, facts)) or 'nothing is known'}"

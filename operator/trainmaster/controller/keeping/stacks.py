@@ -32,8 +32,8 @@ from trainmaster.wire.stream import EvidenceLine
 
 logger = logging.getLogger(__name__)
 
-# An agent gives its ranks 1.5 s (agent/hang/evidence.py), and its answer goes by way of the leader.
-ANSWER_SECONDS = 4.0
+# An agent gives its ranks 3 s at most (agent/hang/evidence.py), and its answer goes by way of the leader.
+ANSWER_SECONDS = 5.0
 HELD_BYTES = 1024 * 1024
 # A ConfigMap holds 1 MiB, with its names.
 TOTAL_BYTES = 768 * 1024

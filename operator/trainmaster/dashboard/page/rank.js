@@ -117,6 +117,7 @@ export function standing(rank) {
   if (known(rank.silentSeconds)) facts.push(`no progress for ${duration(rank.silentSeconds)}`);
   if (rank.state === "T" || rank.state === "t") facts.push("stopped by a signal");
   if (known(rank.collective)) facts.push(`last entered collective ${rank.collective}`);
-  if (rank.waits) facts.push("waits in a collective");
+  if (rank.waits === "collective" || rank.pending) facts.push("waits in a collective");
+  else if (rank.waits === "device") facts.push("waits for its device");
   return facts.join(", ") || "nothing is known of its progress";
 }

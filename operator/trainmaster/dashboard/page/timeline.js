@@ -96,7 +96,9 @@ function makeFailure(one) {
 function fillFailure(item, { failure }) {
   const [who, message, more] = item.lastChild.children;
   const lines = (failure.message ?? "").split("\n");
-  const after = failure.recovery ? `, trained again ${duration(failure.recovery.seconds)} later` : "";
+  const { seconds: took, repeatedSteps: steps } = failure.recovery ?? {};
+  const repeated = known(steps) ? `, ${count(steps, "step")} repeated` : "";
+  const after = known(took) ? `, trained again ${duration(took)} later${repeated}` : "";
   item.classList.toggle("counted", failure.counted !== false);
   text(who.firstChild, culprit(failure));
   text(who.lastChild, ` ${clock(seconds(failure.failedAt))}${failure.counted === false ? ", not counted as a restart" : ""}${after}`);

@@ -306,7 +306,7 @@ def _correct(situation: Situation, before: Situation, cause: Failure, failure: F
     change = with_failure(before, cause).change | StatusChange(
         restarts=before.status.restarts + (1 if counted else 0),
         disruptions=before.status.disruptions + (0 if counted else 1),
-        failures=_with_failure_recorded(before, cause, counted=counted, at=failure.failed_at),
+        failures=_with_failure_recorded(before, cause, counted=counted, at=failure.failed_at, step=failure.step),
     )
     return Transition(situation.status.phase or "Starting", "", "", change)
 
@@ -350,7 +350,13 @@ def _is_own_deletion(failure: Failure, cause: Failure) -> bool:
 
 
 def _with_failure_recorded(
-    situation: Situation, cause: Failure, *, counted: bool, provisional: bool = False, at: str | None = None
+    situation: Situation,
+    cause: Failure,
+    *,
+    counted: bool,
+    provisional: bool = False,
+    at: str | None = None,
+    step: int | None = None,
 ) -> list[Failure]:
     failure = Failure(
         attempt=cause.attempt,
@@ -364,8 +370,19 @@ def _with_failure_recorded(
         counted=counted,
         provisional=provisional or None,
         failed_at=at or cause.failed_at,
+        step=step if step is not None else _furthest_step(situation, cause.attempt),
     )
     return [failure, *situation.status.failures][:MAX_FAILURES]
+
+
+def _furthest_step(situation: Situation, attempt: int) -> int | None:
+    """Returns the furthest step of any attempt up to one: the agent of a rank that failed reports its last step before
+    its end, so this is newer than what is published."""
+    observed, published = situation.observed, situation.status.progress
+    steps = [] if published is None else [published.furthest_step, published.step]
+    if observed.progress_attempt == attempt:
+        steps += [rank.step for ranks in observed.progress.values() for rank in ranks.values()]
+    return max((step for step in steps if step is not None), default=None)
 
 
 def _opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:

@@ -46,7 +46,8 @@ _WITHOUT_OUTPUT = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
 # These speak of the machine in an error (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
 HARDWARE = re.compile(
     r"uncorrectable|\bECC\b|\bXid\b|NVLink|hardware (?:error|failure)|unspecified launch failure|fell off the bus"
-    r"|ncclUnhandledCudaError|ncclInternalError|device (?:is )?(?:unavailable|lost)|Input/output error",
+    r"|ncclUnhandledCudaError(?!.*out of memory)|ncclInternalError|device (?:is )?(?:unavailable|lost)"
+    r"|Input/output error",
     re.IGNORECASE,
 )
 MAX_ERROR_LINES = 3

@@ -47,6 +47,33 @@ def test_only_a_new_step_or_section_is_progress(tmp_path: Path) -> None:
     assert beats.poll(4.0) and beats.progressed_at == {4: 2.0, 5: 4.0}
 
 
+def counter(path: Path, step: int) -> None:
+    """What trainloop's `Progress` writes in every step."""
+    path.write_bytes(step.to_bytes(8, "little", signed=True))
+
+
+def test_a_step_that_a_rank_keeps_beside_its_file_counts(tmp_path: Path) -> None:
+    path = tmp_path / "progress"
+    beats = Heartbeats(str(path), range(4, 6))
+    counter(tmp_path / "progress.step", 40)
+    assert not beats.poll(1.0), "it says nothing alone"
+    path.write_text('{"step": 41, "startStep": 40, "loss": 2, "firstStepAt": 7.5}')
+    counter(tmp_path / "progress.step", 44)
+    assert beats.poll(2.0) and beats.counted == {4}
+    assert (beats.ranks[4].step, beats.ranks[4].loss, beats.first_step_at) == (44, 2, {4: 7.5})
+    assert not beats.poll(3.0)
+    counter(tmp_path / "progress.step", 43)  # a run that rolls back
+    assert beats.poll(4.0) and beats.ranks[4].step == 43 and beats.progressed_at == {4: 4.0}
+
+
+@pytest.mark.parametrize("data", [b"", b"1234567", b"123456789", b"\xff" * 8, b"\x7f" * 8])
+def test_a_counter_that_is_none_is_passed_over(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "progress").write_text('{"step": 41}')
+    (tmp_path / "progress.step").write_bytes(data)
+    beats = Heartbeats(str(tmp_path / "progress"), range(1))
+    assert beats.poll(1.0) and beats.ranks[0].step == 41 and not beats.counted
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "attempt-3").mkdir()
@@ -98,3 +125,26 @@ def test_ranks_that_never_wrote_are_not_watched(folder: Path) -> None:
     observation.poll(True, at(100.5))
     state = RankState(1, "", 20.0, 10.0, "failurePolicy.hang.progressSeconds")
     assert observation.states(120.5) == {4: state, 5: RankState()}
+
+
+def test_a_rank_without_a_counter_may_have_done_what_it_does_in_a_fifth_of_a_second(folder: Path) -> None:
+    observation = observe(folder)
+    for at_seconds, step in ((100.25, 1), (100.5, 13), (100.75, 26)):
+        for rank in (4, 5):
+            (folder / f"progress.{rank}").write_text(f'{{"step": {step}}}')
+        counter(folder / "progress.5.step", step)
+        observation.poll(True, at(at_seconds))
+    states = observation.states(120.5)
+    assert (states[4].step, states[4].unreported) == (26, 10)
+    assert (states[5].step, states[5].unreported) == (26, 0)
+
+
+def test_a_decision_reads_the_step_anew(folder: Path) -> None:
+    observation = observe(folder, 1)
+    (folder / "progress.4").write_text('{"step": 1}')
+    observation.poll(True, at(100.5))
+    counter(folder / "progress.4.step", 9)
+    observation.refresh(100.6)
+    assert observation.states(100.6)[4].step == 9
+    line = observation.finish(at(100.7))
+    assert line is not None and line.ranks[4].step == 9

@@ -83,23 +83,23 @@ def test_somebody_at_something_long_gives_all_the_time(stall: Stall) -> None:
 def test_a_leader_that_does_not_answer_is_left_once_and_then_this_worker_judges(stall: Stall) -> None:
     begin(stall, JOINED)
     collected(stall, steady=101.0)
-    assert stall.tick(JOINED, 103.9) == []
-    assert stall.tick(JOINED, 104.0) == [LeaveLeader()]
-    assert stall.tick(JOINED, 104.0 + REJOIN_SECONDS) == [STALLED]
-    assert stall.tick(JOINED, 106.0 + ALONE_SECONDS) == [FailHung(2, MESSAGE)]
+    assert stall.tick(JOINED, 99.9 + ALONE_SECONDS) == []
+    assert stall.tick(JOINED, 100.0 + ALONE_SECONDS) == [LeaveLeader()]
+    assert stall.tick(JOINED, 100.0 + ALONE_SECONDS + REJOIN_SECONDS) == [STALLED]
+    assert stall.tick(JOINED, 102.0 + 2 * ALONE_SECONDS) == [FailHung(2, MESSAGE)]
 
 
 def test_a_leader_that_has_answered_is_not_left(stall: Stall) -> None:
     begin(stall, JOINED)
     stall.receive(Collect(3, 1_000), 100.1)
     collected(stall, steady=101.0)
-    assert [type(action) for action in stall.tick(JOINED, 104.0)] == [FailHung]
+    assert [type(action) for action in stall.tick(JOINED, 100.0 + ALONE_SECONDS)] == [FailHung]
 
 
 def test_a_worker_that_leads_itself_judges_when_its_own_diagnosis_does_not_end(stall: Stall) -> None:
     begin(stall, LEADS)
     collected(stall, steady=101.0)
-    assert [type(action) for action in stall.tick(LEADS, 104.0)] == [FailHung]
+    assert [type(action) for action in stall.tick(LEADS, 100.0 + ALONE_SECONDS)] == [FailHung]
 
 
 def test_without_a_leader_it_judges_as_soon_as_it_knows(stall: Stall) -> None:

@@ -58,6 +58,86 @@ def test_what_follows_the_frames_is_kept() -> None:
     assert classification.conclusion(CXX + "ValueError: another") == STORE + "\nValueError: another"
 
 
+# What torch says after an error of the device, in its order (c10/cuda/CUDAException.cpp; the sentences of torch 2.11 to
+# 2.15 together, and of a build for ROCm).
+ADVICE = """
+Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/group__CUDART__TYPES.html for more information.
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+For more detailed error information, run with CUDA_LOG_FILE=stderr
+Device-side assertion tracking was not enabled by user.
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+HIP kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+For debugging consider passing AMD_SERIALIZE_KERNEL=3
+Compile with `TORCH_USE_HIP_DSA` to enable device-side assertions.
+
+"""
+ASSERTED = "torch.AcceleratorError: CUDA error: device-side assert triggered"
+ORDINAL = (
+    "torch.AcceleratorError: CUDA error: invalid device ordinal\n"
+    "GPU device may be out of range, do you have enough GPUs?"
+)
+NCCL = "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, "
+SYSTEM = f"{NCCL}unhandled system error\nncclSystemError: System call … failed or device error. \nLast error:\n"
+KERNEL = (
+    "/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1553: indexSelectLargeIndex: block: [0,0,0], thread: [{},0,0] "
+    "Assertion `srcIndex < srcSelectDimSize` failed."
+)
+
+
+@pytest.mark.parametrize("said", [ASSERTED, ORDINAL])
+def test_torchs_advice_does_not_push_out_what_happened(said: str, tmp_path: Path) -> None:
+    text = f"Traceback (most recent call last):\n  File train.py\n{said}{ADVICE}"
+    printed = "".join(f"[rank1]: {line}\n" for line in text.splitlines())
+    file = tmp_path / "error.json"
+    file.write_text(json.dumps({"message": {"message": said + ADVICE, "extraInfo": {"py_callstack": text}}}))
+    for error in (classification.conclusion(text), classification.conclusion(printed), read_error_file(str(file))):
+        assert error.endswith(said.splitlines()[-1])
+        assert not any(word in error for word in ("asynchronously", "Search for", "Compile", "consider", "tracking"))
+        assert said.splitlines()[0] in error
+
+
+def test_the_line_of_the_kernel_whose_assertion_failed_stands_before_the_exception() -> None:
+    printed = "step 30\n" + "".join(KERNEL.format(number) + "\n" for number in range(90)) + "Traceback\n"
+    error = f"Traceback\n  File train.py\n{ASSERTED}"
+    found = classification.with_assertion(error, lambda: printed)
+    assert found.splitlines() == ["Traceback", "  File train.py", KERNEL.format(89), ASSERTED]
+    assert classification.with_assertion(found, lambda: "") == found
+    assert classification.with_assertion(error, lambda: "step 30") == error
+    assert classification.with_assertion("ValueError: x", lambda: printed) == "ValueError: x"
+
+
+def test_what_cxx_said_before_it_aborted_is_the_end_of_the_error() -> None:
+    """NCCL's watchdog meets the error of a kernel first, and takes the process down."""
+    what = "  what():  [Rank 1] Process group watchdog thread terminated with exception: CUDA error: device-side assert"
+    stack = "Fatal Python error: Aborted\n\nCurrent thread 0x7f (most recent call first):\n  File x.py, line 3 in y\n"
+    report = classification.classify(STARTING, Ending(134, 6), 5, f"terminate called\n{what}\n\n{stack}", 0)
+    assert (report.reason, report.culprit) == ("Signal", True)
+    assert report.error.splitlines()[-3:] == ["terminate called", what, "killed by SIGABRT"]
+    assert "line 3 in y" in report.error
+
+
+@pytest.mark.parametrize(
+    ("error", "culprit"),
+    [
+        (f"{NCCL}invalid usage\nncclInvalidUsage: This …\nLast error:\nDuplicate GPU detected : rank 1 and", True),
+        (f"{NCCL}invalid argument\nncclInvalidArgument: Invalid …\nLast error:\nBroadcast : root 7", True),
+        (f"{NCCL}unhandled cuda error\nncclUnhandledCudaError: …\nLast error:\nCuda failure 'out of memory'", True),
+        (f"{SYSTEM}Error while creating shared memory segment /dev/shm/nccl-NAqyGP (size 33030528)", True),
+        (f"{SYSTEM}socketPollConnect: Connect to 10.1.2.3<43027> returned …", False),
+        (f"{SYSTEM}socketProgress: Connection closed by remote peer", False),
+        (f"{NCCL}remote process exited or there was a network error\nncclRemoteError: A call failed …", False),
+        ("torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.", False),
+        (f"what(): Process group watchdog thread terminated with exception: {ASSERTED}", True),
+        (ASSERTED, True),
+        (STORE, False),
+    ],
+)  # fmt: skip
+def test_an_error_of_nccl_is_the_ranks_own_unless_it_speaks_of_a_peer(error: str, culprit: bool) -> None:
+    assert classification.classify(STARTING, Ending(1), 5, error, 0).culprit is culprit
+    assert classification.classify(STARTING, Ending(134, 6), 5, error, 0).culprit is culprit
+
+
 @pytest.mark.parametrize(
     ("ending", "error", "oom_kills", "reason", "culprit"),
     [

@@ -1,0 +1,101 @@
+"""Forty simulated hangs with steps of 20 ms: what the ranks report must not be older than what decides."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainloop.progress as reporting
+from tests.signer import environment
+from trainloop.progress import Progress
+from trainmaster.agent.hang.observation import POLL_SECONDS, Observation
+from trainmaster.agent.hang.rank_states import classify_stall
+from trainmaster.agent.planner.state import Now
+from trainmaster.agent.settings import read_settings
+from trainmaster.wire.evidence import RankState
+
+STEP_SECONDS, LIMIT = 0.02, 24.0
+
+
+class SparingScript:
+    """A script of somebody's own that writes the file at most every 0.2 s, and no counter."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path, self._clock, self._written = path, clock, -1.0
+
+    def begin(self, step: int) -> None:
+        """Nothing is reported before the first step."""
+
+    def step(self, step: int) -> None:
+        """Report a step, where the last report is old enough."""
+        if self._clock.now - self._written >= 0.2:
+            self._path.write_text(json.dumps({"step": step}))
+            self._written = self._clock.now
+
+
+class Clock:
+    """The ranks' clock, which stands still between events. It is the module `time` to what reports progress."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        """Returns the seconds of this clock."""
+        return self.now
+
+    time = monotonic
+
+
+def states_after_a_hang(folder: Path, clock: Clock, ranks: list[Any]) -> dict[int, RankState]:
+    """Both ranks finish step 79, a little apart; rank 1 then sleeps in its forward pass, and rank 0 waits for it."""
+    environ = {"TRAINMASTER_WORKER": "0", "NPROC_PER_NODE": "2", "TRAINMASTER_PROGRESS_TIMEOUT": f"{LIMIT:g}"}
+    settings = read_settings({**environment(), **environ, "TRAINMASTER_STATE_DIR": str(folder)})
+    started = clock.now
+    observation = Observation(settings, 1, 0, started)
+    apart = [random.random() * STEP_SECONDS / 2 for _ in ranks]
+    events = [(started, rank, 0) for rank in range(2)]
+    for step in range(1, 80):
+        for rank in range(2):
+            events.append((started + step * STEP_SECONDS + apart[rank] + random.random() * 0.002, rank, step))
+    due = started + random.random() * POLL_SECONDS
+    for at, rank, step in sorted(events):
+        while due < at:
+            clock.now = due
+            observation.poll(True, Now(due, due))
+            due += POLL_SECONDS
+        clock.now = at
+        (ranks[rank].step if step else ranks[rank].begin)(step)
+    decided = clock.now + LIMIT + 6.0
+    while due < decided:
+        observation.poll(True, Now(due, due))
+        due += POLL_SECONDS
+    observation.refresh(decided)
+    stood = {0: "collective", 1: "nothing"}
+    return {rank: state._replace(waits=stood[rank]) for rank, state in observation.states(decided).items()}
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["trainloop", "a script that spares the disk"])
+def test_the_rank_that_hangs_is_named_in_forty_of_forty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: bool
+) -> None:
+    random.seed(7)
+    wrong = []
+    for trial in range(40):
+        clock = Clock(100.0 + random.random() * 10)
+        monkeypatch.setattr(reporting, "time", clock)
+        folder = tmp_path / str(trial)
+        (folder / "attempt-1").mkdir(parents=True)
+        paths = [folder / "attempt-1" / f"progress.{rank}" for rank in range(2)]
+        ranks = [Progress(path) if counts else SparingScript(path, clock) for path in paths]
+        states = states_after_a_hang(folder, clock, ranks)
+        found = classify_stall(states)
+        assert found is not None and not found.patience
+        if counts:
+            assert [state.step for state in states.values()] == [79, 79]
+        if found.rank != 1:
+            wrong.append((trial, found.message))
+    assert wrong == []
