@@ -51,7 +51,7 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if kernel:
-            torch.cuda._sleep(kernel)  # as a collective that waits for a rank
+            torch.cuda._sleep(kernel)  # type: ignore[no-untyped-call]  # as a collective that waits for a rank
         self.optimizer.step()
         self.step += 1
         self.keeper.finished(self.step)

@@ -148,7 +148,12 @@ def test_a_survivor_whose_host_waits_for_the_device_keeps_its_state(run: Run) ->
 
 def test_the_host_is_never_further_ahead_than_is_remembered(run: Run) -> None:
     run.queue_step(run.device.collective)
-    waiting = threading.Thread(target=lambda: [run.queue_step() for _ in range(3 * AHEAD)], daemon=True)
+
+    def host() -> None:
+        for _ in range(3 * AHEAD):
+            run.queue_step()
+
+    waiting = threading.Thread(target=host, daemon=True)
     waiting.start()
     time.sleep(0.3)
     assert run.step == AHEAD
@@ -194,7 +199,7 @@ def test_a_state_that_changes_while_it_is_copied_is_never_sealed(tmp_path: Path,
         run.queue_step()
     run.queue_step(device.collective)
     device.waits.wait()
-    ended = []
+    ended = list[bool]()
 
     def late() -> None:
         if not ended:
