@@ -10,11 +10,12 @@ number of ranks goes on from any place with every sample seen once. Data without
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -131,6 +132,8 @@ class Sampler:
     micro_size: int
     seed: int
     equal_passes: bool  # whether all ranks make as many forward passes as the busiest
+    #: Whether all steps have `batch` samples, but for an epoch's last one.
+    steady: ClassVar[bool] = True
 
     def steps_in(self, epochs: float) -> int:
         """Returns the steps of so many epochs."""
@@ -233,6 +236,19 @@ class Loader:
         prefetch, seed = self._settings.prefetch, self.sampler.seed
         self._iterator = read_ahead(reader, requests, workers, prefetch, seed, pin_memory=pin_memory)
         return warnings
+
+    def peek(self) -> Fetched | None:
+        """Returns the first of the next two steps, which `fetch` returns later, that isn't shorter than others, or the
+        second; None where there is none.
+        """
+        found, ahead = None, list[Any]()
+        while len(ahead) < 2 and (found is None or found.step.all_samples < self.sampler.batch):
+            ahead.append(next(self._iterator))
+            if isinstance(ahead[-1], TrainingError):
+                break
+            found = Fetched(ahead[-1][1], ahead[-1][0], 0.0)
+        self._iterator = itertools.chain(ahead, self._iterator)
+        return found
 
     def fetch(self) -> Fetched:
         """Returns this rank's part of the next step; `start` comes first. Raises TrainingError for a stream that ends

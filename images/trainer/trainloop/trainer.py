@@ -6,7 +6,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -19,7 +19,7 @@ from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.memory import in_memory
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.config import Config
-from trainloop.data import Fetched, Loader, length_of, on_device, sampler_of
+from trainloop.data import Fetched, Loader, RankStep, length_of, on_device, sampler_of
 from trainloop.distributed.watchdog import Watchdog
 from trainloop.distributed.world import World
 from trainloop.errors import TrainingError
@@ -126,7 +126,7 @@ class Trainer:
     @explaining_out_of_memory("going on from a checkpoint")
     def prepare(self) -> None:
         """Do everything between construction and the first step: the newest checkpoint, sizes, data."""
-        if not snapshots.resume(self):
+        if not (resumed := snapshots.resume(self)):
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank)
         batch, seed, max_norm = self.config.batch, self.config.seed.value, self.config.optimizer.max_norm
         self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.data_size)
@@ -141,6 +141,10 @@ class Trainer:
             self.warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
         for text in self.loader.start(self.state.position, self.state.place):
             self.warn(text)
+        if resumed:
+            from trainloop.checkpoints.restoring import rehearse  # which a run that starts anew doesn't need
+
+            rehearse(self)
         self._window = Window()
         self._started_at = self.state.step
         about: dict[str, Any] = {"task": self.config.task.name, "samples": length_of(self.task.train)}
@@ -276,12 +280,21 @@ class Trainer:
         self.exchange.begin(self.state.step, self.precision.scale() if self._logs(self.state.step + 1) else None)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
         recorder = recording(self.replica.model) if first else nullcontext(set[str]())
-        with recorder as reached:
+        with recorder as reached, self.compiling(fetched.step):
             loss = self._passes(rule, fetched, agreed)
         self.exchange.end()
         if first:
             self._check_for_ghosts(reached | rule.elsewhere)
         return loss
+
+    def compiling(self, step: RankStep) -> AbstractContextManager[Any]:
+        """Returns the context of a step's passes. What is compiled for an epoch's last step, if that is shorter, is for
+        its own shapes: one graph for all shapes would take the place of the one that all other steps have.
+        """
+        shorter = step.all_samples < self.state.batch and self.loader.sampler.steady
+        if not shorter or not self.config.blocks.compile:
+            return nullcontext()
+        return torch._dynamo.config.patch(automatic_dynamic_shapes=False)  # type: ignore[no-any-return]
 
     def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         total: torch.Tensor | None = None

@@ -24,7 +24,7 @@ def go_on(trainer: Trainer, candidates: Iterable[Checkpoint]) -> bool:
     there is one.
     """
     assert trainer.checkpoints is not None
-    for checkpoint, saved in restored(trainer, candidates, warmed_up=True):
+    for checkpoint, saved in restored(trainer, candidates):
         if computes_the_same(trainer, saved["sampleLoss"]):
             trainer.judge.can_return = True
             trainer.log.info(f"resumed from {checkpoint.path}")
@@ -37,16 +37,12 @@ def go_on(trainer: Trainer, candidates: Iterable[Checkpoint]) -> bool:
     return False
 
 
-def restored(
-    trainer: Trainer, candidates: Iterable[Checkpoint], *, warmed_up: bool = False
-) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
+def restored(trainer: Trainer, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
     """Restore the first valid checkpoint of `candidates`, and yield it with its state; then, if the caller wants
     another, the next.
     """
     assert trainer.checkpoints is not None
     for checkpoint, saved in trainer.checkpoints.valid(candidates):
-        if warmed_up:
-            warm_up(trainer)
         try:
             restore(trainer, checkpoint, saved)
         except CheckpointError as error:
@@ -93,17 +89,27 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
         seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.data_rank, trainer.state.step)
 
 
-def warm_up(trainer: Trainer) -> None:
-    """Make a pass whose results are thrown away, before a checkpoint is loaded.
+def rehearse(trainer: Trainer) -> None:
+    """Make a pass over a coming micro-batch, whose results are thrown away.
 
     DDP orders its buckets anew at the first forward after the first backward. An uninterrupted run has done so long
     before; a resumed one would reduce its first step in other chunks, and with four ranks (not with two) sums come out
-    differently.
+    differently. Blocks are compiled here for the shapes that most steps have, as in an uninterrupted run: if an
+    evaluation or an epoch's last step came first, all others would get a graph for shapes that vary.
     """
-    # Two samples, because BatchNorm refuses one.
-    batch = on_device(trainer.task.collate([trainer.evaluator.few[0]] * 2), trainer.world.device)
-    with trainer.replica.synchronising(last=True):
-        with trainer.precision.autocast():
-            loss = trainer.task.loss(trainer.replica.forward, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+    if trainer.objectives or not (trainer.replica.wrapped or trainer.config.blocks.compile):
+        return
+    model, device, random = trainer.replica.model, trainer.world.device, seeding.capture(trainer.world.device)
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    trainer.exchange.begin(trainer.state.step)
+    if (fetched := trainer.loader.peek()) is not None:
+        with trainer.compiling(fetched.step), trainer.replica.synchronising(last=True):
+            with trainer.precision.autocast():
+                loss = trainer.task.loss(trainer.replica.forward, on_device(fetched.batches[0], device))
+            loss.backward()  # type: ignore[no-untyped-call]
+    trainer.exchange.skip()
     trainer.optimizer.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, value in buffers:
+            buffer.copy_(value)
+    seeding.restore(random, device)
