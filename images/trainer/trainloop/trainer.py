@@ -69,7 +69,7 @@ class Trainer:
         self.report_path = report_path(config.metrics, self.checkpoints.path if self.checkpoints else None)
         self.log = MetricsLog(config.metrics, self.report_path, world.is_main)
         fit_threads(world.gather(platform.node()).count(platform.node()), config.data.workers)
-        self.precision = Precision(config.precision, world.device)
+        self.precision = Precision(config.precision, world)
         seeding.seed_all(config.seed.value, seeding.MODEL)
         if config.seed.deterministic:
             seeding.make_deterministic()
@@ -149,13 +149,25 @@ class Trainer:
         self._started_at = self.state.step
         about: dict[str, Any] = {"task": self.config.task.name, "samples": length_of(self.task.train)}
         about |= {"ranks": self.world.size, "device": self.world.device.type, "backend": self.world.backend}
-        about |= {"batch": self.state.batch, "precision": self.config.precision.compute, "torch": torch.__version__}
+        about |= {"batch": self.state.batch, "precision": self.precision.compute, "torch": torch.__version__}
         about |= {"parameters": self._parameters, "maxNorm": self.config.optimizer.max_norm}
         self.log.started(self.state.step, self.state.total, about)
+        self._compare_precision()
         self.progress.begin(self.state.step)
         if any(map(self.evaluator.is_a_mean, self.objectives.losses if self.objectives else [self.task.loss])):
             self.warn("the task's loss is a mean, it seems: it must be the sum over what the task counts")
         self.memory.begin()
+
+    def _compare_precision(self) -> None:
+        """Say which precision was chosen, and where it isn't the one that the state was computed in."""
+        before, self.state.precision = self.state.precision, self.precision.compute
+        if (self.config.precision.compute, self.precision.compute) == ("auto", "bf16"):
+            self.log.info("computes in bf16, with weights in fp32; precision.compute: fp32 for fp32 throughout")
+        if before not in ("", self.precision.compute):
+            self.warn(
+                f"steps until here were computed in {before}, and are in {self.precision.compute} from here on: set "
+                f"precision.compute to {before} to go on as before"
+            )
 
     def _train(self) -> bool:
         stop = self.memory.resumed and self._between_steps()

@@ -29,6 +29,7 @@ class TrainState:
     batch: int = 0  # samples in a global batch, as at the first start
     total: int = 0  # steps of the whole run
     results: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    precision: str = ""  # that steps are computed in
 
 
 def capture(trainer: Trainer) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs.
+"""Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs. It is the default on a
+device that computes in bf16.
 
 bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is left out, which must then not
 advance the schedule, and lowers the scale. A scale that is too high at first costs a few steps; gradients that overflow
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
+from trainloop.distributed.world import World
 from trainloop.errors import Diverged
 from trainloop.optimization.optimizer import step_unless
 from trainloop.settings import Settings
@@ -25,8 +27,10 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class PrecisionSettings(Settings):
     """These settings say what numbers the model computes with."""
 
-    compute: Literal["fp64", "fp32", "bf16", "fp16"] = Field(
-        "fp32", description="bf16 and fp16 compute under autocast with fp32 weights; fp64 and fp32 are used throughout."
+    compute: Literal["auto", "fp64", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="auto: bf16 on accelerators that all have it, else fp32. bf16 and fp16 compute under autocast with "
+        "fp32 weights; fp64 and fp32 are used throughout.",
     )
     tf32: bool = Field(True, description="Let fp32 matrix products use TF32 on devices that have it.")
     initial_scale: float = Field(65536.0, gt=0, description="GradScaler's first scale (fp16).")
@@ -36,19 +40,30 @@ class PrecisionSettings(Settings):
     )
 
 
+def computes_in_bf16(device: torch.device) -> bool:
+    """Returns whether the device computes in bf16 itself, so that it is faster than fp32. A CPU may, and seldom is."""
+    supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    if device.type == "cpu" or supported is None:
+        return False
+    return bool(supported(including_emulation=False) if device.type in ("cuda", "xpu") else supported())
+
+
 class Precision:
     """Keeps autocast and scaling in the one right order."""
 
-    def __init__(self, settings: PrecisionSettings, device: torch.device) -> None:
-        self.parameters = torch.float64 if settings.compute == "fp64" else torch.float32
+    def __init__(self, settings: PrecisionSettings, world: World) -> None:
+        device, self.compute = world.device, settings.compute
+        if settings.compute == "auto":
+            self.compute = "bf16" if all(world.gather(computes_in_bf16(device))) else "fp32"
+        self.parameters = torch.float64 if self.compute == "fp64" else torch.float32
         self._device, self._most_overflows = device, settings.overflows
         self.overflows_in_a_row = 0
-        self._autocast = _AUTOCAST.get(settings.compute)
+        self._autocast = _AUTOCAST.get(self.compute)
         self.scaler = torch.amp.GradScaler(
             device.type,
             init_scale=settings.initial_scale,
             growth_interval=settings.growth_interval,
-            enabled=settings.compute == "fp16",
+            enabled=self.compute == "fp16",
         )
         if settings.tf32:
             torch.set_float32_matmul_precision("high")
