@@ -20,6 +20,7 @@ from tests.trainer.toy import config, toy, train
 from trainloop.distributed.world import World, joined
 from trainloop.optimization.anomaly import Limits
 from trainloop.optimization.optimizer import clip_gradients
+from trainloop.optimization.overflows import Overflows
 from trainloop.optimization.precision import Precision, PrecisionSettings
 from trainloop.optimization.verdict import Verdict
 from trainloop.report import facts, read_metrics
@@ -125,7 +126,7 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale(on_device: bool) -> Non
     numbers.backward(loss)
     numbers.unscale(optimizer)
     norm = clip_gradients(model.parameters(), 1.0)
-    assert numbers.overflowed(loss.item(), norm.item(), judged=True, warn=pytest.fail)
+    assert Overflows(numbers.scaler, 32, pytest.fail).add(loss.item(), norm.item(), judged=True)
     if on_device:
         numbers.step(optimizer, Verdict(loss.detach(), norm, Limits()).left_out)
     else:

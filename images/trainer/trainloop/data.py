@@ -10,7 +10,6 @@ number of ranks goes on from any place with every sample seen once. Data without
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -203,7 +202,7 @@ class Fetched:
 
 
 class Loader:
-    """Reads this rank's part of each step, from any place.
+    """Reads this rank's part of each step, from any place: what `iterator` yields.
 
     `weights`, to which the ranks' shares are in proportion, may change at any time, on all ranks after the same step.
     What was read ahead has the shares of before, so a change holds `data.prefetch` x `data.workers` steps later: the
@@ -229,33 +228,20 @@ class Loader:
             requests, warnings, workers = iter(lambda: self.weights, None), warnings_of(place, workers), min(workers, 1)
         pin_memory = self._settings.pin_memory and self._world.device.type != "cpu"
         if not workers and not pin_memory:
-            self._iterator: Iterator[Any] = map(reader.__getitem__, requests)
+            self.iterator: Iterator[Any] = map(reader.__getitem__, requests)
             return warnings
         from trainloop.loader_processes import read_ahead
 
         prefetch, seed = self._settings.prefetch, self.sampler.seed
-        self._iterator = read_ahead(reader, requests, workers, prefetch, seed, pin_memory=pin_memory)
+        self.iterator = read_ahead(reader, requests, workers, prefetch, seed, pin_memory=pin_memory)
         return warnings
-
-    def peek(self) -> Fetched | None:
-        """Returns the first of the next two steps, which `fetch` returns later, that isn't shorter than others, or the
-        second; None where there is none.
-        """
-        found, ahead = None, list[Any]()
-        while len(ahead) < 2 and (found is None or found.step.all_samples < self.sampler.batch):
-            ahead.append(next(self._iterator))
-            if isinstance(ahead[-1], TrainingError):
-                break
-            found = Fetched(ahead[-1][1], ahead[-1][0], 0.0)
-        self._iterator = itertools.chain(ahead, self._iterator)
-        return found
 
     def fetch(self) -> Fetched:
         """Returns this rank's part of the next step; `start` comes first. Raises TrainingError for a stream that ends
         too early.
         """
         began = time.perf_counter()
-        fetched = next(self._iterator)
+        fetched = next(self.iterator)
         if isinstance(fetched, TrainingError):
             raise fetched
         step, batches = fetched

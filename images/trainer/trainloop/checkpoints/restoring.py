@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,9 @@ from trainloop import seeding
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, computes_the_same
-from trainloop.data import on_device
+from trainloop.data import Fetched, Loader, on_device
 from trainloop.distributed.world import has_agent
-from trainloop.errors import ConfigError
+from trainloop.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
@@ -89,6 +90,17 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
         seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.data_rank, trainer.state.step)
 
 
+def prepare(trainer: Trainer) -> None:
+    """Do what comes between a restored state and the first step that is made from it."""
+    before, now = trainer.state.precision, trainer.precision.compute
+    if before not in ("", now):
+        trainer.warn(
+            f"steps until here were computed in {before}, and are in {now} from here on: set precision.compute to "
+            f"{before} to go on as before"
+        )
+    rehearse(trainer)
+
+
 def rehearse(trainer: Trainer) -> None:
     """Make a pass over a coming micro-batch, whose results are thrown away.
 
@@ -102,7 +114,7 @@ def rehearse(trainer: Trainer) -> None:
     model, device, random = trainer.replica.model, trainer.world.device, seeding.capture(trainer.world.device)
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     trainer.exchange.begin(trainer.state.step)
-    if (fetched := trainer.loader.peek()) is not None:
+    if (fetched := _peek(trainer.loader)) is not None:
         with trainer.compiling(fetched.step), trainer.replica.synchronising(last=True):
             with trainer.precision.autocast():
                 loss = trainer.task.loss(trainer.replica.forward, on_device(fetched.batches[0], device))
@@ -113,3 +125,17 @@ def rehearse(trainer: Trainer) -> None:
         for buffer, value in buffers:
             buffer.copy_(value)
     seeding.restore(random, device)
+
+
+def _peek(loader: Loader) -> Fetched | None:
+    """Returns the first of the next two steps that isn't shorter than others, or the second, which are fetched later;
+    None where there is none.
+    """
+    found, ahead = None, list[Any]()
+    while len(ahead) < 2 and (found is None or found.step.all_samples < loader.sampler.batch):
+        ahead.append(next(loader.iterator))
+        if isinstance(ahead[-1], TrainingError):
+            break
+        found = Fetched(ahead[-1][1], ahead[-1][0], 0.0)
+    loader.iterator = itertools.chain(ahead, loader.iterator)
+    return found

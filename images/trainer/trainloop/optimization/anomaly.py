@@ -54,12 +54,12 @@ class Limits:
     loss: float = LARGEST
     norm: float = LARGEST
 
-    def keep(self, loss: Any, norm: Any) -> Any:
-        """Returns whether the step is to be made: a bool for numbers, and for scalar tensors one on their device.
+    def keep(self, loss: float, norm: float) -> bool:
+        """Returns whether the step is to be made.
 
         Limits are single-precision numbers, which come out the same wherever they are compared.
         """
-        return (loss >= -LARGEST) & (loss <= self.loss) & (norm <= self.norm)
+        return -LARGEST <= loss <= self.loss and norm <= self.norm
 
 
 class History:

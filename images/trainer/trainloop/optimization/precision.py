@@ -2,14 +2,11 @@
 device that computes in bf16.
 
 bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is left out, which must then not
-advance the schedule, and lowers the scale. A scale that is too high at first costs a few steps; gradients that overflow
-at any scale would cost all of them, so overflows in a row are counted and end the run.
+advance the schedule, and lowers the scale (`overflows`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -17,7 +14,6 @@ import torch
 from pydantic import Field
 
 from trainloop.distributed.world import World
-from trainloop.errors import Diverged
 from trainloop.optimization.optimizer import step_unless
 from trainloop.settings import Settings
 
@@ -56,8 +52,7 @@ class Precision:
         if settings.compute == "auto":
             self.compute = "bf16" if all(world.gather(computes_in_bf16(device))) else "fp32"
         self.parameters = torch.float64 if self.compute == "fp64" else torch.float32
-        self._device, self._most_overflows = device, settings.overflows
-        self.overflows_in_a_row = 0
+        self._device = device
         self._autocast = _AUTOCAST.get(self.compute)
         self.scaler = torch.amp.GradScaler(
             device.type,
@@ -93,21 +88,3 @@ class Precision:
         """
         step_unless(optimizer, left_out)
         self.skip()
-
-    def overflowed(self, loss: float, norm: float, judged: bool, warn: Callable[[str], None]) -> bool:
-        """Returns whether it is the scaler that leaves a step out: fp16's gradients aren't finite, and the loss is.
-
-        Where steps aren't `judged` by their loss, it is the scaler in any case. Of such steps in a row the fourth is
-        warned of, and whenever they have doubled since. Raises Diverged after too many of them.
-        """
-        overflowed = self.scaler.is_enabled() and not math.isfinite(norm) and (math.isfinite(loss) or not judged)
-        self.overflows_in_a_row = row = self.overflows_in_a_row + 1 if overflowed else 0
-        if row >= self._most_overflows:
-            raise Diverged(
-                f"fp16's gradients overflowed in {row} steps in a row, the loss scale is down to "
-                f"{self.scaler.get_scale():g}: look for numbers that aren't finite in the backward pass, or set "
-                "precision.compute to bf16"
-            )
-        if row >= 4 and row.bit_count() == 1:
-            warn(f"fp16's gradients overflowed in {row} steps in a row; the loss scale is {self.scaler.get_scale():g}")
-        return overflowed
