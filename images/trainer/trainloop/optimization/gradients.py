@@ -13,7 +13,6 @@ from pydantic import Field
 from torch import nn
 
 from trainloop.distributed.world import World
-from trainloop.errors import listed
 from trainloop.settings import Settings
 
 
@@ -71,20 +70,8 @@ def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
     """
     own = [name for name, parameter in model.named_parameters() if parameter.requires_grad and name not in reached]
     missing = world.gather(own)
-    by_ranks: dict[tuple[int, ...], list[str]] = {}
-    for name in dict.fromkeys(name for names in missing for name in names):
-        by_ranks.setdefault(tuple(rank for rank, names in enumerate(missing) if name in names), []).append(name)
-    if _sharded(model):  # FSDP2 takes zeros of the ranks that have none
-        by_ranks = {ranks: names for ranks, names in by_ranks.items() if len(ranks) == world.size}
-    if not by_ranks:
+    if not any(missing):
         return None
-    parts = [
-        f"no rank has a gradient for {listed(names)}"
-        if len(ranks) == world.size
-        else f"rank {listed(ranks)} has none for {listed(names)}, the others do"
-        for ranks, names in by_ranks.items()
-    ]
-    return (
-        f"parameters without gradient after the first step: {'; '.join(parts[:8])}. Use them in the loss, freeze them "
-        "(requires_grad=False), or set parallel.find_unused_parameters where it depends on the batch"
-    )
+    from trainloop.optimization.ghosts import sentence  # imported where there may be some
+
+    return sentence(missing, sharded=bool(_sharded(model)))
