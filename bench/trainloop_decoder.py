@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainloop.checkpoints.snapshots import capture
 from trainloop.config import Config, parse_config
 from trainloop.data import permutation
 from trainloop.distributed.world import joined
@@ -206,7 +207,7 @@ def _measured(folder: Path, per_rank: int, until: float) -> dict[str, Any]:
         for number in range(10):
             for name in sorted(loops, reverse=bool(number % 2)):
                 rounds[name].append(meter.seconds(loops[name], steps) / steps)
-        stalls = _stalls(trainer, meter, statistics.median(rounds["trainloop"]), until)
+        stalls = _stalls(trainer, meter, statistics.median(rounds["trainloop"]))
         options, card = task.options, torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"  # type: ignore[attr-defined]
         return {
             "card": card,
@@ -223,26 +224,23 @@ def _measured(folder: Path, per_rank: int, until: float) -> dict[str, Any]:
         }
 
 
-def _stalls(trainer: Trainer, meter: Meter, step: float, until: float) -> list[float]:
-    """Returns by how many seconds a checkpoint makes training longer: the first, which allocates the memory that it is
-    copied into, and a second one, if there is time for it.
+def _stalls(trainer: Trainer, meter: Meter, step: float) -> dict[str, float]:
+    """Returns by how many seconds a checkpoint, which a thread then writes, makes training longer, and how many it
+    takes once, at the first one, to allocate the memory that it is copied into.
     """
-    assert trainer.checkpoints is not None
-    stalls, steps = list[float](), max(2, math.ceil(0.5 / step))
+    checkpoints, steps = trainer.checkpoints, max(2, math.ceil(2.0 / step))
+    assert checkpoints is not None and checkpoints._thread is not None
+    copies = checkpoints._thread._copies
+    allocated = meter.seconds(lambda: copies.begin(capture(trainer)), 1)
 
     def saved_and_stepped() -> None:
         trainer.save()
         for _ in range(steps):
             trainer.train_step()
 
-    for _ in range(2):
-        began = time.monotonic()
-        stalls.append(meter.seconds(saved_and_stepped, 1) - steps * step)
-        trainer.checkpoints.wait()
-        if time.monotonic() + (time.monotonic() - began) > until:
-            break
-    trainer.checkpoints.close()
-    return stalls
+    longer = meter.seconds(saved_and_stepped, 1) - steps * step
+    checkpoints.close()
+    return {"allocation": allocated, "checkpoint": longer}
 
 
 def table(found: dict[str, Any]) -> str:
@@ -272,8 +270,9 @@ def table(found: dict[str, Any]) -> str:
         f"{min(costs) * 1000:.2f} to {max(costs) * 1000:.2f}"
     )
     interval = CHECKPOINT_STEPS * middle["trainloop"]
-    for number, stall in zip(("first", "second"), found["stallSeconds"], strict=False):
-        lines.append(f"{number} checkpoint: {stall:.3f} s, {stall / interval:.2%} of {CHECKPOINT_STEPS:,} steps' time")
+    stall, once = found["stallSeconds"]["checkpoint"], found["stallSeconds"]["allocation"]
+    share = f"{stall / interval:.2%} of {CHECKPOINT_STEPS:,} steps' time"
+    lines.append(f"a checkpoint: {stall:.3f} s, {share}, and once {once:.1f} s for the memory that it is copied into")
     if peak is None:
         lines.append(f"no MFU: the peak of {found['card']!r} isn't known (PEAKS in bench/trainloop_decoder.py)")
     if found["card"] == "CPU":

@@ -90,10 +90,10 @@ def test_the_share_of_the_peak_is_counted_by_the_card() -> None:
         "steps": 1,
         "rounds": {"bare": [0.4, 0.4, 0.4], "trainloop": [0.401, 0.4, 0.4002]},
         "peakBytes": {"bare": 60 << 30, "trainloop": 61 << 30},
-        "stallSeconds": [5.0, 0.2],
+        "stallSeconds": {"checkpoint": 0.2, "allocation": 5.0},
     }
     text = bench.table(found)
     # 6.8 billion operations a token, 81,920 tokens a second.
     assert "bare           400.00     81,920   56.4%   53.0%     60.00" in text
     assert "trainloop over bare: 0.20 ms a step (0.05%)" in text
-    assert "second checkpoint: 0.200 s, 0.05% of 1,000 steps' time" in text
+    assert "a checkpoint: 0.200 s, 0.05% of 1,000 steps' time, and once 5.0 s for the memory" in text
