@@ -55,7 +55,7 @@ def test_a_checkpoint_is_the_state_after_its_step_while_training_goes_on(tmp_pat
 def _saved_beside_steps(folder: Path) -> None:
     checkpoint = {"path": str(folder), "mode": "thread", "every_steps": 1000}
     task = toy(norm=True, dropout=0.1, double=False, hidden=512, depth=4)
-    settings = config(checkpoint=checkpoint, precision={}, **task, steps=1000)
+    settings = config(folder, checkpoint=checkpoint, precision={}, **task, steps=1000)
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         trainer.prepare()

@@ -16,7 +16,7 @@ from tests.trainer.toy import config, same_bits, toy
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.optimization.anomaly import Limits
-from trainloop.optimization.optimizer import chosen, step_unless
+from trainloop.optimization.optimizer import OptimizerSettings, chosen, step_unless
 from trainloop.optimization.verdict import Verdict
 from trainloop.trainer import Trainer
 
@@ -37,7 +37,7 @@ def test_the_device_leaves_out_what_the_host_does(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_a_fused_optimizer_makes_no_step_that_the_verdict_leaves_out(name: str) -> None:
-    settings = config(optimizer={"name": name, "lr": 0.1}).optimizer
+    settings = OptimizerSettings.model_validate({"name": name, "lr": 0.1})
     model = torch.nn.Linear(64, 64, device="cuda")
     optimizer = chosen(model, settings)
     for loss, made in ((1.0, True), (9.0, False), (1.0, True)):
@@ -51,7 +51,8 @@ def test_a_fused_optimizer_makes_no_step_that_the_verdict_leaves_out(name: str) 
 @pytest.mark.parametrize("every", [1, 1000])
 def test_steps_read_nothing_in_bf16_by_default(tmp_path: Path, every: int) -> None:
     metrics = {"path": str(tmp_path), "every_steps": every, "plot": False}
-    given = config(task=QUIET, steps=1000, precision={}, anomaly={"least": 4, "window": 8}, metrics=metrics)
+    anomaly = {"least": 4, "window": 8}
+    given = config(tmp_path, task=QUIET, steps=1000, precision={}, anomaly=anomaly, metrics=metrics)
     run_ranks(1, _unread, given)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["precision"] for line in lines if line.get("event") == "started"] == ["bf16"]
@@ -74,9 +75,9 @@ def _unread(given: Config) -> None:
 
 
 def test_a_run_with_compiled_blocks_goes_on_to_the_bit_with_the_same_graphs(tmp_path: Path) -> None:
-    [through] = run_ranks(1, observed, settings())
-    run_ranks(1, observed, settings(tmp_path), 3)
-    [resumed] = run_ranks(1, observed, settings(tmp_path))
+    [through] = run_ranks(1, observed, settings(tmp_path / "through"))
+    run_ranks(1, observed, settings(tmp_path / "parts"), 3)
+    [resumed] = run_ranks(1, observed, settings(tmp_path / "parts"))
     assert sorted(resumed["graphs"]) == sorted(through["graphs"])
     assert same_bits(resumed["weights"], through["weights"])
 
