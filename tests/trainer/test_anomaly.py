@@ -52,7 +52,7 @@ def test_a_run_of_odd_steps_goes_back_to_the_checkpoint_and_passes_over_the_data
 def test_a_run_that_was_made_longer_stays_so_when_it_goes_back(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"schedule": {"kind": "constant"}, "batch": {"per_rank": 8}}
     run_ranks(1, train, config(tmp_path, **changes, steps=3))
-    poisoned = toy(poison=[2, 3, 4], factor=math.nan)  # after the pass of the warm-up
+    poisoned = toy(poison=[1, 2, 3], factor=math.nan)
     changes["batch"] = {"size": 10}
     [run] = run_ranks(1, train, config(tmp_path, **changes, **poisoned, steps=9))
     assert "went back to step 3" in (tmp_path / "report" / "metrics.jsonl").read_text()
@@ -69,8 +69,7 @@ def test_odd_steps_in_a_row_are_counted_over_a_resume_and_anew_after_a_return(tm
         through = config(**changes, checkpoint=checkpoint, **toy(poison=[6, 7, 8, 9], factor=math.nan))
         if name == "parts":
             run_ranks(1, train, through, 7)
-            # A pass of the warm-up comes before the resumed run's steps.
-            through = config(**changes, checkpoint=checkpoint, **toy(poison=[2, 3], factor=math.nan))
+            through = config(**changes, checkpoint=checkpoint, **toy(poison=[1, 2], factor=math.nan))
         runs += run_ranks(1, train, through)
     one, other = runs
     assert one["state"] == other["state"] and same_bits(one["weights"], other["weights"])

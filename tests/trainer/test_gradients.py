@@ -11,7 +11,8 @@ from torch import nn
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, toy, train
 from trainloop.distributed.world import joined
-from trainloop.optimization.gradients import checksums, compare_parameters, ghosts, recording
+from trainloop.optimization.checksums import checksums, compare_parameters
+from trainloop.optimization.gradients import ghosts, recording
 
 
 @pytest.mark.torch

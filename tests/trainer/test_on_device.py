@@ -22,8 +22,10 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import EXACT, Toy, config, same_bits, toy, train
 from trainloop.data import Batch
 from trainloop.distributed.world import World, joined
-from trainloop.optimization.optimizer import step_unless
+from trainloop.optimization.anomaly import Limits
+from trainloop.optimization.optimizer import chosen, step_unless
 from trainloop.optimization.verdict import Verdict
+from trainloop.parallel.communication import Numbers
 from trainloop.parallel.compression import Compressor
 from trainloop.trainer import Trainer
 
@@ -37,6 +39,13 @@ def judged_on_device(trainer: Trainer) -> None:
 def warnings_of(folder: Path) -> list[str]:
     lines = map(json.loads, (folder / "report" / "metrics.jsonl").read_text().splitlines())
     return [line["text"] for line in lines if line.get("event") == "warning"]
+
+
+def lines_of(folder: Path) -> list[tuple[float, ...]]:
+    """Returns the numbers of the steps' lines that don't depend on the time."""
+    lines = map(json.loads, (folder / "report" / "metrics.jsonl").read_text().splitlines())
+    names = ("step", "epoch", "loss", "lr", "gradNorm")
+    return [tuple(line[name] for name in names) for line in lines if line["kind"] == "step"]
 
 
 RARE = {"every_steps": 1000, "plot": False}
@@ -73,15 +82,16 @@ def test_a_run_that_the_device_judges_equals_one_that_the_host_judges_to_the_bit
     runs = []
     for name, where in (("host", {}), ("device", ON_DEVICE)):
         folder = tmp_path / name
-        metrics = {**RARE, "path": str(folder / "report")}
+        metrics = {**RARE, "every_steps": 3, "path": str(folder / "report")}
         checkpoint = {"path": str(folder / "checkpoints"), "every_steps": 25}
         settings = {**SINGLE, **toy(**POISONED), "metrics": metrics, "checkpoint": checkpoint, **changes, **where}
-        runs.append((run_ranks(2, train, config(folder, **settings)), warnings_of(folder)))
-    (host, warnings), (device, same_warnings) = runs
+        runs.append((run_ranks(2, train, config(folder, **settings)), warnings_of(folder), lines_of(folder)))
+    (host, warnings, lines), (device, same_warnings, same_lines) = runs
     for one, other in zip(host, device, strict=True):
         assert same_bits(one["weights"], other["weights"])
         assert one["state"] == other["state"]
     assert warnings == same_warnings and len(warnings) >= 6
+    assert lines == same_lines and len(lines) >= 15
     assert any("went back to step 25" in text or "it is made" in text for text in warnings)
     assert host[0]["state"].updates < 40 and same_bits(device[0]["weights"], device[1]["weights"])
 
@@ -102,22 +112,24 @@ def test_a_resume_of_a_run_that_the_device_judges_is_exact_to_the_bit(tmp_path: 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("compute", "strategy"), [("fp32", "ddp"), ("bf16", "ddp"), ("fp16", "ddp"), ("fp16", "zero1")]
+    ("compute", "strategy", "every"),
+    [("fp32", "ddp", 1000), ("fp32", "ddp", 1), ("bf16", "ddp", 1000), ("fp16", "ddp", 1000), ("fp16", "zero1", 1000)],
 )
-def test_a_step_without_a_line_reads_nothing_of_the_device_and_begins_its_collectives_without_waiting(
-    compute: str, strategy: str
+def test_a_step_reads_nothing_of_the_device_and_begins_its_collectives_without_waiting(
+    compute: str, strategy: str, every: int
 ) -> None:
+    """A step's line, if it has one, is read when the next passes are on their way."""
     settings = config(
         steps=40,
         task={"name": "tests.trainer.test_on_device:Quiet", "options": {"double": False}},
         precision={"compute": compute},
         parallel={"strategy": strategy},
         anomaly={"least": 4, "window": 8},
-        metrics={**RARE, "path": config().metrics.path},
+        metrics={**RARE, "every_steps": every, "path": config().metrics.path},
     )
     for reads, collectives in run_ranks(2, _observed, settings):
         assert reads == Counter()
-        assert collectives == {"asynchronous": 40}  # the count, and the loss
+        assert collectives == {"asynchronous": 40 + 20 // every}  # the count, the loss, and lines
 
 
 class Quiet(Toy):
@@ -187,9 +199,22 @@ def _observed(settings: Any) -> tuple[Counter[str], Counter[str]]:
 
         patch.setattr(dist, "all_reduce", counted)
         patch.setattr(Compressor, "reduce", of_gradients)
+        read, passes = Numbers.read, trainer._passes
+        made = trainer.state.step  # steps whose passes are on their way
+
+        def counting(*arguments: Any) -> torch.Tensor:
+            nonlocal made
+            made += 1
+            return passes(*arguments)
+
+        def after_the_passes(numbers: Numbers) -> list[float]:
+            assert made == trainer.state.step + 1
+            return read(numbers)
+
+        patch.setattr(trainer, "_passes", counting)
         summing = World.summing  # counts and flags, on the host
         patch.setattr(World, "summing", lambda world, values: reads.allowing(summing(world, values)))
-        patch.setattr(Verdict, "read", reads.allowing(Verdict.read))  # the last step's, which has arrived
+        patch.setattr(Numbers, "read", reads.allowing(after_the_passes))  # the last step's, which have arrived
         for name in ("tolist", "numpy", "cpu", "__array__"):
             reads.counting(patch, name)
         with reads:
@@ -197,6 +222,73 @@ def _observed(settings: Any) -> tuple[Counter[str], Counter[str]]:
                 trainer.train_step()
             counted_so_far = Counter(collectives)
         return reads.found, counted_so_far
+
+
+BEYOND = [math.nan, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(2.0, 3.0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_device_leaves_out_what_the_host_does(limits: Limits, dtype: torch.dtype) -> None:
+    above = [float(torch.nextafter(torch.tensor(limit), torch.tensor(math.inf))) for limit in (2.0, 3.0)]
+    for loss in [-1e30, 0.0, 2.0, above[0], *BEYOND]:
+        for norm in [0.0, 3.0, above[1], *BEYOND[:2]]:
+            left_out = Verdict(torch.tensor(loss, dtype=dtype), torch.tensor(norm), limits).left_out
+            assert left_out.dtype == torch.float32  # of torch's fused optimizers
+            assert left_out.item() == (not limits.keep(loss, norm)), (loss, norm)
+
+
+class Kernels(TorchDispatchMode):
+    """Counts what a device would launch a kernel for: neither views nor tensors without values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        self.count += not function.is_view and "empty" not in function.name()
+        return function(*arguments, **(named or {}))
+
+
+def test_a_step_launches_six_kernels_more_than_a_bare_loop() -> None:
+    """Four for the verdict, and two for the fused optimizer, of which each group takes back its count of steps."""
+    settings = config(
+        steps=1000,
+        task={"name": "tests.trainer.test_on_device:Quiet", "options": {"double": False}},
+        precision={},
+        anomaly={"least": 4, "window": 8},
+        metrics={**RARE, "path": config().metrics.path},
+    )
+    ours, bare = run_ranks(1, _launched, settings)[0]
+    assert bare < ours <= bare + 20 * 6
+
+
+def _launched(settings: Any) -> tuple[int, int]:
+    """Returns the kernels of 20 steps, and of a loop that is written by hand."""
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        judged_on_device(trainer)
+        trainer.prepare()
+        batch = trainer.task.collate(trainer.task.train[:8])  # type: ignore[attr-defined]
+        model = trainer.task.model()
+        optimizer = chosen(model, settings.optimizer)
+
+        def step() -> None:
+            trainer.task.collate(trainer.task.train[:8])  # type: ignore[attr-defined]
+            (trainer.task.loss(model, batch) / 8).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        found = []
+        for make in (trainer.train_step, step):
+            for _ in range(10):
+                make()
+            with Kernels() as kernels:
+                for _ in range(20):
+                    make()
+            found.append(kernels.count)
+        return found[0], found[1]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

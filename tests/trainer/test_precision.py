@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,19 +17,88 @@ from torch import nn
 
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, toy, train
-from trainloop.distributed.world import joined
+from trainloop.distributed.world import World, joined
 from trainloop.optimization.anomaly import Limits
 from trainloop.optimization.optimizer import clip_gradients
+from trainloop.optimization.overflows import Overflows
 from trainloop.optimization.precision import Precision, PrecisionSettings
 from trainloop.optimization.verdict import Verdict
 from trainloop.report import facts, read_metrics
 from trainloop.trainer import Trainer
 
-CPU = torch.device("cpu")
+ALONE = World(0, 1, 0, 1, torch.device("cpu"), "gloo")
 
 
 def precision(**settings: Any) -> Precision:
-    return Precision(PrecisionSettings.model_validate(settings), CPU)
+    return Precision(PrecisionSettings.model_validate(settings), ALONE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "compute"),
+    [
+        ("cpu", SimpleNamespace(is_bf16_supported=pytest.fail), "fp32"),
+        ("cuda", SimpleNamespace(is_bf16_supported=lambda including_emulation=True: including_emulation), "fp32"),
+        ("cuda", SimpleNamespace(is_bf16_supported=lambda including_emulation=True: True), "bf16"),
+        ("xpu", SimpleNamespace(is_bf16_supported=lambda including_emulation=True: True), "bf16"),
+        ("npu", SimpleNamespace(is_bf16_supported=lambda: True), "bf16"),
+        ("mps", SimpleNamespace(), "fp32"),
+    ],
+    ids=["cpu", "cuda-emulates", "cuda", "xpu", "npu", "mps"],
+)
+def test_the_default_is_bf16_on_an_accelerator_that_computes_in_it(
+    monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, compute: str
+) -> None:
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    world = replace(ALONE, device=cast("torch.device", SimpleNamespace(type=kind)))
+    assert _chosen(world) == compute
+
+
+def _chosen(world: World) -> str:
+    """Returns the precision that `auto` is; there is no scaler of another device than this machine's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.amp, "GradScaler", lambda *_, **named: named["enabled"] and pytest.fail("bf16 needs none"))
+        return Precision(PrecisionSettings.model_validate({}), world).compute
+
+
+@pytest.mark.torch
+def test_ranks_compute_in_bf16_only_where_all_devices_have_it() -> None:
+    assert run_ranks(2, _on_unlike_devices) == ["fp32", "fp32"]
+
+
+def _on_unlike_devices() -> str:
+    with joined(config().distributed) as world, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainloop.optimization.precision.computes_in_bf16", lambda device: world.is_main)
+        return _chosen(world)
+
+
+@pytest.mark.torch
+def test_a_run_says_that_it_computes_in_bf16_and_when_that_is_another_precision_than_before(tmp_path: Path) -> None:
+    told = "steps until here were computed in {0}, and are in {1} from here on: set precision.compute to {0} to go on"
+    assert run_ranks(1, _on_one_device_after_the_other, tmp_path)[0] == [
+        ("fp32", []),
+        ("bf16", [f"{told} as before".format("fp32", "bf16")]),
+        ("fp32", [f"{told} as before".format("bf16", "fp32")]),
+    ]
+
+
+def _on_one_device_after_the_other(folder: Path) -> list[tuple[str, list[str]]]:
+    """Train two steps on a CPU, two on what takes itself for a GPU, and two on a CPU; returns each start's precision
+    and warnings.
+    """
+    found = []
+    for number, has_bf16 in enumerate((False, True, False)):
+        report = folder / str(number)
+        metrics = {"path": str(report), "plot": False}
+        settings = config(folder, precision={}, metrics=metrics, steps=2 + 2 * number, **toy(double=False))
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+            patch.setattr("trainloop.optimization.precision.computes_in_bf16", lambda device, has=has_bf16: has)
+            train(settings)
+        lines = read_metrics(report / "metrics.jsonl")
+        [started] = [line for line in lines if line.get("event") == "started"]
+        found.append((started["precision"], [line["text"] for line in lines if line.get("event") == "warning"]))
+        sentence = "computes in bf16, with weights in fp32; precision.compute: fp32 for fp32 throughout"
+        assert (sentence in printed.getvalue()) is has_bf16
+    return found
 
 
 def test_clipping_sees_the_unscaled_norm() -> None:
@@ -53,7 +126,7 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale(on_device: bool) -> Non
     numbers.backward(loss)
     numbers.unscale(optimizer)
     norm = clip_gradients(model.parameters(), 1.0)
-    assert numbers.overflowed(loss.item(), norm.item(), judged=True, warn=pytest.fail)
+    assert Overflows(numbers.scaler, 32, pytest.fail).add(loss.item(), norm.item(), judged=True)
     if on_device:
         numbers.step(optimizer, Verdict(loss.detach(), norm, Limits()).left_out)
     else:

@@ -206,6 +206,17 @@ def test_advice_has_neither_what_one_rank_cannot_do_nor_what_the_configuration_h
             assert (FSDP in found, SMALLER_PARTS in found) == (strategy != "fsdp", strategy == "fsdp")
 
 
+def test_a_devices_memory_is_read_of_torchs_own_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = {
+        "num_alloc_retries": 2,
+        "allocated_bytes": {"all": {"peak": 5}},
+        "reserved_bytes": {"all": {"current": 7}},
+    }
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: counters)
+    found = resources.memory(torch.device("cuda"))
+    assert (found["peakMemory"], found["reservedMemory"], found["allocationRetries"]) == (5, 7, 2)
+
+
 def test_ranks_that_share_a_host_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

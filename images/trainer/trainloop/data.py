@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -131,6 +131,8 @@ class Sampler:
     micro_size: int
     seed: int
     equal_passes: bool  # whether all ranks make as many forward passes as the busiest
+    #: Whether all steps have `batch` samples, but for an epoch's last one.
+    steady: ClassVar[bool] = True
 
     def steps_in(self, epochs: float) -> int:
         """Returns the steps of so many epochs."""
@@ -200,7 +202,7 @@ class Fetched:
 
 
 class Loader:
-    """Reads this rank's part of each step, from any place.
+    """Reads this rank's part of each step, from any place: what `iterator` yields.
 
     `weights`, to which the ranks' shares are in proportion, may change at any time, on all ranks after the same step.
     What was read ahead has the shares of before, so a change holds `data.prefetch` x `data.workers` steps later: the
@@ -226,12 +228,12 @@ class Loader:
             requests, warnings, workers = iter(lambda: self.weights, None), warnings_of(place, workers), min(workers, 1)
         pin_memory = self._settings.pin_memory and self._world.device.type != "cpu"
         if not workers and not pin_memory:
-            self._iterator: Iterator[Any] = map(reader.__getitem__, requests)
+            self.iterator: Iterator[Any] = map(reader.__getitem__, requests)
             return warnings
         from trainloop.loader_processes import read_ahead
 
         prefetch, seed = self._settings.prefetch, self.sampler.seed
-        self._iterator = read_ahead(reader, requests, workers, prefetch, seed, pin_memory=pin_memory)
+        self.iterator = read_ahead(reader, requests, workers, prefetch, seed, pin_memory=pin_memory)
         return warnings
 
     def fetch(self) -> Fetched:
@@ -239,7 +241,7 @@ class Loader:
         too early.
         """
         began = time.perf_counter()
-        fetched = next(self._iterator)
+        fetched = next(self.iterator)
         if isinstance(fetched, TrainingError):
             raise fetched
         step, batches = fetched

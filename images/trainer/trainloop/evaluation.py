@@ -79,9 +79,7 @@ class Evaluator:
         Two samples have to agree, because a loss that draws random numbers may come out the same by chance. A loss that
         counts once for any batch may be the same twice, and so may one that is zero for a single sample (contrastive).
         """
-        # What is compiled for a batch of one would be compiled for nothing.
-        with torch.compiler.set_stance("force_eager"):
-            return all(self._is_same_twice(loss, self.few[index]) for index in range(min(2, len(self.few))))
+        return all(self._is_same_twice(loss, self.few[index]) for index in range(min(2, len(self.few))))
 
     def _is_same_twice(self, loss: Loss, sample: Any) -> bool:
         (once, count), (twice, both) = (self._loss(loss, [sample] * times) for times in (1, 2))
@@ -89,7 +87,8 @@ class Evaluator:
 
     def _loss(self, loss: Loss, samples: list[Any]) -> tuple[float, float]:
         """Returns the loss summed over `samples`, and over how many terms; the run's generators stay as they are."""
-        with seeding.drawing(self.world.device, 0):
+        # Eagerly: compiled blocks would be compiled for a few samples first, and then for shapes that vary.
+        with seeding.drawing(self.world.device, 0), torch.compiler.set_stance("force_eager"):
             batch = on_device(self.task.collate(samples), self.world.device)
             return float(self._evaluating(lambda: loss(self.model, batch))), float(self.task.count(batch))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from trainloop.checkpoints.snapshots import TrainState
 from trainloop.data import RankStep
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
-from trainloop.parallel.communication import StepTimes
+from trainloop.parallel.communication import Numbers, StepTimes
 from trainloop.progress import has_a_value
 from trainloop.settings import Settings
 
@@ -62,18 +62,25 @@ class Window:
         self.stalled = 0.0  # for checkpoints, in seconds
         self.steps: list[StepNumbers] = []
 
+    def end(self, state: TrainState) -> None:
+        """End the window after the step of `state`; its numbers are on their way, for `line`."""
+        self.seconds, self.state, newest = time.perf_counter() - self.began, replace(state), self.steps[-1]
+        own = newest.norm if newest.times.norm is None else newest.times.norm
+        self._numbers = Numbers(torch.stack([step.loss for step in self.steps]).sum(), newest.norm, own)
+
     @property
     def share(self) -> float:
         """Returns this rank's part of all samples."""
         return sum(step.part.samples for step in self.steps) / sum(step.part.all_samples for step in self.steps)
 
-    def close(self, world: World, state: TrainState, length: int | None) -> dict[str, Any]:
-        """Returns the window's numbers over all ranks; collective. Shares are of wall time, memory in bytes, times in
-        seconds.
+    def line(self, world: World, length: int | None) -> tuple[dict[str, Any], float]:
+        """Returns the window's numbers over all ranks, and the norm of this rank's own gradient in its last step;
+        collective. Shares are of wall time, memory in bytes, times in seconds.
         """
-        seconds, count, newest = time.perf_counter() - self.began, len(self.steps), self.steps[-1]
+        seconds, count, newest, state = self.seconds, len(self.steps), self.steps[-1], self.state
+        loss, norm, own_norm = self._numbers.read()
         own = [
-            float(torch.stack([step.loss for step in self.steps]).sum()),
+            loss,
             sum(step.waited for step in self.steps),
             sum(step.times.exposed for step in self.steps),
             sum(step.times.computed for step in self.steps),
@@ -83,7 +90,7 @@ class Window:
             "epoch": state.position / length if length else float(state.place["epoch"]),
             "loss": sum(losses) / world.size / count,
             "lr": newest.rate,
-            "gradNorm": float(newest.norm),
+            "gradNorm": norm,
             "samplesPerSecond": sum(step.part.all_samples for step in self.steps) / seconds,
             "termsPerSecond": sum(step.terms for step in self.steps) / seconds,
             "stepSeconds": seconds / count,
@@ -93,7 +100,7 @@ class Window:
             "bytesSent": sum(step.times.sent for step in self.steps) / count,
             "etaSeconds": (state.total - state.step) * seconds / count,
             "rankComputeSeconds": [rank / count for rank in computed],
-        }
+        }, own_norm
 
 
 def report_path(settings: MetricsSettings, checkpoints: Path | None) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler
@@ -29,6 +29,7 @@ class OwnBatches(Sampler):
     device: torch.device  # whose generators are left as they are
     #: The first epoch's batches, from when they are counted until they are trained on.
     first: list[list[list[int]]] = field(default_factory=list)
+    steady: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if is_stream(self.task.train):

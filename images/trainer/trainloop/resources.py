@@ -78,11 +78,12 @@ def memory(device: torch.device) -> dict[str, float]:
     host = {"hostMemory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}  # Linux counts KiB
     if device.type != "cuda":
         return host
-    stats = torch.cuda.memory_stats(device)
+    # memory_stats() itself makes a sorted dict of some hundred names of it.
+    stats = torch.cuda.memory_stats_as_nested_dict(device)
     return {
         **host,
-        "peakMemory": stats["allocated_bytes.all.peak"],
-        "reservedMemory": stats["reserved_bytes.all.current"],
+        "peakMemory": stats["allocated_bytes"]["all"]["peak"],
+        "reservedMemory": stats["reserved_bytes"]["all"]["current"],
         "allocationRetries": stats["num_alloc_retries"],
     }
 

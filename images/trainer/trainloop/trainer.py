@@ -6,7 +6,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -19,7 +19,7 @@ from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.memory import in_memory
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.config import Config
-from trainloop.data import Fetched, Loader, length_of, on_device, sampler_of
+from trainloop.data import Fetched, Loader, RankStep, length_of, on_device, sampler_of
 from trainloop.distributed.watchdog import Watchdog
 from trainloop.distributed.world import World
 from trainloop.errors import TrainingError
@@ -27,7 +27,7 @@ from trainloop.evaluation import Evaluator
 from trainloop.hooks import Hook, Stateful
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
 from trainloop.optimization.anomaly import AnomalyDetector, Decision
-from trainloop.optimization.gradients import compare_parameters, ghosts, recording
+from trainloop.optimization.gradients import ghosts, recording
 from trainloop.optimization.optimizer import UpdateRule, build_optimizer, clip_gradients, set_rates
 from trainloop.optimization.precision import Precision
 from trainloop.optimization.schedule import Schedule
@@ -69,7 +69,7 @@ class Trainer:
         self.report_path = report_path(config.metrics, self.checkpoints.path if self.checkpoints else None)
         self.log = MetricsLog(config.metrics, self.report_path, world.is_main)
         fit_threads(world.gather(platform.node()).count(platform.node()), config.data.workers)
-        self.precision = Precision(config.precision, world.device)
+        self.precision = Precision(config.precision, world)
         seeding.seed_all(config.seed.value, seeding.MODEL)
         if config.seed.deterministic:
             seeding.make_deterministic()
@@ -107,6 +107,7 @@ class Trainer:
             imported("hooks", "trainloop.parallel.freezing:follow")(self)
         self.memory = in_memory(self)
         self._stop_requested = False
+        self._ended: Window | None = None  # whose line is due, when its numbers are there
 
     def run(self) -> bool:
         """Train to the end, or until SIGTERM stops any rank: then returns True, on all ranks, and all is saved."""
@@ -126,7 +127,7 @@ class Trainer:
     @explaining_out_of_memory("going on from a checkpoint")
     def prepare(self) -> None:
         """Do everything between construction and the first step: the newest checkpoint, sizes, data."""
-        if not snapshots.resume(self):
+        if not (resumed := snapshots.resume(self)):
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank)
         batch, seed, max_norm = self.config.batch, self.config.seed.value, self.config.optimizer.max_norm
         self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.data_size)
@@ -141,13 +142,20 @@ class Trainer:
             self.warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
         for text in self.loader.start(self.state.position, self.state.place):
             self.warn(text)
-        self._window = Window()
+        if resumed:
+            from trainloop.checkpoints.restoring import prepare  # which a run that starts anew doesn't need
+
+            prepare(self)
+        self.state.precision = self.precision.compute
+        self._window, self._ended = Window(), None
         self._started_at = self.state.step
         about: dict[str, Any] = {"task": self.config.task.name, "samples": length_of(self.task.train)}
         about |= {"ranks": self.world.size, "device": self.world.device.type, "backend": self.world.backend}
-        about |= {"batch": self.state.batch, "precision": self.config.precision.compute, "torch": torch.__version__}
+        about |= {"batch": self.state.batch, "precision": self.precision.compute, "torch": torch.__version__}
         about |= {"parameters": self._parameters, "maxNorm": self.config.optimizer.max_norm}
         self.log.started(self.state.step, self.state.total, about)
+        if self.config.precision.compute != self.precision.compute == "bf16":
+            self.log.info("computes in bf16, with weights in fp32; precision.compute: fp32 for fp32 throughout")
         self.progress.begin(self.state.step)
         if any(map(self.evaluator.is_a_mean, self.objectives.losses if self.objectives else [self.task.loss])):
             self.warn("the task's loss is a mean, it seems: it must be the sum over what the task counts")
@@ -174,13 +182,16 @@ class Trainer:
         began = time.perf_counter()
         fetched = self._fetch()
         agreed = self._agree(fetched)
-        loss, norm, rate, decision = self._update(fetched, agreed, at_once=self._reads())
+        at_once = self._reads()
+        loss, norm, rate, decision = self._update(fetched, agreed, at_once=at_once)
         count, stops, shorts = agreed()
         self._advance(fetched, decision)
         if not self.after_step:
             self.memory.finished()
         seconds, times = time.perf_counter() - began, self.exchange.times
         self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step, fetched.waited, times))
+        if at_once or not self.judge.on_device:
+            self._write_line()
         self._check_ranks(fetched)
         if shorts:
             self._relieve(int(shorts))
@@ -276,12 +287,21 @@ class Trainer:
         self.exchange.begin(self.state.step, self.precision.scale() if self._logs(self.state.step + 1) else None)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
         recorder = recording(self.replica.model) if first else nullcontext(set[str]())
-        with recorder as reached:
+        with recorder as reached, self.compiling(fetched.step):
             loss = self._passes(rule, fetched, agreed)
         self.exchange.end()
         if first:
             self._check_for_ghosts(reached | rule.elsewhere)
         return loss
+
+    def compiling(self, step: RankStep) -> AbstractContextManager[Any]:
+        """Returns the context of a step's passes. What is compiled for an epoch's last step, if that is shorter, is for
+        its own shapes: one graph for all shapes would take the place of the one that all other steps have.
+        """
+        shorter = step.all_samples < self.state.batch and self.loader.sampler.steady
+        if not shorter or not self.config.blocks.compile:
+            return nullcontext()
+        return torch._dynamo.config.patch(automatic_dynamic_shapes=False)  # type: ignore[no-any-return]
 
     def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         total: torch.Tensor | None = None
@@ -292,7 +312,7 @@ class Trainer:
                     loss = rule.loss(self.replica.forward, on_device(batch, self.world.device))
                 if total is None:
                     # Begun before the forward, and not needed before here.
-                    count = max(self.exchange.wait(agreed)[0], 1.0)
+                    count = max((self.exchange.wait(agreed) if self.world.size > 1 else agreed())[0], 1.0)
                 if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
                 loss = loss * (self.world.data_size / count)
@@ -304,10 +324,12 @@ class Trainer:
         return total
 
     def _settle(self) -> bool:
-        """Follow the device's verdict on the last step, where it hasn't been read; returns whether the run went back.
+        """Write the last step's line and follow the device's verdict on it, where that hasn't been done; returns
+        whether the run went back.
 
         This is after the next forward and backward are on their way to the device, which so has work meanwhile.
         """
+        self._write_line()
         decision = self.judge.settle(self.detector, self.state.step)
         self.state.updates += decision in MADE
         return self._goes_back(decision)
@@ -341,9 +363,10 @@ class Trainer:
         return step in (self._started_at + 1, self.state.total) or step % self.config.metrics.every_steps == 0
 
     def _reads(self) -> bool:
-        """Returns whether this step's numbers are read in any case: for a line, an evaluation or a checkpoint."""
+        """Returns whether this step's numbers are read in any case: for an evaluation, a checkpoint, or the end."""
         step, others = self.state.step + 1, (self.config.evaluation.every_steps, self.config.checkpoint.every_steps)
-        return self._logs(step) or any(each and step % each == 0 for each in others)
+        due = step == self.state.total or any(each and step % each == 0 for each in others)
+        return due or self.objectives is not None
 
     def _check_for_ghosts(self, reached: set[str]) -> None:
         problem = ghosts(self.replica.model, reached, self.world)
@@ -356,6 +379,8 @@ class Trainer:
         """Compare parameters that must be equal, and let shares follow each rank's speed."""
         every = self.config.gradients.checksum_every
         if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
+            from trainloop.optimization.checksums import compare_parameters  # which most steps don't need
+
             compare_parameters(self.replica.model, self.world)
         weights = self.balancer.add(self.exchange.times, fetched.step.samples)
         if weights is not None:
@@ -363,29 +388,33 @@ class Trainer:
             self.log.write("event", {"event": "shares", "step": self.state.step, "shares": weights})
 
     def _report(self, numbers: StepNumbers) -> None:
-        """Report a step's numbers; the loss leaves the device only when a line is due."""
-        state = self.state
+        """Report that a step is made; its numbers leave the device only when a line is due."""
         self._window.steps.append(numbers)
         self.progress.wait_for_data(numbers.waited)
-        if not self._logs(state.step):
-            self.progress.step(state.step, stepSeconds=numbers.seconds)
+        self.progress.step(self.state.step, stepSeconds=numbers.seconds)
+        if self._logs(self.state.step):
+            self._window.end(self.state)
+            self._ended, self._window = self._window, Window()
+
+    def _write_line(self) -> None:
+        """Write the line that is due, if one is."""
+        window, self._ended = self._ended, None
+        if window is None:
             return
-        line = self._window.close(self.world, state, length_of(self.task.train))
+        line, own_norm = window.line(self.world, length_of(self.task.train))
         line.update(memory(self.world.device))
         line.update(self.objectives.line() if self.objectives else {})
         if peak := self.config.metrics.peak_tflops:
             # 6 x parameters operations a token (Kaplan et al. 2020): what isn't a token counts as one.
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
-        self.log.step(state.step, state.total, line)
+        self.log.step(window.state.step, window.state.total, line)
         reported = {name: line[name] for name in ("epoch", "loss", "etaSeconds")}
-        reported |= {"totalSteps": state.total, "stepSeconds": numbers.seconds, "learningRate": numbers.rate}
+        reported |= {"totalSteps": window.state.total, "learningRate": line["lr"], "gradNorm": own_norm}
         # The line is about all ranks, the progress file about this one: whoever reads all of them adds up and compares.
-        reported["samplesPerSecond"] = line["samplesPerSecond"] * self._window.share / self.world.tensor
-        reported["gradNorm"] = float(numbers.norm if numbers.times.norm is None else numbers.times.norm)
+        reported["samplesPerSecond"] = line["samplesPerSecond"] * window.share / self.world.tensor
         # With FSDP2 ranks wait for each other as they compute.
         reported["computeSeconds"] = None if self.replica.equal_passes else line["rankComputeSeconds"][self.world.rank]
-        self.progress.step(state.step, **reported)
-        self._window = Window()
+        self.progress.step(window.state.step, **reported)
 
     def _due(self, every: int | None) -> bool:
         """Returns whether it is time for what is done every so many steps, and at the end anyway."""

@@ -29,7 +29,7 @@ from trainmaster.agent.network.events import (
     StateRequested,
 )
 from trainmaster.agent.network.http import response
-from trainmaster.agent.network.metrics import render_metrics
+from trainmaster.agent.network.metrics import render_metrics, state_bytes
 from trainmaster.agent.network.network import Network
 from trainmaster.agent.network.resolve import lookup_hosts
 from trainmaster.agent.planner import actions, events
@@ -148,7 +148,9 @@ class Executor:
         elif isinstance(event, MetricsRequested):
             report, settings = self._state.report, self._settings
             warm_bytes = None if self._warm is None else self._warm.private_bytes()
-            self._network.show_metrics(render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes))
+            kept = state_bytes(os.environ.get("TRAINMASTER_MEMORY_DIR"))
+            page = render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes, kept)
+            self._network.show_metrics(page)
         else:
             self._state = update(self._state, event, now)
             self._carry_out(now)

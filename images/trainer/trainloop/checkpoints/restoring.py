@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,9 @@ from trainloop import seeding
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, computes_the_same
-from trainloop.data import on_device
+from trainloop.data import Fetched, Loader, on_device
 from trainloop.distributed.world import has_agent
-from trainloop.errors import ConfigError
+from trainloop.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
@@ -24,7 +25,7 @@ def go_on(trainer: Trainer, candidates: Iterable[Checkpoint]) -> bool:
     there is one.
     """
     assert trainer.checkpoints is not None
-    for checkpoint, saved in restored(trainer, candidates, warmed_up=True):
+    for checkpoint, saved in restored(trainer, candidates):
         if computes_the_same(trainer, saved["sampleLoss"]):
             trainer.judge.can_return = True
             trainer.log.info(f"resumed from {checkpoint.path}")
@@ -37,16 +38,12 @@ def go_on(trainer: Trainer, candidates: Iterable[Checkpoint]) -> bool:
     return False
 
 
-def restored(
-    trainer: Trainer, candidates: Iterable[Checkpoint], *, warmed_up: bool = False
-) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
+def restored(trainer: Trainer, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
     """Restore the first valid checkpoint of `candidates`, and yield it with its state; then, if the caller wants
     another, the next.
     """
     assert trainer.checkpoints is not None
     for checkpoint, saved in trainer.checkpoints.valid(candidates):
-        if warmed_up:
-            warm_up(trainer)
         try:
             restore(trainer, checkpoint, saved)
         except CheckpointError as error:
@@ -93,17 +90,52 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
         seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.data_rank, trainer.state.step)
 
 
-def warm_up(trainer: Trainer) -> None:
-    """Make a pass whose results are thrown away, before a checkpoint is loaded.
+def prepare(trainer: Trainer) -> None:
+    """Do what comes between a restored state and the first step that is made from it."""
+    before, now = trainer.state.precision, trainer.precision.compute
+    if before not in ("", now):
+        trainer.warn(
+            f"steps until here were computed in {before}, and are in {now} from here on: set precision.compute to "
+            f"{before} to go on as before"
+        )
+    rehearse(trainer)
+
+
+def rehearse(trainer: Trainer) -> None:
+    """Make a pass over a coming micro-batch, whose results are thrown away.
 
     DDP orders its buckets anew at the first forward after the first backward. An uninterrupted run has done so long
     before; a resumed one would reduce its first step in other chunks, and with four ranks (not with two) sums come out
-    differently.
+    differently. Blocks are compiled here for the shapes that most steps have, as in an uninterrupted run: if an
+    evaluation or an epoch's last step came first, all others would get a graph for shapes that vary.
     """
-    # Two samples, because BatchNorm refuses one.
-    batch = on_device(trainer.task.collate([trainer.evaluator.few[0]] * 2), trainer.world.device)
-    with trainer.replica.synchronising(last=True):
-        with trainer.precision.autocast():
-            loss = trainer.task.loss(trainer.replica.forward, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+    if trainer.objectives or not (trainer.replica.wrapped or trainer.config.blocks.compile):
+        return
+    model, device, random = trainer.replica.model, trainer.world.device, seeding.capture(trainer.world.device)
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    trainer.exchange.begin(trainer.state.step)
+    if (fetched := _peek(trainer.loader)) is not None:
+        with trainer.compiling(fetched.step), trainer.replica.synchronising(last=True):
+            with trainer.precision.autocast():
+                loss = trainer.task.loss(trainer.replica.forward, on_device(fetched.batches[0], device))
+            loss.backward()  # type: ignore[no-untyped-call]
+    trainer.exchange.skip()
     trainer.optimizer.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, value in buffers:
+            buffer.copy_(value)
+    seeding.restore(random, device)
+
+
+def _peek(loader: Loader) -> Fetched | None:
+    """Returns the first of the next two steps that isn't shorter than others, or the second, which are fetched later;
+    None where there is none.
+    """
+    found, ahead = None, list[Any]()
+    while len(ahead) < 2 and (found is None or found.step.all_samples < loader.sampler.batch):
+        ahead.append(next(loader.iterator))
+        if isinstance(ahead[-1], TrainingError):
+            break
+        found = Fetched(ahead[-1][1], ahead[-1][0], 0.0)
+    loader.iterator = itertools.chain(ahead, loader.iterator)
+    return found

@@ -29,10 +29,9 @@ def roll_back(trainer: Trainer) -> None:
     trainer.memory.changing()
     trainer.memory.forget()  # of the steps that are given up
     for checkpoint, _ in restored(trainer, trainer.checkpoints.ancestors()):
-        # The checkpoint may be of an attempt with another length or batch.
-        trainer.state = replace(
-            trainer.state, position=before.position, place=before.place, total=before.total, batch=before.batch
-        )
+        # The checkpoint may be of an attempt with another length, batch or precision.
+        kept = {name: getattr(before, name) for name in ("position", "place", "total", "batch", "precision")}
+        trainer.state = replace(trainer.state, **kept)
         judge.rollbacks += 1
         # The checkpoint may be of a moment between odd steps, whose data is passed over too.
         (trainer.objectives or trainer.detector).end_row()

@@ -1,17 +1,19 @@
 """With `checkpoint.mode: thread` a thread writes the state while training goes on.
 
-The state is first copied into staging buffers in host memory (pinned where there is an accelerator), which are
-allocated once; training goes on as soon as that copy is done.
+The state is first copied into buffers in host memory (pinned where there is an accelerator), which are allocated once.
+An accelerator copies on a stream of its own, beside the next passes: nobody waits for it but the next step of an
+optimizer, on the device, and the thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainloop.checkpoints import storage
 from trainloop.checkpoints.storage import Checkpoint
@@ -23,34 +25,60 @@ class WritingThread:
     def __init__(self) -> None:
         # torch's and hashlib's loops release the interpreter's lock.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._staging = Staging()
+        self._copies = HostCopies()
 
     def save(self, directory: Path, step: int, state: dict[str, Any], *more: Any) -> Callable[[], Checkpoint]:
-        """Begin to do what `storage.write` does; `state` may change when this returns. Returns what waits for the end.
+        """Begin to do what `storage.write` does; until the next step of an optimizer nothing of `state` may change that
+        is on an accelerator. Returns what waits for the end.
 
         Only when the one before has been written.
         """
-        return self._thread.submit(storage.write, directory, step, self._staging.stage(state), *more).result
+        copied, done = self._copies.begin(state)
+
+        def write() -> Checkpoint:
+            if done is not None:
+                done.synchronize()
+            return storage.write(directory, step, copied, *more)
+
+        return self._thread.submit(write).result
 
     def close(self) -> None:
         self._thread.shutdown()
+        self._copies.close()
 
 
-class Staging:
-    """Keeps host copies of a state's tensors from one checkpoint to the next.
-
-    `stage` may only be called when the previous state has been written: its buffers are used again.
-    """
+class HostCopies:
+    """Copies a state's tensors to the host, into the same memory each time."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._stream: torch.Stream | None = None
+        self._done: torch.Event | None = None  # of the newest copy, until the device's own queue waits for it
+        self._copied: Any = None  # what it reads, whose memory nobody else may get meanwhile
+        self._hook = register_optimizer_step_pre_hook(lambda *_: self.before_change())
 
-    def stage(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns a copy of `state` whose tensors are in host memory."""
-        staged = {name: self._copy((name,), value) for name, value in state.items()}
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()
-        return staged
+    def begin(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.Event | None]:
+        """Begin to copy what the device's queue leaves `state` as; returns the copy, and the event at which it is there
+        (None: now). Only when the copy before is no longer needed.
+        """
+        device = next((one.device for one in _tensors(state) if one.device.type != "cpu"), None)
+        if device is None:
+            return self._copy((), state), None
+        self._stream = self._stream or torch.Stream(device)
+        self._stream.wait_stream(torch.accelerator.current_stream(device))
+        with self._stream:
+            copy = self._copy((), state)
+        self._done, self._copied = self._stream.record_event(), state
+        return copy, self._done
+
+    def before_change(self) -> None:
+        """What comes into the device's queue from now on may change the state: there it waits for the copy."""
+        if self._done is not None:
+            self._done.wait()
+            self._done = self._copied = None
+
+    def close(self) -> None:
+        self._hook.remove()
 
     def _copy(self, path: tuple[Any, ...], value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -64,3 +92,10 @@ class Staging:
         if isinstance(value, list | tuple):
             return type(value)(self._copy((*path, index), item) for index, item in enumerate(value))
         return value
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _tensors(item)

@@ -29,6 +29,7 @@ class TrainState:
     batch: int = 0  # samples in a global batch, as at the first start
     total: int = 0  # steps of the whole run
     results: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    precision: str = ""  # that steps are computed in
 
 
 def capture(trainer: Trainer) -> dict[str, Any]:
@@ -45,7 +46,9 @@ def capture(trainer: Trainer) -> dict[str, Any]:
     if trainer.config.checkpoint.format == "full":
         # A rank that doesn't write has no use for whole tensors.
         keep = trainer.checkpoints is None or trainer.checkpoints.is_writer
-        model = trainer.replica.model_state(keep=keep)
+        model, buffers = trainer.replica.model_state(keep=keep), trainer.replica.model.named_buffers()
+        # These a forward pass may change, while a thread still saves; all else changes with the optimizer's step.
+        model |= {name: buffer.clone() for name, buffer in buffers if name in model}
         optimizer = trainer.replica.optimizer_state(trainer.optimizer, keep=keep)
         whole = {"model": model, "optimizer": optimizer}
     return {

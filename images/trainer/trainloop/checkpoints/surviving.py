@@ -11,7 +11,6 @@ import torch
 
 from trainloop import seeding
 from trainloop.checkpoints.memory import NothingInMemory
-from trainloop.checkpoints.restoring import warm_up
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.distributed.world import has_agent
@@ -159,7 +158,6 @@ class InMemory(NothingInMemory):
                 self._say(f"state passed over: {problem}")
             if any(trainer.world.gather(problem)) or loads is None:
                 continue
-            warm_up(trainer)
             loads()
             self._restore(found)
             self.resumed, self._source = True, found.attempt

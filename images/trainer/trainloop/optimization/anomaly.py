@@ -11,7 +11,7 @@ The host turns the accepted steps into `Limits`, two numbers that a step is comp
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
 from ctypes import c_float
@@ -54,12 +54,12 @@ class Limits:
     loss: float = LARGEST
     norm: float = LARGEST
 
-    def keep(self, loss: Any, norm: Any) -> Any:
-        """Returns whether the step is to be made: a bool for numbers, and for scalar tensors one on their device.
+    def keep(self, loss: float, norm: float) -> bool:
+        """Returns whether the step is to be made.
 
         Limits are single-precision numbers, which come out the same wherever they are compared.
         """
-        return (loss >= -LARGEST) & (loss <= self.loss) & (norm <= self.norm)
+        return -LARGEST <= loss <= self.loss and norm <= self.norm
 
 
 class History:
@@ -82,7 +82,11 @@ class History:
         count = len(self._ordered)
         median = (self._ordered[(count - 1) // 2] + self._ordered[count // 2]) / 2
         far = (ratio - 1) * abs(median)
-        if number > c_float(median + far).value:
+        # Where more than half are as near as this, which is usual and soon seen, the deviation gives no larger limit.
+        near = far * NORMAL_MAD / threshold
+        inside = bisect_right(self._ordered, median + near) - bisect_left(self._ordered, median - near)
+        usual = inside > count // 2 and LEAST_DEVIATION * abs(median) <= near
+        if not usual and number > c_float(median + far).value:
             deviation = (self._distance(median, (count + 1) // 2) + self._distance(median, count // 2 + 1)) / 2
             far = max(far, threshold * max(deviation, LEAST_DEVIATION * abs(median)) / NORMAL_MAD)
         return min(c_float(median + far).value, LARGEST)

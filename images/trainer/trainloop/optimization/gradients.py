@@ -1,27 +1,19 @@
-"""Ghost gradients and parameters that differ are two faults that a loss curve shows too late or not at all.
+"""Ghost gradients are a fault that a loss curve shows too late or not at all.
 
-A parameter without a gradient is never trained; when only some ranks have one, its average is wrong. Parameters that
-should be equal on all ranks and aren't (a flipped bit, a racing kernel, a rank that skipped a step) make every later
-step wrong.
+A parameter without a gradient is never trained; when only some ranks have one, its average is wrong.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
 from torch import nn
 
 from trainloop.distributed.world import World
-from trainloop.errors import Diverged, listed
 from trainloop.settings import Settings
-
-#: Numbers that a checksum adds at once: bounds the memory that it needs.
-CHUNK = 1 << 22
 
 
 class GradientSettings(Settings):
@@ -78,49 +70,8 @@ def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
     """
     own = [name for name, parameter in model.named_parameters() if parameter.requires_grad and name not in reached]
     missing = world.gather(own)
-    by_ranks: dict[tuple[int, ...], list[str]] = {}
-    for name in dict.fromkeys(name for names in missing for name in names):
-        by_ranks.setdefault(tuple(rank for rank, names in enumerate(missing) if name in names), []).append(name)
-    if _sharded(model):  # FSDP2 takes zeros of the ranks that have none
-        by_ranks = {ranks: names for ranks, names in by_ranks.items() if len(ranks) == world.size}
-    if not by_ranks:
+    if not any(missing):
         return None
-    parts = [
-        f"no rank has a gradient for {listed(names)}"
-        if len(ranks) == world.size
-        else f"rank {listed(ranks)} has none for {listed(names)}, the others do"
-        for ranks, names in by_ranks.items()
-    ]
-    return (
-        f"parameters without gradient after the first step: {'; '.join(parts[:8])}. Use them in the loss, freeze them "
-        "(requires_grad=False), or set parallel.find_unused_parameters where it depends on the batch"
-    )
+    from trainloop.optimization.ghosts import sentence  # imported where there may be some
 
-
-def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
-    """Returns an exact number for each tensor: the sum of its bits as integers, which no order of adding changes."""
-    sums = []
-    for tensor in parameters:
-        bits = tensor.detach().contiguous().view(-1).view(torch.int16)
-        total = 0
-        for start in range(0, bits.numel(), CHUNK):
-            chunk = bits[start : start + CHUNK].to(torch.int64)
-            # Weighted by position, so that two exchanged values are seen too; int64 wraps, which is still exact.
-            position = torch.arange(start + 1, start + 1 + chunk.numel(), device=chunk.device)
-            total += int((chunk * position).sum())
-        sums.append(total)
-    return sums
-
-
-def compare_parameters(model: nn.Module, world: World) -> None:
-    """Raise Diverged on every rank, naming rank and parameter, when parameters aren't equal to the bit on all ranks."""
-    names = [name for name, _ in model.named_parameters()]
-    gathered = world.gather(tuple(checksums(parameter for _, parameter in model.named_parameters())))
-    common, _ = Counter(gathered).most_common(1)[0]
-    odd = [rank for rank, sums in enumerate(gathered) if sums != common]
-    if odd:
-        first = next(name for name, *sums in zip(names, common, gathered[odd[0]], strict=True) if sums[0] != sums[1])
-        raise Diverged(
-            f"parameters differ between ranks: rank {listed(odd)} differs, first in {first}. "
-            "The hardware of that rank may be faulty; training goes on from the last checkpoint after a restart"
-        )
+    return sentence(missing, sharded=bool(_sharded(model)))

@@ -153,7 +153,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
         return clip_sharded(parameters, max_norm)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
-        return torch.zeros(())
+        return torch.zeros((), device=parameters[0].device if parameters else None)
     # As torch.nn.utils.clip_grad_norm_ computes it, to the bit; of that the sorting by device and type, of which there
     # is one, takes longer than a small model's norm.
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

@@ -1,21 +1,19 @@
-"""Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs.
+"""Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs. It is the default on a
+device that computes in bf16.
 
 bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is left out, which must then not
-advance the schedule, and lowers the scale. A scale that is too high at first costs a few steps; gradients that overflow
-at any scale would cost all of them, so overflows in a row are counted and end the run.
+advance the schedule, and lowers the scale (`overflows`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 
-from trainloop.errors import Diverged
+from trainloop.distributed.world import World
 from trainloop.optimization.optimizer import step_unless
 from trainloop.settings import Settings
 
@@ -25,8 +23,10 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class PrecisionSettings(Settings):
     """These settings say what numbers the model computes with."""
 
-    compute: Literal["fp64", "fp32", "bf16", "fp16"] = Field(
-        "fp32", description="bf16 and fp16 compute under autocast with fp32 weights; fp64 and fp32 are used throughout."
+    compute: Literal["auto", "fp64", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="auto: bf16 on accelerators that all have it, else fp32. bf16 and fp16 compute under autocast with "
+        "fp32 weights; fp64 and fp32 are used throughout.",
     )
     tf32: bool = Field(True, description="Let fp32 matrix products use TF32 on devices that have it.")
     initial_scale: float = Field(65536.0, gt=0, description="GradScaler's first scale (fp16).")
@@ -36,19 +36,29 @@ class PrecisionSettings(Settings):
     )
 
 
+def computes_in_bf16(device: torch.device) -> bool:
+    """Returns whether the device computes in bf16 itself, so that it is faster than fp32. A CPU may, and seldom is."""
+    supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    if device.type == "cpu" or supported is None:
+        return False
+    return bool(supported(including_emulation=False) if device.type in ("cuda", "xpu") else supported())
+
+
 class Precision:
     """Keeps autocast and scaling in the one right order."""
 
-    def __init__(self, settings: PrecisionSettings, device: torch.device) -> None:
-        self.parameters = torch.float64 if settings.compute == "fp64" else torch.float32
-        self._device, self._most_overflows = device, settings.overflows
-        self.overflows_in_a_row = 0
-        self._autocast = _AUTOCAST.get(settings.compute)
+    def __init__(self, settings: PrecisionSettings, world: World) -> None:
+        device, self.compute = world.device, settings.compute
+        if settings.compute == "auto":
+            self.compute = "bf16" if all(world.gather(computes_in_bf16(device))) else "fp32"
+        self.parameters = torch.float64 if self.compute == "fp64" else torch.float32
+        self._device = device
+        self._autocast = _AUTOCAST.get(self.compute)
         self.scaler = torch.amp.GradScaler(
             device.type,
             init_scale=settings.initial_scale,
             growth_interval=settings.growth_interval,
-            enabled=settings.compute == "fp16",
+            enabled=self.compute == "fp16",
         )
         if settings.tf32:
             torch.set_float32_matmul_precision("high")
@@ -78,21 +88,3 @@ class Precision:
         """
         step_unless(optimizer, left_out)
         self.skip()
-
-    def overflowed(self, loss: float, norm: float, judged: bool, warn: Callable[[str], None]) -> bool:
-        """Returns whether it is the scaler that leaves a step out: fp16's gradients aren't finite, and the loss is.
-
-        Where steps aren't `judged` by their loss, it is the scaler in any case. Of such steps in a row the fourth is
-        warned of, and whenever they have doubled since. Raises Diverged after too many of them.
-        """
-        overflowed = self.scaler.is_enabled() and not math.isfinite(norm) and (math.isfinite(loss) or not judged)
-        self.overflows_in_a_row = row = self.overflows_in_a_row + 1 if overflowed else 0
-        if row >= self._most_overflows:
-            raise Diverged(
-                f"fp16's gradients overflowed in {row} steps in a row, the loss scale is down to "
-                f"{self.scaler.get_scale():g}: look for numbers that aren't finite in the backward pass, or set "
-                "precision.compute to bf16"
-            )
-        if row >= 4 and row.bit_count() == 1:
-            warn(f"fp16's gradients overflowed in {row} steps in a row; the loss scale is {self.scaler.get_scale():g}")
-        return overflowed

@@ -16,6 +16,7 @@ from trainloop.config import Config
 from trainloop.optimization.anomaly import AnomalyDetector, Decision, Limits
 from trainloop.optimization.optimizer import UpdateRule, can_leave_out
 from trainloop.optimization.precision import Precision
+from trainloop.parallel.communication import Numbers
 from trainloop.parallel.strategies import Replica
 
 
@@ -23,19 +24,16 @@ class Verdict:
     """Holds a step's verdict, which the device makes: `left_out` is 1 where the optimizer is to leave the step out."""
 
     def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
-        self.limits = limits
-        self.left_out = (~limits.keep(loss, norm)).float()
-        # On its way to the host, in memory that torch pins for it.
-        self._numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
-        self._arrived = torch.Event(loss.device) if loss.device.type != "cpu" else None
-        if self._arrived is not None:
-            self._arrived.record()
+        self.limits, self._numbers = limits, Numbers(loss, norm)
+        # Three kernels, because each takes longer than its work. The rest above a limit is 0 where there is none, and
+        # NaN where a number is that, or infinite.
+        numbers = list(self._numbers.there.unbind())
+        loss, norm = torch._foreach_sub(numbers, torch._foreach_clamp_max(numbers, [limits.loss, limits.norm]))
+        self.left_out = torch.logical_or(loss, norm, out=torch.empty_like(loss, dtype=torch.float32))
 
     def read(self) -> tuple[float, float]:
         """Returns loss and gradient norm; waits until the device has got to them."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        loss, norm = self._numbers.tolist()
+        loss, norm = self._numbers.read()
         return loss, norm
 
 
@@ -43,9 +41,13 @@ class Judge:
     """Decides on one step after another, and warns of those that are left out."""
 
     def __init__(self, config: Config, precision: Precision, replica: Replica, warn: Callable[[str], None]) -> None:
-        self._judges, self._precision, self._replica, self._warn = config.anomaly.enabled, precision, replica, warn
+        self._judges, self._replica, self._warn, self._overflows = config.anomaly.enabled, replica, warn, None
+        if precision.scaler.is_enabled():
+            from trainloop.optimization.overflows import Overflows  # of fp16
+
+            self._overflows = Overflows(precision.scaler, config.precision.overflows, warn)
         #: Whether a step's loss is summed over all ranks and decided on: fp16's overflows are in any case.
-        self.active = self._judges or precision.scaler.is_enabled()
+        self.active = self._judges or self._overflows is not None
         # What one step has left out, the next one's gradients would begin with before its verdict is read.
         carries = config.delayed.pattern or config.communication.compression in ("onebit", "powersgd")
         #: Whether the device leaves odd steps out, if the optimizer can, and the host reads its verdict a step later.
@@ -75,7 +77,7 @@ class Judge:
         return None if verdict is None else self._decide(detector, step, *verdict.read(), verdict.limits)
 
     def _decide(self, detector: AnomalyDetector, step: int, loss: float, norm: float, limits: Limits) -> Decision:
-        if self._precision.overflowed(loss, norm, self._judges, self._warn):
+        if self._overflows is not None and self._overflows.add(loss, norm, self._judges):
             return "skip"
         decision = detector.judge(loss, norm, limits)
         if decision == "forced":

@@ -65,6 +65,23 @@ def seconds_between(begin: float | torch.Event, end: float | torch.Event) -> flo
     return begin.elapsed_time(end) / 1000
 
 
+class Numbers:
+    """Scalars of a device are on their way to the host, in memory that torch pins for them."""
+
+    def __init__(self, *scalars: Tensor) -> None:
+        self.there = torch.stack(scalars)
+        self._here = self.there.to("cpu", non_blocking=True)
+        self._arrived = torch.Event(self.there.device) if self.there.device.type != "cpu" else None
+        if self._arrived is not None:
+            self._arrived.record()
+
+    def read(self) -> list[float]:
+        """Returns them; waits until the device has got to them."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return list(self._here.tolist())
+
+
 @dataclass
 class StepTimes:
     """Measures one step's communication on this rank, as moments of its `Clock` and in bytes."""

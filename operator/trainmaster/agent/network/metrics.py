@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import itertools
+import os
+import stat
 from collections.abc import Mapping
 from typing import Optional
 
@@ -9,6 +14,8 @@ from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 from trainmaster.wire.states import STATES
 
+# Files of the ranks' state that are counted.
+_MOST_FILES = 1000
 _METRICS_OF_RANKS = (
     ("step", "trainmaster_step", "Steps done by a rank."),
     ("total_steps", "trainmaster_total_steps", "Steps that a rank is going to do."),
@@ -26,8 +33,23 @@ _METRICS_OF_RANKS = (
 )
 
 
+def state_bytes(directory: Optional[str]) -> int:
+    """Returns how much of the pod's memory the ranks have for their state (`TRAINMASTER_MEMORY_DIR`)."""
+    size, places = 0, glob.iglob(os.path.join(glob.escape(directory), "*", "*")) if directory else iter(())
+    for place in itertools.islice(places, _MOST_FILES):
+        with contextlib.suppress(OSError):
+            found = os.lstat(place)
+            size += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return size
+
+
 def render_metrics(
-    job: str, worker: int, report: Optional[Report], ranks: Mapping[int, RankProgress], warm_bytes: Optional[int]
+    job: str,
+    worker: int,
+    report: Optional[Report],
+    ranks: Mapping[int, RankProgress],
+    warm_bytes: Optional[int],
+    state_bytes: int = 0,
 ) -> str:
     """Returns the whole page. `warm_bytes`: the warm process's own memory; None where there is no such process."""
     # Not `job`, which is Prometheus' own label for what it scrapes.
@@ -58,6 +80,11 @@ def render_metrics(
             "# TYPE trainmaster_warm_process_private_bytes gauge",
             f"trainmaster_warm_process_private_bytes{{{labels}}} {warm_bytes}",
         ]
+    lines += [
+        "# HELP trainmaster_state_memory_bytes What the ranks have of the pod's memory for their state.",
+        "# TYPE trainmaster_state_memory_bytes gauge",
+        f"trainmaster_state_memory_bytes{{{labels}}} {state_bytes}",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from trainmaster.agent.network.metrics import render_metrics
+from pathlib import Path
+
+from trainmaster.agent.network.metrics import render_metrics, state_bytes
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 
@@ -42,3 +44,13 @@ def test_the_warm_processs_own_memory_is_shown_where_there_is_one() -> None:
     text = render_metrics("a", 0, None, {}, 4096)
     assert 'trainmaster_warm_process{job_name="a",worker="0"} 1\n' in text
     assert 'trainmaster_warm_process_private_bytes{job_name="a",worker="0"} 4096\n' in text
+
+
+def test_the_memory_that_ranks_have_for_their_state_is_shown(tmp_path: Path) -> None:
+    own = tmp_path / "user-0"
+    own.mkdir()
+    (own / "whole.0.memory").write_bytes(bytes(5000))
+    (own / "link").symlink_to(tmp_path)
+    assert (state_bytes(str(tmp_path)), state_bytes(str(tmp_path / "gone")), state_bytes(None)) == (5000, 0, 0)
+    text = render_metrics("a", 0, None, {}, None, 5000)
+    assert 'trainmaster_state_memory_bytes{job_name="a",worker="0"} 5000\n' in text

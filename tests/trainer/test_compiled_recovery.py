@@ -1,0 +1,104 @@
+"""After a recovery compiled blocks have the graphs that an uninterrupted run has (`restoring.rehearse`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.backends.debugging import aot_eager
+
+from tests.trainer.faults import Fault, attempt, began
+from tests.trainer.faults import train as train_until
+from tests.trainer.ranks import run_ranks
+from tests.trainer.test_block_settings import Network
+from tests.trainer.toy import Toy, config, same_bits, train
+from trainloop.config import Config
+
+pytestmark = pytest.mark.torch
+
+WIDTH = 200
+#: What was compiled in this process, one after the other: the shape of what goes into a block, symbols where it varies,
+#: and whether gradients are computed.
+COMPILED: list[tuple[str, bool]] = []
+
+
+@torch._dynamo.register_backend
+def seen(graph: Any, inputs: Any) -> Any:
+    """Compiles with aot_eager, and records for which shapes."""
+    given = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+    [hidden] = [one for one in given if isinstance(one, torch.Tensor) and not isinstance(one, torch.nn.Parameter)]
+    shape = "varies" if any(not isinstance(size, int) for size in hidden.shape) else str(list(hidden.shape))
+    COMPILED.append((shape, torch.is_grad_enabled()))
+    return aot_eager(graph, inputs)
+
+
+class Wide(Toy):
+    """Has gradients of 1.2 MiB a block, which go into several buckets of DDP's."""
+
+    def model(self) -> torch.nn.Module:
+        return Network(3, width=WIDTH)
+
+
+def settings(path: Path | None = None, **changes: Any) -> Config:
+    """Returns a run whose epochs are of two steps of 16 samples and one of 8, evaluated on 20 after each second one."""
+    task = {"name": "tests.trainer.test_compiled_recovery:Wide", "options": {"double": False}}
+    section = {"task": task, "blocks": {"compile": "seen"}, "steps": 9, "batch": {"size": 16}}
+    return config(path, **{**section, "precision": {"compute": "fp32"}, "evaluation": {"every_steps": 2}, **changes})
+
+
+def observed(settings: Config, steps: int | None = None) -> dict[str, Any]:
+    """Train, from a process that has compiled nothing; returns the graphs beside what `train` returns."""
+    run = train(settings, steps)
+    return {**run, "graphs": list(COMPILED)}
+
+
+def until(settings: Config, fault: Fault | None) -> dict[str, Any]:
+    """Train until the fault; returns the graphs beside what `faults.train` returns."""
+    run = train_until(settings, fault)
+    return {**run, "graphs": list(COMPILED)}
+
+
+#: The graphs of an uninterrupted run of one rank: a step's, the evaluation's for any number of samples, and the shorter
+#: step's own.
+GRAPHS = [(f"[16, {WIDTH}]", True), ("varies", False), (f"[8, {WIDTH}]", True)]
+
+
+@pytest.fixture(scope="module")
+def through() -> dict[str, Any]:
+    """Returns an uninterrupted run of one rank."""
+    [run] = run_ranks(1, observed, settings())
+    return dict(run)
+
+
+def test_an_uninterrupted_run_has_a_graph_of_its_own_for_an_epochs_last_step(through: dict[str, Any]) -> None:
+    assert through["graphs"] == GRAPHS
+
+
+@pytest.mark.parametrize("after", [2, 3, 5])
+def test_a_run_that_goes_on_from_a_checkpoint_compiles_what_an_uninterrupted_one_does(
+    tmp_path: Path, through: dict[str, Any], after: int
+) -> None:
+    """The next step is an epoch's last, then its first, then the last with an evaluation behind it."""
+    run_ranks(1, observed, settings(tmp_path), after)
+    [resumed] = run_ranks(1, observed, settings(tmp_path))
+    assert sorted(resumed["graphs"]) == sorted(GRAPHS)
+    assert same_bits(resumed["weights"], through["weights"])
+
+
+@pytest.mark.parametrize(("ranks", "victim"), [(1, 0), (4, 2)])
+def test_a_run_that_goes_on_from_memory_compiles_what_an_uninterrupted_one_does(
+    tmp_path: Path, through: dict[str, Any], ranks: int, victim: int
+) -> None:
+    """The step after which it goes on is evaluated first, in other shapes. With four ranks the buckets, which compiled
+    blocks' gradients fill in an order of their own, decide on the last bits.
+    """
+    changes = {"parallel": {"bucket_mb": 1.0}}
+    uninterrupted = [through] if ranks == 1 else run_ranks(ranks, observed, settings(**changes))
+    attempt(1, ranks, tmp_path, settings(**changes), {victim: ("terminate" if ranks == 1 else "kill", 4)}, until)
+    resumed = attempt(2, ranks, tmp_path, settings(**changes), None, until)
+    assert began(resumed) in ([4] * ranks, [5] * ranks)
+    for one, other in zip(resumed, uninterrupted, strict=True):
+        assert sorted(one["graphs"]) == sorted(other["graphs"])
+        assert same_bits(one["weights"], other["weights"])
