@@ -436,3 +436,23 @@ def test_a_rank_that_writes_its_state_when_another_fails_is_given_time_for_it(jo
     assert (job.folder / "state-0").exists()
     assert not (job.folder / "state-1").exists()
     stream.close()
+
+
+LOOKS_WHETHER_IT_IS_PLANNED = """
+echo "$TRAINMASTER_ATTEMPT $$" >> "$1/rank-$NODE_RANK"
+trap 'cat "$TRAINMASTER_SAVING_FILE.planned" > "$1/planned-$NODE_RANK" 2>/dev/null; exit 143' TERM
+while true; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize(("grace", "told"), [(10.0, "10.0"), (0.4, "")])
+def test_ranks_are_told_that_a_stop_is_planned_before_they_are_stopped(job: Job, grace: float, told: str) -> None:
+    """Then they write their state once, at their end, and after a fault at once."""
+    agents = start_group(job, 2, LOOKS_WHETHER_IT_IS_PLANNED)
+    for rank in range(2):
+        rank_pid(job, rank, 1)
+    joined(agents[0], 2)
+    assert agents[0].request("POST", "/v1/assignment", job.assignment(2, range(2), graceSeconds=grace))[0] == 204
+    for rank in range(2):
+        rank_pid(job, rank, 2)
+        assert (job.folder / f"planned-{rank}").read_text() == told
