@@ -16,7 +16,7 @@ from trainloop.recovery import sealed
 from trainloop.recovery.agreement import Group, newest
 from trainloop.recovery.keeper import Keeper, Kept
 from trainloop.recovery.place import Place
-from trainloop.recovery.slots import buffers_of
+from trainloop.recovery.slots import Buffers
 from trainloop.recovery.tensors import OptimizerState
 
 PLACE = Place("job", 1, 0, 1, 1)
@@ -39,7 +39,7 @@ class Run:
         kept = Kept(
             host=lambda: {"optimizer": numbers.host(), "step": self.step},
             state=lambda host: {"model": weights, "optimizer": numbers.whole(host["optimizer"]), "step": host["step"]},
-            buffers=buffers_of(self.model),
+            buffers=Buffers(self.model),
             optimizers=[self.optimizer],
         )
         self.keeper = Keeper(PLACE, directory, torch.device("cuda", 0), kept, Group(PLACE), self.said.append)

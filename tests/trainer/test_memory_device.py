@@ -67,7 +67,7 @@ class Run:
         return Kept(
             host=lambda: {"step": self.step},
             state=lambda host: {**host, "model": weights},
-            buffers=slots.buffers_of(self.model),
+            buffers=slots.Buffers(self.model),
             optimizers=[self.optimizer],
         )
 

@@ -20,7 +20,7 @@ from trainloop.recovery import generators
 from trainloop.recovery.agreement import Found, Group, newest
 from trainloop.recovery.keeper import Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
-from trainloop.recovery.slots import buffers_of
+from trainloop.recovery.slots import Buffers
 from trainloop.recovery.tensors import OptimizerState, as_now, cloned, load, on_host, state_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class InMemory(NothingInMemory):
         self._group = Group(self._place)
         self._source: int | None = None  # the attempt that the run goes on from, by memory
         model, members = trainer.replica.model, getattr(trainer.optimizer, "members", [trainer.optimizer])
-        self._buffers = buffers_of(model, model.state_dict(keep_vars=True))
+        self._buffers = Buffers(model, model.state_dict(keep_vars=True))
         #: Those that make the steps: for ZeRO-1 those of this rank's part.
         self._optimizers = [getattr(each, "optim", each) for each in members]
         self._numbers = [OptimizerState(each, world.device) for each in self._optimizers]
@@ -192,7 +192,7 @@ class InMemory(NothingInMemory):
 
     def buffers(self, left: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns the model's buffers, those that were left before those of the model."""
-        return {name: left.get(name, tensor) for name, tensor in self._buffers()}
+        return {name: left.get(name, tensor) for name, tensor in self._buffers.named().items()}
 
     def _restore(self, found: Found) -> None:
         trainer, saved, world = self.trainer, found.first(), self.trainer.world

@@ -39,7 +39,7 @@ class PartsInMemory(InMemory):
         moments = {
             name: {**state[each], **numbers.get(each, {})} for name, each in self._parameters.items() if each in state
         }
-        buffers = {f"model/{name}" for name, _ in self._buffers()}
+        buffers = {f"model/{name}" for name in self._buffers.names}
 
         def writes(name: str) -> bool:
             return self._sharded or name.startswith("optimizer/") or (name not in buffers and is_mine(name, world))

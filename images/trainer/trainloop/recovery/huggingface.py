@@ -36,7 +36,7 @@ from trainloop.recovery.agreement import Found, Group, newest
 from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
 from trainloop.recovery.script import host_group, keep_group
-from trainloop.recovery.slots import buffers_of
+from trainloop.recovery.slots import Buffers
 from trainloop.recovery.tensors import OptimizerState, as_now, cloned
 
 
@@ -111,7 +111,7 @@ class RecoveryCallback(TrainerCallback):
             named = {"model": dict(model.named_parameters()), "optimizer": numbers.whole(host["optimizer"])}
             return {**host, **named, "trainer": asdict(host["trainer"])}
 
-        kept = Kept(host, whole, buffers_of(model), [inner])
+        kept = Kept(host, whole, Buffers(model), [inner])
         self._keeper = Keeper(self._place, self._memory, self._device, kept, self._group, self._say)
         self._keeper.begin(state.global_step, self._source)
         sys.excepthook = self._on_error

@@ -33,7 +33,7 @@ from trainloop.recovery.agreement import Found, Group, newest
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
-from trainloop.recovery.slots import buffers_of
+from trainloop.recovery.slots import Buffers
 from trainloop.recovery.tensors import (
     OptimizerState,
     cloned,
@@ -94,7 +94,7 @@ class Recovery:
         self._parameters = parameters_between_steps(self._model)
         self._device = next(iter(self._parameters.values())).device
         self._divided = ranks > 1 and any(hasattr(each, "device_mesh") for each in self._parameters.values())
-        self._buffers = buffers_of(self._model)
+        self._buffers = Buffers(self._model)
         self._optimizer_state = OptimizerState(optimizer, self._device)
         memory = memory_directory(self._say)
         self._keeper: Keeper | None = None
@@ -155,7 +155,7 @@ class Recovery:
             return
         place, disk = self._place, self._disk
         parts, part = place.part(self._divided)
-        own = {"random": generators.capture(self._device), "buffers": dict(self._buffers())}
+        own = {"random": generators.capture(self._device), "buffers": self._buffers.named()}
         ranks = self._group.gather(b"".join(Encoded(own).chunks()).hex())
         if part < place.rank:
             return
@@ -205,7 +205,7 @@ class Recovery:
         # Rank 0's buffers count, as in the next forward pass of DistributedDataParallel.
         first = self._place.rank if self._divided or found.own_of(0) is None else 0
         self._parameters = parameters_between_steps(self._model)
-        tensors: dict[str, Any] = {**self._parameters, **dict(self._buffers())}
+        tensors: dict[str, Any] = {**self._parameters, **self._buffers.named()}
         values = {**saved["model"], **found.buffers(part, first)}
         for name, parameter in self._parameters.items():
             if values[name].shape != local(parameter).shape:

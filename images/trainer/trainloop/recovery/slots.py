@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,25 +42,24 @@ _SLOTS = KEPT + 2
 _SUFFIX = ".slots"
 _PARTIAL = ".partial"
 
-Buffers = Callable[[], list[tuple[str, torch.Tensor]]]
 
-
-def buffers_of(model: nn.Module, names: Iterable[str] | None = None) -> Buffers:
-    """Returns what lists a model's buffers by name, of all or of `names`; looking for them takes longer than a step of
-    a small model.
+class Buffers:
+    """A model's buffers, all or those that have one of `names`; looked up once, because that takes longer than a step
+    of a small model.
     """
-    wanted = None if names is None else set(names)
-    places = [
-        (name, model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
-        for name, _ in model.named_buffers()
-        if wanted is None or name in wanted
-    ]
 
-    def found() -> list[tuple[str, torch.Tensor]]:
-        tensors = ((name, owner._buffers.get(key)) for name, owner, key in places)
-        return [(name, getattr(each, "_local_tensor", each)) for name, each in tensors if each is not None]
+    def __init__(self, model: nn.Module, names: Container[str] | None = None) -> None:
+        self.names = [name for name, _ in model.named_buffers() if names is None or name in names]
+        places = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in self.names]
+        self._places = [(owner._buffers, key) for owner, key in places]
 
-    return found
+    def now(self) -> list[torch.Tensor]:
+        """Returns the tensors, in the order of `names`: of a sharded one this rank's part."""
+        tensors = [owner[key] for owner, key in self._places]
+        return [getattr(each, "_local_tensor", each) for each in tensors]  # type: ignore[misc]
+
+    def named(self) -> dict[str, torch.Tensor]:
+        return dict(zip(self.names, self.now(), strict=True))
 
 
 class Slots:
@@ -74,45 +73,47 @@ class Slots:
         self._capacity = 0
         self._kept = KEPT  # the slot of the newest snapshot: this or the next one
         self._layout: _Layout | None = None
-        #: Each buffer as it was at the attempt's begin: the tensor, its version, and its values on the host.
-        self._first = {
-            name: (each, each._version, each.detach().to("cpu", copy=True)) for name, each in self._buffers()
-        }
-        #: Those that have changed since, or may have.
-        self._changed = {name for name, each in self._buffers() if each.dim() == 1 and each.is_floating_point()}
+        tensors = buffers.now()
+        #: Each buffer as it was at the attempt's begin: which tensor, in which version, and its values on the host.
+        self._first, self._firsts = _marks(tensors), tensors
+        self._values = [each.detach().to("cpu", copy=True) for each in tensors]
+        #: Which have changed since, or may have.
+        self._changed = [number for number, each in enumerate(tensors) if each.dim() == 1 and each.is_floating_point()]
         self._written = [_Written() for _ in range(KEPT)]
         self._before = list[torch.Tensor]()
         self._stream = device.stream()
         #: Why the file isn't pinned, where it isn't.
         self.unpinned: str | None = None
 
-    @torch.no_grad()
     def write(self, step: int) -> None:
         """Write what is to outlive this rank as it is after `step`. Raises OSError where there is no room for it."""
-        random, named, number = generators.packed(self._device.device), self._buffers(), step % KEPT
-        self._changed |= {name for name, each in named if name not in self._changed and not self._is_first(name, each)}
-        tensors = [(name, tensor) for name, tensor in named if name in self._changed]
-        versions = [(tensor, tensor._version) for _, tensor in tensors]
-        written, layout = self._written[number], self._laid_out(random, tensors)
-        as_before = written.step == step and written.layout is layout and _are_same(written.versions, versions)
+        random, tensors, number = generators.packed(self._device.device), self._buffers.now(), step % KEPT
+        written, marks = self._written[number], _marks(tensors)
+        as_before = written.step == step and written.marks == marks
         if as_before and written.random == random:
             return
+        if len(self._changed) < len(tensors):
+            known = set(self._changed)
+            self._add({each for each, mark in enumerate(marks) if mark != self._first[each] and each not in known})
+        changed = [tensors[each] for each in self._changed]
+        layout = self._laid_out(random, changed)
         self._begin(number, layout, random)
-        if not as_before:
+        if not as_before or written.layout is not layout:
             if written.sent is not None:
                 self._device.wait(written.sent)  # what this place had is on its way from there
-            layout.fill(self._device, number, [tensor for _, tensor in tensors], step)
+            with torch.no_grad():
+                layout.fill(self._device, number, changed, step)
         sent = self._end(number, layout, step, number)
-        self._written[number] = _Written(step, random, versions, layout, sent)
+        self._written[number] = _Written(step, random, tensors, marks, layout, sent)
 
     def compare(self) -> None:
         """See which buffers the first step has changed; waits for the device."""
-        self._changed |= {
-            name
-            for name, each in self._buffers()
-            if name not in self._changed
-            and not (name in self._first and torch.equal(each.detach().cpu(), self._first[name][2]))
-        }
+        pairs = enumerate(zip(self._buffers.now(), self._values, strict=True))
+        self._add({number for number, (each, first) in pairs if not torch.equal(each.detach().cpu(), first)})
+
+    def _add(self, changed: set[int]) -> None:
+        if not changed <= set(self._changed):
+            self._changed = sorted({*self._changed, *changed})
 
     def keep(self, step: int) -> None:
         """Keep what was written after `step`, the newest, until that was done twice more: a snapshot goes with it."""
@@ -133,23 +134,21 @@ class Slots:
 
     def constant(self, step: int) -> dict[str, torch.Tensor]:
         """Returns the buffers that aren't in what was written after `step`: nothing had changed them by then."""
-        written = self._written[step % KEPT]
+        written, tensors = self._written[step % KEPT], self._buffers.now()
         there = written.layout.names if written.step == step and written.layout else ()
-        return {
-            name: tensor if self._is_first(name, tensor) else self._first[name][2]
-            for name, tensor in self._buffers()
-            if name not in there and name in self._first
-        }
+        firsts = zip(_marks(tensors), self._first, strict=True)
+        values = [
+            now if mark == first else value
+            for now, value, (mark, first) in zip(tensors, self._values, firsts, strict=True)
+        ]
+        return {name: value for name, value in zip(self._buffers.names, values, strict=True) if name not in there}
 
-    def _is_first(self, name: str, tensor: torch.Tensor) -> bool:
-        first = self._first.get(name)
-        return first is not None and tensor is first[0] and tensor._version == first[1]
-
-    def _laid_out(self, random: bytes, tensors: list[tuple[str, torch.Tensor]]) -> _Layout:
+    def _laid_out(self, random: bytes, changed: list[torch.Tensor]) -> _Layout:
         """Returns how slots are laid out, for what is to be written; anew where that has changed."""
-        key = (len(random), [(name, each.shape, each.dtype) for name, each in tensors])
+        key = (len(random), self._changed, [(each.shape, each.dtype) for each in changed])
         if self._layout is None or self._layout.key != key:
-            layout = _Layout(key, random, tensors)
+            names = [self._buffers.names[number] for number in self._changed]
+            layout = _Layout(key, random, dict(zip(names, changed, strict=True)))
             if layout.encoded.size > self._capacity:
                 self._make(layout.encoded.size)
             layout.place(self._device, [self._content(number) for number in range(KEPT)])
@@ -231,13 +230,17 @@ class _Layout:
     on their device.
     """
 
-    def __init__(self, key: Any, random: bytes, tensors: list[tuple[str, torch.Tensor]]) -> None:
-        self.key, self.names = key, [name for name, _ in tensors]
-        self.encoded = Encoded({"random": generators.as_tensor(random), "buffers": dict(tensors)})
+    def __init__(self, key: Any, random: bytes, buffers: dict[str, torch.Tensor]) -> None:
+        self.key, self.names, self._buffers = key, list(buffers), list(buffers.values())
+        self.encoded = Encoded({"random": generators.as_tensor(random), "buffers": buffers})
         #: Where the buffers' bytes begin, and, from there, those of each.
         self.begin = len(self.encoded.text) + len(random) + -len(random) % ALIGNMENT
         self._places = [(each, len(self.encoded.text) + begin - self.begin) for each, begin in self.encoded.tensors[1:]]
         self.encoded.tensors = []
+        kinds = dict[torch.dtype, list[int]]()
+        for each, tensor in enumerate(self._buffers):
+            kinds.setdefault(tensor.dtype, []).append(each)
+        self._kinds = list(kinds.values())
         self.memory: list[torch.Tensor] = []
         self.views: list[list[torch.Tensor]] = []
         self.stamps: list[torch.Tensor] = []
@@ -260,22 +263,16 @@ class _Layout:
 
     def fill(self, device: Device, number: int, tensors: list[torch.Tensor], step: int) -> None:
         """Copy the buffers to their place; those of a type together, because torch does so in one kernel."""
-        groups = dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]]()
-        for view, tensor in zip(self.views[number], tensors, strict=True):
-            views, sources = groups.setdefault(tensor.dtype, ([], []))
-            views.append(view)
-            sources.append(tensor)
-        for views, sources in groups.values():
-            device.copy(views, sources)
+        for kind in self._kinds:
+            device.copy([self.views[number][each] for each in kind], [tensors[each] for each in kind])
         if self.stamps:
             self._steps[number] = step
             device.copy([self.stamps[number]], [self._steps[number : number + 1].view(torch.uint8)])
 
 
-def _are_same(some: list[tuple[torch.Tensor, int]], others: list[tuple[torch.Tensor, int]]) -> bool:
-    """Returns whether these are the same tensors in the same versions."""
-    pairs = zip(some, others, strict=False)
-    return len(some) == len(others) and all(a is b and m == n for (a, m), (b, n) in pairs)
+def _marks(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
+    """Returns what says whether tensors are the same ones, in the same versions, as long as these aren't freed."""
+    return [(id(each), each._version) for each in tensors]
 
 
 @dataclass
@@ -284,7 +281,8 @@ class _Written:
 
     step: int = -1
     random: bytes = b""
-    versions: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    marks: list[tuple[int, int]] | None = None
     layout: _Layout | None = None
     sent: Event | None = None
 
