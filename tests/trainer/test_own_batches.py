@@ -126,7 +126,7 @@ def test_a_batch_sampler_is_the_same_on_all_ranks_and_resumed_with_others_in_mid
     before = run_ranks(2, train, config(tmp_path, **changes), 5)
     after = run_ranks(4, train, config(tmp_path, **changes))
     assert largest_difference(after[0]["weights"], through["weights"]) < 1e-12
-    # Of a batch of 6 two ranks have two samples, and a rank that goes on makes a pass over its own first (the rehearsal).
+    # Of a batch of 6 two ranks have two samples. A rank that goes on makes a pass over its own first, the rehearsal.
     shares = [2, 2, 1, 1]
     assert all(rank["seen"][:own] == rank["seen"][own : 2 * own] for own, rank in zip(shares, after, strict=True))
     seen = [*(rank["seen"] for rank in before), *(rank["seen"][own:] for own, rank in zip(shares, after, strict=True))]
