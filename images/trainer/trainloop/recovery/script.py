@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainloop.distributed.diagnostics import dump_stacks_on_signal
+from trainloop.distributed.machine import announce
 from trainloop.progress import Progress
 from trainloop.recovery import generators, sealed
 from trainloop.recovery.agreement import Found, Group, newest
@@ -85,6 +86,7 @@ class Recovery:
         self._parameters = parameters_between_steps(self._model)
         self._device = next(iter(self._parameters.values())).device
         self._divided = ranks > 1 and any(hasattr(each, "device_mesh") for each in self._parameters.values())
+        announce(self._device, self._place.rank, self._place.local_rank, self._group.gather)
         memory = memory_directory(self._say)
         self._keeper: Keeper | None = None
         if all(self._group.gather(memory is not None)) and memory is not None:
