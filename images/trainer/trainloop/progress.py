@@ -18,8 +18,7 @@ Section = Literal["setup", "data", "train", "evaluate", "checkpoint", "finish"]
 
 #: Seconds between two writes for steps: a step may be shorter than a rename on a slow disk.
 MINIMUM_INTERVAL = 0.2
-MAXIMUM_RESULTS = 16
-MAXIMUM_MESSAGE = 200
+MAXIMUM_RESULTS, MAXIMUM_MESSAGE = 16, 200
 
 
 class Progress:

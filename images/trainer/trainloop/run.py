@@ -17,6 +17,10 @@ def train(config: Config) -> bool:
 
         dump_stacks_on_signal(environment()[0])
     with joined(config.distributed, partial(check, config.preflight, config.fingerprint())) as world:
+        if has_agent():
+            from trainloop.distributed.machine import announce
+
+            announce(world.device, world.rank, world.local_rank)
         trainer = Trainer(config, world)
         stopped = trainer.run()
         if world.is_main and not stopped:

@@ -131,6 +131,8 @@ def _worker(worker: int, report: Mapping[str, Any]) -> Iterator[str]:
     if report.get("culprit") is False and report.get("state") == "Failed":
         facts.append("only lost its peers")
     yield _line(f"  Worker {worker}: {', '.join(facts)}")
+    if report.get("environment"):
+        yield _line(f"    environment: {report['environment']}")
     yield from map(Sentence, _text(report.get("error"), "    "))
 
 

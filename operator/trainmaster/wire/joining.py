@@ -13,6 +13,7 @@ from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.limits import (
     MAX_DIFFERENCE_CHARACTERS,
     MAX_DIFFERENCES,
+    MAX_ENVIRONMENT,
     MAX_ERROR_CHARACTERS,
     MAX_EVIDENCE_BYTES,
     MAX_INDEX,
@@ -81,6 +82,21 @@ class Environment(NamedTuple):
 
     attempt: int
     environment: Mapping[str, str]
+
+    @property
+    def line(self) -> str:
+        """Returns what of it says what the ranks run on, for a person."""
+        found = self.environment
+        nccl = next((value for name, value in found.items() if name.startswith("nvidia-nccl")), "")
+        named = {
+            "driver": found.get("driver"),
+            "CUDA": found.get("torch cuda"),
+            "HIP": found.get("torch hip"),
+            "NCCL": nccl,
+            "torch": found.get("torch"),
+        }
+        known = (f"{name} {value}" for name, value in named.items() if value)
+        return ", ".join(filter(None, (found.get("gpus"), *known)))[:MAX_ENVIRONMENT]
 
     def to_wire(self) -> dict[str, Any]:
         """Returns the JSON object."""

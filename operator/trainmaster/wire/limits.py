@@ -37,6 +37,8 @@ MAX_SECONDS = 1e9
 """Any duration: thirty years."""
 MAX_RANK_GRACE_SECONDS = 3_600
 """What a leader may ask its followers to give their ranks when one has failed."""
+MAX_ENVIRONMENT = 300
+"""The line that says what a worker's ranks run on."""
 MAX_VARIABLES, MAX_VARIABLE_NAME, MAX_VARIABLE_CHARACTERS = 64, 64, 256
 """What a worker sends of the environment that it has started an attempt in."""
 MAX_MODULES, MAX_MODULE_NAME, MAX_MODULES_CHARACTERS = 1_000, 200, 50_000

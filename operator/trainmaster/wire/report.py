@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Optional
 
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.limits import (
+    MAX_ENVIRONMENT,
     MAX_ERROR_CHARACTERS,
     MAX_INDEX,
     MAX_NODE,
@@ -36,6 +37,8 @@ class Report(NamedTuple):
     at: float = 0.0
     culprit: bool = True
     """False where the ranks only suffered from another's end."""
+    environment: str = ""
+    """What the ranks run on: GPUs, driver and libraries, as far as it is known."""
 
     @property
     def ended(self) -> bool:
@@ -63,6 +66,7 @@ class Report(NamedTuple):
             error=last_lines(text(data.get("error"), None), MAX_ERROR_CHARACTERS),
             at=time_in(data, "at"),
             culprit=data.get("culprit") is not False,
+            environment=text(data.get("environment"), MAX_ENVIRONMENT),
         )
 
     @classmethod
@@ -88,6 +92,7 @@ class Report(NamedTuple):
             "at": round(self.at, 3),
             "culprit": self.culprit,
             "node": self.node,
+            **({"environment": self.environment} if self.environment else {}),
         }
 
     def process_exit_code(self) -> int:

@@ -74,6 +74,15 @@ def test_a_failed_rank_ends_the_container_with_its_code_and_its_last_lines(job: 
     assert report["node"] == "node-a"
 
 
+def test_a_report_says_what_a_rank_has_printed_that_it_runs_on(job: Job) -> None:
+    """Here a script prints it as trainloop does (`distributed/machine`)."""
+    agent = job.agent(0).start("sh", "-c", "echo 'environment: 2 x H200, backend nccl'; sleep 0.5; exit 7")
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 7
+    assert agent.termination()["environment"] == "2 x H200, backend nccl"
+    assert "[rank 0]: environment: 2 x H200, backend nccl\n" in agent.output()
+
+
 def test_a_killed_rank_is_reported_with_its_signal(job: Job) -> None:
     agent = job.agent(0).start("sh", "-c", "kill -9 $$")
     job.annotate(job.assignment(1))

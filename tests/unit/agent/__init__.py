@@ -72,8 +72,11 @@
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
 | `process/torchrun` | `process/test_torchrun`, `warm/test_same_rank` |
 | `warm/command` | `warm/test_command` |
+| `warm/copying` | `warm/test_stage`, `warm/test_faults_of_warm_processes` |
 | `warm/learning` | `warm/test_learning`, `warm/test_faults_of_warm_processes` |
 | `warm/stage/anew` | `warm/test_same_rank` |
+| `warm/stage/blame` | `warm/test_blame`, `warm/test_faults_of_warm_processes` |
+| `warm/stage/devices` | `warm/test_blame`, `gpu/test_warm_start` |
 | `warm/stage/entry` | `warm/test_same_rank`, `warm/test_stage` |
 | `warm/stage/forking` | `warm/test_same_rank`, `warm/test_faults_of_warm_processes` |
 | `warm/stage/imports` | `warm/test_learning`, `warm/test_random_states`, `warm/test_faults_of_warm_processes` |

@@ -23,7 +23,10 @@ def kept(*attempts: AttemptEvidence) -> dict[str, Any]:
 HANG = AttemptEvidence(
     2,
     {"reason": "Hung", "rank": 1, "worker": 1, "pod": "reviews-1", "exitCode": 68, "message": "no progress\x1b[2J"},
-    {0: {"state": "Stopped"}, 1: {"state": "Failed", "reason": "Hung", "rank": 1, "error": "in stuck"}},
+    {
+        0: {"state": "Stopped"},
+        1: {"state": "Failed", "reason": "Hung", "rank": 1, "error": "in stuck", "environment": "2 x H200"},
+    },
     {
         0: {"step": 7, "waits": "collective", "collective": 12, "text": "\n".join(f"frame {n}" for n in range(30))},
         1: {"step": 7, "state": "T", "silentSeconds": 61.2, "text": "\n".join(f"mine {n}" for n in range(30))},
@@ -46,7 +49,8 @@ def test_evidence_shows_the_culprit_first_and_a_rank_whole_when_asked(transport:
     bystander = lines.index("  Rank 0: step 7, last entered collective 12, waits in a collective")
     assert culprit < bystander
     assert lines[bystander + 13] == "    ... 18 more lines: --rank 0"
-    assert "  Worker 1: Failed, Hung, rank 1" in lines
+    worker = lines.index("  Worker 1: Failed, Hung, rank 1")
+    assert lines[worker + 1 : worker + 3] == ["    environment: 2 x H200", "    in stuck"]
     assert lines[-2:] == ["  The log of worker 1 ends:", "    last words"]
     whole = run("evidence", "reviews", "--attempt", "2", "--rank", "0").output
     assert "    frame 29" in whole

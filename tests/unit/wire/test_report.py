@@ -98,6 +98,12 @@ def test_any_report_is_bounded_or_refused(value: Any) -> None:
             assert Report.read(json.loads(json.dumps(found.to_wire(), allow_nan=False))) is not None
 
 
+def test_what_the_ranks_run_on_is_bounded_and_left_out_where_it_is_not_known() -> None:
+    assert "environment" not in Report(1, 0, "uid", "Failed").to_wire()
+    wire = Report(1, 0, "uid", "Failed", environment="x" * 400).to_wire()
+    assert Report.parse(wire).environment == "x" * 300
+
+
 @given(st.text(max_size=3_000))
 def test_a_termination_message_fits_what_the_kubelet_keeps(error: str) -> None:
     # Kubernetes: MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.

@@ -4,5 +4,6 @@
 2. `serialization`: the bytes that ranks send each other, without pickle.
 3. `preflight`: ranks that run something else are found before the first collective.
 4. `watchdog`: which rank hangs, where no agent judges it.
-5. `diagnostics`: stacks and torch's flight recorder, for an agent that asks which rank hangs.
+5. `machine`: the line that says what the ranks run on.
+6. `diagnostics`: stacks and torch's flight recorder, for an agent that asks which rank hangs.
 """

@@ -30,6 +30,7 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 from trainloop.distributed.diagnostics import dump_stacks_on_signal
+from trainloop.distributed.machine import announce
 from trainloop.progress import Progress
 from trainloop.recovery import generators
 from trainloop.recovery.agreement import Found, Group, newest
@@ -51,6 +52,7 @@ class RecoveryCallback(TrainerCallback):
         self._device = trainer.args.device  # which joins the group
         self._group = Group(self._place, host_group() if dist.is_initialized() else None)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
+        announce(self._device, self._place.rank, self._place.local_rank, self._group.gather)
         memory = memory_directory(self._say)
         self._memory = memory if all(self._group.gather(memory is not None)) else None
         self._keeper: Keeper | None = None

@@ -34,8 +34,12 @@ class Place:
         return self.rank // self.local_ranks
 
     @property
+    def local_rank(self) -> int:
+        return self.rank % self.local_ranks
+
+    @property
     def is_first_of_worker(self) -> bool:
-        return self.rank % self.local_ranks == 0
+        return self.local_rank == 0
 
     def part(self, divided: bool) -> tuple[int, int]:
         """Returns the number of ranks that hold a state together, and which of them this is."""

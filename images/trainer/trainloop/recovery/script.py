@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainloop.distributed.diagnostics import dump_stacks_on_signal
+from trainloop.distributed.machine import announce
 from trainloop.progress import Progress
 from trainloop.recovery import generators, sealed
 from trainloop.recovery.agreement import Found, Group, newest
@@ -96,6 +97,7 @@ class Recovery:
         self._divided = ranks > 1 and any(hasattr(each, "device_mesh") for each in self._parameters.values())
         self._buffers = Buffers(self._model)
         self._optimizer_state = OptimizerState(optimizer, self._device)
+        announce(self._device, self._place.rank, self._place.local_rank, self._group.gather)
         memory = memory_directory(self._say)
         self._keeper: Keeper | None = None
         if all(self._group.gather(memory is not None)) and memory is not None:

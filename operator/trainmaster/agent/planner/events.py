@@ -169,6 +169,13 @@ class LauncherExamined(OwnEvent):
     oom_kills: int
 
 
+class EnvironmentPrinted(OwnEvent):
+    """A rank has printed what it runs on."""
+
+    attempt: int
+    line: str
+
+
 class StoreEnded(OwnEvent):
     """The process that serves torch's store to the ranks has ended with an error."""
 

@@ -241,6 +241,7 @@ def _begun(state: State, action: actions.Begin, now: Now) -> State:
         preparation=Preparation(action.assignment, action.node_rank, now.steady, resolved_at),
         saved=SavedReport(action.report, False),
         environment=None,
+        printed_environment="",
         outbox=(*state.outbox, actions.Hurry()),
     )
 

@@ -207,6 +207,8 @@ class State(NamedTuple):
     """The newest line of progress."""
     environment: Optional[Environment] = None
     """What the ranks of the attempt run in, once it is known."""
+    printed_environment: str = ""
+    """The same by a rank's own words, which know its device and backend."""
 
     ended_at: float = 0.0
     """When this worker's attempt ended, on the monotonic clock."""

@@ -332,6 +332,10 @@ def _environment_described(state: State, event: Environment, _now: Now) -> State
     return _post(state._replace(environment=event), Publish(event))
 
 
+def _environment_printed(state: State, event: events.EnvironmentPrinted, _now: Now) -> State:
+    return state._replace(printed_environment=event.line) if event.attempt == state.started else state
+
+
 # What several of them do
 
 
@@ -346,8 +350,10 @@ def _post(state: State, action: Any) -> State:
 
 def _report(state: State, now: Now) -> Report:
     """Returns a report of the newest attempt that was started here, from which its next one is made."""
-    settings = state.settings
-    return Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
+    settings, described = state.settings, "" if state.environment is None else state.environment.line
+    environment = state.printed_environment or described
+    report = Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
+    return report._replace(environment=environment)
 
 
 def _end(state: State, report: Report, now: Now) -> State:
@@ -428,4 +434,5 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.RankProvoked: _rank_provoked,
     events.AttemptFailed: _attempt_failed,
     Environment: _environment_described,
+    events.EnvironmentPrinted: _environment_printed,
 }

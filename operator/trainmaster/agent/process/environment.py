@@ -16,16 +16,21 @@ PACKAGES = ("torch", "numpy", "transformers", "deepspeed", "torch-npu")
 MAX_HASHED_BYTES = 16_777_216
 _TORCH_VERSION_FILE = r"(?m)^(cuda|hip|xpu|git_version)(?:\s*:[^=]*)?\s*=\s*['\"]([^'\"]+)['\"]"
 
-# Differences in these are shown, but ranks compute together in spite of them.
-_WARN_ONLY = frozenset({"machine", "numpy"})
+_NVIDIA, _AMD = "proc/driver/nvidia", "sys/module/amdgpu/version"
+_VERSION = r"\d+\.\d+(?:\.\d+)?"
+
+# Ranks compute together in spite of these.
+_WARN_ONLY = frozenset({"machine", "numpy", "gpus", "driver"})
 
 
-def describe(command: Sequence[str], environ: Mapping[str, str], config_file: str, code: str = "") -> dict[str, str]:
+def describe(
+    command: Sequence[str], environ: Mapping[str, str], config_file: str, code: str = "", root: str = "/"
+) -> dict[str, str]:
     """Returns this worker's environment: names and versions, by what the command will use.
 
-    `code`: the digest of the code that was brought, where it isn't the image's.
+    `code`: the digest of the code that was brought, where it isn't the image's. `root`: where /proc and /sys are.
     """
-    found = {"machine": os.uname().machine}
+    found = {"machine": os.uname().machine, **_devices(root)}
     interpreter = _interpreter(command, environ)
     folders = _site_packages(interpreter, environ)
     version = next((match[1] for match in (re.search(r"/python(3\.\d+)t?/", f"{f}/") for f in folders) if match), "")
@@ -49,6 +54,17 @@ def describe(command: Sequence[str], environ: Mapping[str, str], config_file: st
     if os.path.isfile(config_file):
         found["config"] = _hash(config_file)
     return found
+
+
+def _devices(root: str) -> dict[str, str]:
+    """Returns the worker's GPUs and their driver, by what the kernel says: no device is opened for that."""
+    folder = os.path.join(root, _NVIDIA, "gpus")
+    texts = (_read(os.path.join(folder, gpu, "information")) for gpu in _entries(folder, ".*"))
+    models = [match[1].strip() for match in (re.search(r"(?m)^Model:(.*)", text) for text in texts) if match]
+    versions = (_read(os.path.join(root, _NVIDIA, "version")), _read(os.path.join(root, _AMD)))
+    driver = next((match[0] for match in (re.search(_VERSION, text) for text in versions) if match), "")
+    gpus = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
+    return {name: value for name, value in (("gpus", gpus), ("driver", driver)) if value}
 
 
 def mismatches(environments: Mapping[int, Mapping[str, str]]) -> list[str]:
@@ -105,12 +121,15 @@ def _entries(folder: str, pattern: str) -> list[str]:
 
 
 def _torch_build(path: str) -> dict[str, str]:
+    return {f"torch {name}": value for name, value in re.findall(_TORCH_VERSION_FILE, _read(path))}
+
+
+def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read(65_536)
+            return file.read(65_536)
     except OSError:
-        return {}
-    return {f"torch {name}": value for name, value in re.findall(_TORCH_VERSION_FILE, text)}
+        return ""
 
 
 def _hash(path: str) -> str:

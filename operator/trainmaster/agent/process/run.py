@@ -17,6 +17,7 @@ from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, tail_of
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.planner.actions import ExamineLauncher, ExamineRank, Terminate
 from trainmaster.agent.planner.events import (
+    EnvironmentPrinted,
     Event,
     Launched,
     LauncherExamined,
@@ -84,6 +85,7 @@ class RunProcesses:
         self._put = put
         self._folder = launcher.attempt_dir(settings, assignment.attempt)
         self._output = AttemptOutput(loop, settings, self._folder, printers)
+        self._output.printed.on_environment = lambda line: put(EnvironmentPrinted(assignment.attempt, line))
         self._warm = warm
         self._trainer_port = trainer_port
         """Where Hugging Face's Trainer reports; 0: nowhere."""

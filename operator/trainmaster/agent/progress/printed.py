@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Optional
 
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.limits import MAX_ENVIRONMENT
 from trainmaster.wire.log_rules import FRAMEWORKS, NONE
 from trainmaster.wire.progress import RankProgress
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MATCH_SECONDS = 0.1
 """For what a rank has printed at once, at most 64 KiB. Ordinary patterns need 2 ms for that."""
+ENVIRONMENT_MARK = b"environment: "
 
 
 class TooSlow(Exception):
@@ -36,6 +38,9 @@ class Printed:
         self._pattern, self._preset = settings.progress_pattern, settings.progress_preset
         self._say = say
         self._rules: dict[int, LogRules] = {}
+        self.on_environment: Callable[[str], None] = lambda _line: None
+        """Gets the first line that says what the ranks run on (trainloop.distributed.machine), once."""
+        self._has_environment = False
         self._matching = False
         self.given_up = False
         self.changed = False
@@ -74,6 +79,12 @@ class Printed:
 
     def _read(self, rank: int, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
         now = self.printed_at[rank] = time.monotonic()
+        if not self._has_environment and ENVIRONMENT_MARK in data:
+            for line in lines:
+                if line.startswith(ENVIRONMENT_MARK) and not self._has_environment:
+                    self._has_environment = True
+                    text = line[len(ENVIRONMENT_MARK) :].decode("utf-8", "replace")
+                    self.on_environment(text[:MAX_ENVIRONMENT])
         if self._preset == NONE or self.given_up:
             return
         rules = self._rules_of(rank)

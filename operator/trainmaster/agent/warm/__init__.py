@@ -7,5 +7,6 @@ interpreter goes on as it always does: nothing of what it does with a command li
 - `command` says whether a command can be warm, and why not; pure.
 - `stage/` is the half that runs in the job's Python; it imports nothing of the agent.
 - `learning` asks a rank what it has imported when it does its first step.
+- `copying` puts the stage where that Python finds it.
 - `warm_process` is the agent's half: it starts the process, sends it orders, and survives whatever becomes of it.
 """

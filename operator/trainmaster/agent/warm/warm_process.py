@@ -33,6 +33,7 @@ from trainmaster.agent.process.saved_report import write_atomically
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.warm import stage
 from trainmaster.agent.warm.command import script_path, warm_command
+from trainmaster.agent.warm.copying import write_stage
 from trainmaster.agent.warm.stage import CHANNEL, EXIT_DEAF, EXIT_PROBED, MARK, PROBE, PROBE_PROGRAM, VARIABLE
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import Modules, module_names
@@ -95,7 +96,10 @@ class WarmProcess:
         self._answered: Callable[[str], None] = _nobody
         self._timer: Optional[Timer] = None
         self._look_timer: Optional[Timer] = None
-        self._left_out: list[str] = []
+        self._left_out: set[str] = set()
+        """What the next process doesn't import: modules that can't be forked, and what imports them."""
+        self._problems: set[str] = set()
+        """The modules of which the log says why."""
         self._verdict = FAILED
         """What the end of the process says, as far as it is known."""
         self._importing = False
@@ -120,7 +124,7 @@ class WarmProcess:
             self._end(problem, HOPELESS)
             return
         try:
-            _write_stage(self._folder)
+            write_stage(self._folder)
         except OSError as error:
             self._end(f"it cannot be started: {error}", LACKING)
             return
@@ -191,7 +195,7 @@ class WarmProcess:
         Raises OSError where the state folder can't be written.
         """
         assert not isinstance(self._form, str), "torchrun serves it where there is a launcher"
-        _write_stage(self._folder)
+        write_stage(self._folder)
         path = script_path(self._form, os.getcwd()).path
         store = os.path.join(self._folder, stage.PACKAGE, "store.py")
         return (*self._form.interpreter, store, *filter(None, (path,)))
@@ -248,7 +252,7 @@ class WarmProcess:
             "pythonPath": self._environ.get("PYTHONPATH"),
             "path": self._path,
             "ownVariables": sorted(self._own_variables),
-            "leftOut": self._left_out,
+            "leftOut": sorted(self._left_out),
             "required": [_REQUIRED],
             "preload": list(self._settings.preload),
             "later": [] if self.modules is None else list(self.modules.names),
@@ -298,7 +302,7 @@ class WarmProcess:
             self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
             return
         self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
-        self._printers.stderr.write(f"[agent]: {self.reason}\n".encode())
+        self._say(self.reason)
         self.kill(HOPELESS)
 
     # What it says
@@ -337,15 +341,32 @@ class WarmProcess:
         elif kind in ("forked", "refused"):
             if answer["attempt"] == self._attempt:
                 self._answer(str(answer.get("reason", "")))
-        elif kind in ("unforkable", "failed"):
-            if kind == "failed":
-                self._verdict, self.lacks_torch = LACKING, bool(answer["lacks"])
-            elif answer["name"] == _REQUIRED:
-                self._verdict = HOPELESS
-            else:
-                self._left_out.append(str(answer["name"]))
+        elif kind == "failed":
+            self._verdict, self.lacks_torch = LACKING, bool(answer["lacks"])
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
-            self._printers.stderr.write(f"[agent]: {self.reason}\n".encode())
+            self._say(self.reason)
+        elif kind == "unforkable":
+            self._leave_out(answer["problems"], answer["leftOut"])
+
+    def _leave_out(self, problems: Mapping[str, str], names: Sequence[str]) -> None:
+        """This process forks nothing: it goes on for all such modules to be known, and the next one does without them.
+
+        Whoever waits for ranks doesn't wait for that.
+        """
+        for name, problem in problems.items():
+            if name not in self._problems:
+                self._problems.add(name)
+                self._say(f"importing {name} {problem}, so ranks import it themselves")
+        self._left_out.update(names)
+        if _REQUIRED in self._left_out:
+            self._verdict = HOPELESS
+        first, *others = problems
+        more = f", and {len(others)} more modules can't be forked" if others else ""
+        self.reason = f"importing {first} {problems[first]}{more}"
+        self._answer(self.reason)
+
+    def _say(self, text: str) -> None:
+        self._printers.stderr.write(f"[agent]: {text}\n".encode())
 
     # What is learned
 
@@ -431,30 +452,6 @@ class WarmProcess:
 
 def _how(ending: Ending) -> str:
     return f"by signal {ending.signal}" if ending.signal else f"with exit code {ending.exit_code}"
-
-
-def _write_stage(folder: str) -> None:
-    """Write the stage's sources: the job's Python needn't be the agent's, nor of its version."""
-    package = os.path.join(folder, stage.PACKAGE)
-    os.makedirs(package, exist_ok=True)
-    places = {name: os.path.join(package, f"{name}.py") for name in stage.SOURCES}
-    places["sitecustomize"] = os.path.join(folder, "sitecustomize.py")
-    loader: Any = stage.__loader__
-    # In the zipapp the bytecode lies in a folder of its own, apart from the sources.
-    sources = stage.__name__.replace(".", "/") if hasattr(loader, "archive") else stage.__path__[0]
-    for name, path in places.items():
-        source = loader.get_data(f"{sources}/{name}.py")
-        # What is as it was keeps the bytecode that Python has written for it.
-        if _read_bytes(path) != source:
-            write_atomically(path, source.decode())
-
-
-def _read_bytes(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
 
 
 def _nobody(_reason: str) -> None:

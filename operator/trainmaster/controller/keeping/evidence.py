@@ -35,7 +35,7 @@ from trainmaster.reconciling.observed.snapshot import Job, PodView
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.times import since
 from trainmaster.wire.evidence import RankState
-from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
+from trainmaster.wire.limits import MAX_ENVIRONMENT, MAX_EVIDENCE_BYTES
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine
 from trainmaster.wire.values import last_lines
@@ -345,13 +345,17 @@ def _recorded(failure: Failure) -> tuple[int, str, str, bool]:
     return failure.attempt, failure.reason, failure.failed_at, failure.recovery is not None
 
 
+_PRINTED = frozenset({"error", "environment"})
+"""What a rank has printed, or may have, of a worker's entry."""
+
+
 def without_output(evidence: AttemptEvidence) -> AttemptEvidence:
     """Returns who failed, when and how, without anything that the workers printed."""
     return replace(
         evidence,
         ranks={rank: {**data, "text": ""} for rank, data in evidence.ranks.items()},
         workers={
-            worker: {name: value for name, value in entry.items() if name != "error"}
+            worker: {name: value for name, value in entry.items() if name not in _PRINTED}
             for worker, entry in evidence.workers.items()
         },
         logs={},
@@ -439,6 +443,7 @@ def _worker_evidence(report: Report, pod: PodView | None) -> dict[str, Any]:
         "signal": report.signal,
         "culprit": report.culprit,
         "error": clean(report.error, 2_000),
+        "environment": clean(report.environment, MAX_ENVIRONMENT) or None,
         "at": report.at,
     }
     return {name: value for name, value in entry.items() if value is not None}

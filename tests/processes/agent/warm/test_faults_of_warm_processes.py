@@ -166,21 +166,45 @@ def until_warm_again(agent: Agent, attempt: int) -> None:
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        ("import threading as t\nt.Thread(target=t.Event().wait, daemon=True).start()", "it runs a thread"),
-        ("import socket\nS = socket.socket()", "it has socket open"),
-        ("import os\nR = os.environ.get('RANK')", "it reads RANK at import"),
-        ("import random\nrandom.seed(0)", "it seeds random numbers at import"),
-        ("import subprocess\nP = subprocess.Popen(['sleep', '600'])", "it has started a process"),
+        (
+            "import threading as t\nt.Thread(target=t.Event().wait, name='mine', daemon=True).start()",
+            "started the thread 'mine'",
+        ),
+        ("import socket\nS = socket.socket()", "opened a socket"),
+        ("import os\nR = os.environ.get('RANK')", "read RANK"),
+        ("import random\nrandom.seed(0)", "seeded random numbers"),
+        ("import subprocess\nP = subprocess.Popen(['sleep', '600'])", "started a process"),
     ],
 )  # fmt: skip
 def test_a_module_that_cannot_be_forked_is_left_out(job: Job, script: Path, module: str, reason: str) -> None:
     (job.folder / "bad.py").write_text(module)
     agent = start_light(job, script, TRAINMASTER_PRELOAD="bad,own")
     run(agent, 1)
-    assert f"[agent]: bad cannot be imported before a fork: {reason}" in agent.output()
-    assert starts(agent) == [f"attempt 1 starts cold: bad cannot be imported before a fork: {reason}"]
+    assert f"[agent]: importing bad {reason}, so ranks import it themselves" in agent.output()
+    assert starts(agent) == [f"attempt 1 starts cold: importing bad {reason}"]
     run(agent, 2)
     assert starts(agent)[-1] == "attempt 2 starts warm"
+
+
+def test_all_modules_that_cannot_be_forked_cost_one_warm_process(job: Job, script: Path) -> None:
+    """They are among what was learned, and the other modules are imported before the next fork."""
+    opens = "import os\nFD = os.open('/dev/ptmx', os.O_RDWR)"
+    modules = {"device": opens, "imports_it": "import device", "other": f"from threading import Event\n{opens}"}
+    sees = "import sys\nprint(*('fine' in sys.modules, 'device' in sys.modules), flush=True)\n"
+    script.write_text(sees + script.read_text())
+    path = stand_in(job, fine="", **modules)
+    agent = start(
+        job, True, str(script), str(job.folder), learned=["device", "imports_it", "other", "fine"], PYTHONPATH=path
+    )
+    run(agent, 1)
+    lines = [line for line in agent.output().splitlines() if "ranks import it themselves" in line]
+    for name in ("device", "other"):
+        assert sum(line.startswith(f"[agent]: importing {name} opened /dev/") for line in lines) == 1
+    assert len(lines) == 2, "what imports one of them is left out without a word"
+    assert starts(agent)[0].startswith("attempt 1 starts cold: importing device opened /dev/")
+    run(agent, 2)
+    assert starts(agent)[-1] == "attempt 2 starts warm"
+    assert "[rank 0]: True False" in agent.output().splitlines()
 
 
 def test_a_preload_that_is_not_there_is_named(job: Job, script: Path) -> None:

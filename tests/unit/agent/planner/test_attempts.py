@@ -226,6 +226,18 @@ def test_environments_of_older_attempts_are_not_published() -> None:
     assert agent.all(actions.Publish) == []
 
 
+def test_a_report_says_what_the_ranks_run_on() -> None:
+    """What a rank has printed says more than what the agent has found; neither is of another attempt."""
+    found = Environment(1, {"gpus": "2 x H200", "driver": "580.65", "torch cuda": "13.0", "nvidia-nccl-cu13": "2.28.9"})
+    agent = Agent().run().give(found, events.RanksUp(1))
+    assert agent.all(actions.PublishReport)[-1].report.environment == "2 x H200, driver 580.65, CUDA 13.0, NCCL 2.28.9"
+    agent.give(events.EnvironmentPrinted(1, "2 x H200, backend nccl"), events.EnvironmentPrinted(2, "another's"))
+    agent.end(Ending(1))
+    assert agent.all(actions.PublishReport)[-1].report.environment == "2 x H200, backend nccl"
+    agent.run(2).give(events.RanksUp(2))
+    assert agent.all(actions.PublishReport)[-1].report.environment == ""
+
+
 def test_a_mismatch_fails_the_attempt_that_it_is_of() -> None:
     agent = Agent().run().give(Mismatch(2, ("torch differs",)))
     assert agent.state.ended is None

@@ -46,3 +46,24 @@ def test_differences_are_shown_by_name_value_and_worker() -> None:
         "torch differs: 2.13.0 on workers 0, 1; 2.12.0 on worker 2",
     ]
     assert environment.mismatches({0: {"numpy": "1"}, 1: {"numpy": "2"}}) == []
+
+
+def test_gpus_and_driver_are_what_the_kernel_says(tmp_path: Path) -> None:
+    """No device is opened for it, so a warm start stays possible."""
+    nvidia = tmp_path / "proc" / "driver" / "nvidia"
+    for gpu in ("0000:19:00.0", "0000:3b:00.0"):
+        (nvidia / "gpus" / gpu).mkdir(parents=True)
+        (nvidia / "gpus" / gpu / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 5\n")
+    module = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:10:07 UTC 2026"
+    (nvidia / "version").write_text(f"{module}\nGCC version: 12.2\n")
+    found = environment.describe(["python3"], {"PATH": ""}, str(tmp_path / "none"), root=str(tmp_path))
+    assert (found["gpus"], found["driver"]) == ("2 x NVIDIA H200", "580.65.06")
+    other = {**found, "gpus": "2 x NVIDIA H100", "driver": "570.1.0"}
+    assert environment.mismatches({0: found, 1: other}) == [], "ranks compute together in spite of it"
+
+
+def test_an_amd_driver_is_named_too(tmp_path: Path) -> None:
+    (tmp_path / "sys" / "module" / "amdgpu").mkdir(parents=True)
+    (tmp_path / "sys" / "module" / "amdgpu" / "version").write_text("6.12.12\n")
+    found = environment.describe(["python3"], {"PATH": ""}, str(tmp_path / "none"), root=str(tmp_path))
+    assert found["driver"] == "6.12.12" and "gpus" not in found

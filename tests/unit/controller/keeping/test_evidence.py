@@ -107,7 +107,7 @@ async def test_an_attempts_stacks_errors_and_log_are_kept_with_the_job_as_owner(
     world = World()
     world.keeper.record_stall(b.JOB_UID, stalled())
     world.record(failed())
-    world.reported(1, reason="Hung", rank=1, error="stuck\x1b[31m\ud800", exit_code=68)
+    world.reported(1, reason="Hung", rank=1, error="stuck\x1b[31m\ud800", exit_code=68, environment="2 x H200\x1b[31m")
     world.reported(0, state="Stopped", reason="Stopped", culprit=False)
     await until(lambda: bool(world.data()))
     kept = world.kept(1)
@@ -115,6 +115,7 @@ async def test_an_attempts_stacks_errors_and_log_are_kept_with_the_job_as_owner(
     assert kept.ranks == {1: {"step": 3, "text": "in stuck"}}
     assert (kept.workers[1]["rank"], kept.workers[1]["exitCode"]) == (1, 68)
     assert kept.workers[1]["error"] == "stuck[31m?", "no terminal commands, valid UTF-8"
+    assert kept.workers[1]["environment"] == "2 x H200[31m"
     assert kept.workers[0]["state"] == "Stopped"
     assert kept.logs == {1: "the end of bert-1\n"}
     await until(lambda: not any(one.stalls or one.size for one in world.keeper._jobs.values()))
@@ -163,7 +164,8 @@ async def test_without_leave_to_keep_output_the_evidence_has_who_and_how_only(fo
         world.keeper = EvidenceKeeper(world.cluster, world.store, world.tail, keep_output=False, settle_seconds=0.05)
     world.keeper.record_stall(b.JOB_UID, stalled(text="a patient's name"))
     world.record(failed())
-    world.reported(1, reason="Hung", rank=1, error="a patient's name", exit_code=68)
+    name = "a patient's name"
+    world.reported(1, reason="Hung", rank=1, error=name, exit_code=68, environment=name)
     await until(lambda: bool(world.data()))
     await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
     kept = world.kept(1)

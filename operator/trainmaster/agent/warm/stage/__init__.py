@@ -7,7 +7,7 @@ order:
 
 - `sitecustomize` is what the interpreter imports by itself, and `entry` what it does then.
 - `orders` is the warm process: a loop over what the agent orders on the channel.
-- `imports` imports modules, and finds out what of them can't be forked.
+- `imports` imports modules, `blame` finds out which of them can't be forked, `devices` answers what they ask of CUDA.
 - `forking` forks an attempt's ranks and what serves their store; `anew` is what each of them starts anew.
 - `store` serves torch's store to an attempt's ranks.
 - `this_process` is below all: what /proc says of it.
@@ -22,7 +22,7 @@ import signal
 
 PACKAGE = "trainmaster_stage"
 """Its name in the warm process."""
-SOURCES = ("__init__", "anew", "entry", "forking", "imports", "orders", "store", "this_process")
+SOURCES = ("__init__", "anew", "blame", "devices", "entry", "forking", "imports", "orders", "store", "this_process")
 """Its modules there; `sitecustomize` lies beside them."""
 VARIABLE = "TRAINMASTER_WARM"
 """Names the file with what the warm process is told at its start; taken out of the environment at once."""

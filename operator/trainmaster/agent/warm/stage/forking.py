@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from . import CHANNEL
 from .anew import collect_as_before, listen_for_learning, print_stacks_when_asked, reopen, start_anew
 from .store import serve_store
-from .this_process import descriptors, set_oom_score
+from .this_process import descriptors, fork, set_oom_score
 
 STORE = "store"
 """The name by which the process that serves the store is announced."""
@@ -38,7 +38,7 @@ class Forks:
             if stream is not None:
                 stream.flush()
         try:
-            pid = os.fork()
+            pid = fork()
         except OSError as error:
             return f"cannot fork: {error.strerror}"
         if pid == 0:
@@ -60,7 +60,7 @@ class Forks:
             processes.insert(0, (STORE, order["store"]))
         for name, told in processes:
             try:
-                pid = os.fork()
+                pid = fork()
             except OSError:
                 # The ranks that are there end: nobody will ever let them go.
                 os._exit(1)

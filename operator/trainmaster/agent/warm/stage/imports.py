@@ -1,7 +1,8 @@
 """Modules are imported before a fork, and what of them a fork can't repeat is found out.
 
 A module whose import does something that can't be forked (a thread, a socket, a device, a child), or that reads what is
-each rank's own in the environment, can't be taken back: it is named, and the process is started again without it.
+each rank's own in the environment, can't be taken back. The process then forks nothing any more: it imports the rest to
+learn of all such modules at once, and is started again without them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import os
 import sys
 from typing import Any
 
-from .this_process import descriptors, target, threads
+from .blame import Blame
+from .devices import answering
 
 MOST_DRAWN = 100_000
 """Words that a module may draw at its import; one that draws more counts as one that has seeded."""
-_HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
 
 
 class Imports:
@@ -23,46 +24,40 @@ class Imports:
     def __init__(self, config: dict[str, Any], native: frozenset[str]) -> None:
         self._path: str = config["path"]
         """What Python will put first on sys.path."""
-        self._own_variables = frozenset(config["ownVariables"])
-        """The variables that are each rank's own."""
         self._left_out = frozenset(config["leftOut"])
         self._native = native
         self._users: dict[str, tuple[int, int]] = {}
         """Files of modules that are no packages' of the image, as they were when they were imported."""
-        self.open_before = descriptors()
-        """The descriptors of that time."""
+        self.blame = Blame(frozenset(config["ownVariables"]))
 
     def is_missing(self, name: str) -> bool:
         """Returns whether a learned name can be imported and isn't yet."""
         return name not in sys.modules and name not in self._left_out and _is_packaged(name)
 
-    def add(self, name: str, *, required: bool, users: bool) -> str:
-        """Import a module. Returns the reason why it can't be imported before a fork; empty: it can.
+    def add(self, name: str, *, required: bool, users: bool) -> None:
+        """Import a module, and blame whatever can't be imported before a fork.
 
         `required`: an error is raised. `users`: the module may lie where the user's program does, and an error is the
         user's to know.
         """
         if name in self._left_out or name in sys.modules:
-            return ""
+            return
         before, random_states = set(sys.modules), _random_states()
-        reads: set[str] = set()
         try:
-            with_path = [self._path, *sys.path] if users and self._path else sys.path
-            _import_watched(name, with_path, self._own_variables, reads)
+            with self.blame.watching(), answering():
+                _import(name, [self._path, *sys.path] if users and self._path else sys.path)
         except BaseException as error:
             if required:
                 raise
             if users:
                 problem = describe_error(error)
                 print(f"spec.warmStart.preload: {name!r} cannot be imported: {problem}", file=sys.stderr, flush=True)
-        now = _random_states()
-        if reads:
-            return f"it reads {sorted(reads)[0]} at import"
+        now, new = _random_states(), set(sys.modules) - before
         if any(not _follows(state, now[of]) for of, state in random_states.items()):
-            # Ranks are seeded anew, so that what a module has seeded would be lost.
-            return "it seeds random numbers at import"
-        self._remember_files(set(sys.modules) - before)
-        return self.unforkable()
+            # Ranks are seeded anew, so that what a module has seeded would be lost. Any of them may have done it.
+            for each in (name, *new):
+                self.blame.blame(each, "seeded random numbers")
+        self._remember_files(new)
 
     def _remember_files(self, names: set[str]) -> None:
         for name in names:
@@ -76,31 +71,6 @@ class Imports:
             return False
         beside = os.path.join(self._path, name)
         return not self._path or not (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
-
-    def unforkable(self) -> str:
-        """Returns what of this process a fork can't repeat; empty: nothing."""
-        if threads() > 1:
-            # A BLAS library's threads end before a fork, in its own handler of that (pthread_atfork(3)).
-            pid = os.fork()
-            if pid == 0:
-                os._exit(0)
-            os.waitpid(pid, 0)
-            if threads() > 1:
-                return "it runs a thread" if threads() == 2 else f"it runs {threads() - 1} threads"
-        for fd in descriptors() - self.open_before:
-            of = target(fd)
-            device = of.startswith("/dev/") and not of.startswith("/dev/shm/")
-            if of.startswith(("socket:", "pipe:", "anon_inode:")) or (device and of not in _HARMLESS_DEVICES):
-                return f"it has {of.split(':')[0]} open"
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            return "it has started a process"
-        except ChildProcessError:
-            pass
-        cuda = sys.modules.get("torch.cuda")
-        if cuda is not None and cuda.is_initialized():
-            return "it has a CUDA context"
-        return ""
 
     def outdated(self) -> str:
         """Returns which of the user's files a rank would read otherwise than they were imported; empty: none."""
@@ -140,24 +110,12 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}"
 
 
-def _import_watched(name: str, path: list[str], variables: frozenset[str], reads: set[str]) -> None:
-    """Import a module, with what is read of some variables of the environment meanwhile put into `reads`."""
-    environ = type(os.environ)
-    native = environ.__getitem__
-
-    def watched(self: Any, key: Any) -> Any:
-        text = os.fsdecode(key) if isinstance(key, (str, bytes)) else ""
-        if text in variables:
-            reads.add(text)
-        return native(self, key)
-
+def _import(name: str, path: list[str]) -> None:
     before = list(sys.path)
     sys.path[:] = path
-    environ.__getitem__ = watched  # type: ignore[method-assign]
     try:
         __import__(name)
     finally:
-        environ.__getitem__ = native  # type: ignore[method-assign]
         # What the import itself has added stays, as it would in a rank.
         added = [entry for entry in sys.path if entry not in path]
         sys.path[:] = [*before, *added]

@@ -15,6 +15,8 @@ from .this_process import oom_score, set_oom_score
 
 OOM_SCORE = 800
 """What is added to the warm process's chance to be taken first where memory is short (proc(5), oom_score_adj)."""
+SCOUT_NICENESS = 19
+"""How much a process that forks nothing any more lets the ranks go first."""
 IDLE_SECONDS = 5.0
 """The warm process collects its garbage when nobody has ordered anything for so long: it takes 0.2 s."""
 
@@ -35,7 +37,10 @@ class WarmProcess:
         """Learned names that weren't there when their turn came."""
         self._oom_score = oom_score()
         self._imports = Imports(config, native)
-        self._forks = Forks(config, self._oom_score, self._imports.open_before, collects=collects)
+        self._blame = self._imports.blame
+        self._reported = False
+        """Whether the agent knows that this process forks nothing."""
+        self._forks = Forks(config, self._oom_score, self._blame.open_before, collects=collects)
         os.set_inheritable(CHANNEL, False)
 
     def serve(self) -> None:
@@ -45,7 +50,9 @@ class WarmProcess:
             self._import(name, required=True)
         for name in self._preload:
             self._import(name, users=True)
-        self._send({"type": "ready"})
+        self._settle()
+        if not self._blame.problems:
+            self._send({"type": "ready"})
         while True:
             order = self._receive()
             if order is None:
@@ -53,6 +60,9 @@ class WarmProcess:
                     self._import_later()
                 elif self._orders and self._fork(self._orders.pop(0)):
                     return
+                elif self._blame.problems:
+                    self._report_problems()
+                    os._exit(0)
             elif order["type"] == "fork":
                 self._orders.append(order)
             elif order["type"] == "import":
@@ -61,14 +71,26 @@ class WarmProcess:
 
     def _import(self, name: str, *, required: bool = False, users: bool = False) -> None:
         try:
-            problem = self._imports.add(name, required=required, users=users)
+            self._imports.add(name, required=required, users=users)
         except BaseException as error:
             lacks = self._imports.lacks(name, error)
             self._send({"type": "failed", "name": name, "problem": describe_error(error), "lacks": lacks})
             os._exit(0)
-        if problem:
-            self._send({"type": "unforkable", "name": name, "problem": problem})
-            os._exit(0)
+        self._give_way()
+
+    def _settle(self) -> None:
+        self._blame.settle()
+        self._give_way()
+
+    def _give_way(self) -> None:
+        """Let ranks start cold, with the processor for themselves, once they can't be forked from this process."""
+        if self._blame.problems and not self._reported:
+            self._report_problems()
+            os.nice(SCOUT_NICENESS)
+
+    def _report_problems(self) -> None:
+        self._reported = True
+        self._send({"type": "unforkable", "problems": self._blame.problems, "leftOut": self._blame.left_out()})
 
     def _import_later(self) -> None:
         name = self._later.pop(0)
@@ -77,11 +99,14 @@ class WarmProcess:
             self._imported.append(name)
         if not self._later:
             self._littered = True
-            self._send({"type": "imported", "names": self._imported})
+            self._settle()
+            unforkable = set(self._blame.left_out())
+            self._send({"type": "imported", "names": [each for each in self._imported if each not in unforkable]})
 
     def _fork(self, order: dict[str, Any]) -> bool:
         """Fork an attempt's ranks; True in a rank."""
-        reason = self._imports.unforkable() or self._imports.outdated()
+        reason = "a module that it has imported can't be forked" if self._blame.problems else ""
+        reason = reason or self._blame.at_fork() or self._imports.outdated()
         if not reason:
             problem = self._forks.fork(order)
             if problem is None:
@@ -94,7 +119,7 @@ class WarmProcess:
     def _receive(self) -> dict[str, Any] | None:
         """Returns the next order; None: there is none, and something is to be imported or forked."""
         while b"\n" not in self._received:
-            if self._later or self._orders:
+            if self._later or self._orders or self._blame.problems:
                 if not _readable(0):
                     return None
             elif self._littered and not _readable(IDLE_SECONDS):

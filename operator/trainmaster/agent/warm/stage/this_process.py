@@ -1,8 +1,22 @@
-"""What the kernel says of this process, by /proc."""
+"""What the kernel says of this process, by /proc, and how it is forked."""
 
 from __future__ import annotations
 
 import os
+import sys
+import warnings
+
+_FORKED_WITH_CARE = frozenset({"jemalloc_bg_thd"})
+"""Threads that a child may lose, by the kernel's name for them: jemalloc's own handlers of a fork make the child do
+without (`background_thread_postfork_child`). pyarrow starts one, and pandas and scikit-learn import pyarrow.
+"""
+
+
+def fork() -> int:
+    """Fork without Python's warning that there are other threads: which of them matter is found out here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def descriptors() -> set[int]:
@@ -19,18 +33,35 @@ def target(fd: int) -> str:
         return ""
 
 
-def threads() -> int:
-    """Returns how many threads there are."""
-    return len(os.listdir("/proc/self/task"))
+def thread_ids() -> set[int]:
+    """Returns the kernel's numbers of this process's threads."""
+    return set(map(int, os.listdir("/proc/self/task")))
+
+
+def threads() -> dict[int, str]:
+    """Returns the names of the threads that a fork would lose."""
+    threading = sys.modules.get("threading")
+    known = {} if threading is None else {each.native_id: each.name for each in threading.enumerate()}
+    found = {}
+    for number in thread_ids() - {os.getpid()}:
+        name = _line(f"/proc/self/task/{number}/comm")
+        if name and name not in _FORKED_WITH_CARE:
+            found[number] = known.get(number, name)
+    return found
+
+
+def has_children() -> bool:
+    """Returns whether this process has started others that it hasn't waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def oom_score() -> str:
     """Returns what is added to this process's chance to be taken first where memory is short (proc(5))."""
-    try:
-        with open("/proc/self/oom_score_adj", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return _line("/proc/self/oom_score_adj")
 
 
 def set_oom_score(text: str) -> None:
@@ -43,3 +74,11 @@ def set_oom_score(text: str) -> None:
     except OSError:
         # Then there is nothing to set back either.
         return
+
+
+def _line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

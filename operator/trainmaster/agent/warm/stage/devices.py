@@ -1,0 +1,141 @@
+"""What a module asks of CUDA when it is imported is answered by a child, so that this process opens no device.
+
+torch 2.11's inductor asks `torch.cuda.is_available()` (`_inductor/runtime/benchmarking.py`), and packages with kernels
+of their own ask for the capability. The answer takes cuInit, which opens /dev/nvidia* and may start a thread: neither
+can be forked. PYTORCH_NVML_BASED_CUDA_CHECK=1 would open /dev/nvidiactl instead, and answers less. A child asks.
+
+The functions keep their identity, since torch's compiler and others hold them: only their code is another one while
+modules are imported. What they hold by then, such as a cached answer, is what a rank would have been answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+from .this_process import fork
+
+ANSWER_SECONDS = 30.0
+"""How long the child may take: CUDA starts in 0.3 s, and in some seconds on a machine with many idle devices."""
+
+
+def is_available() -> bool:
+    found = _warm_answers()
+    return bool(found["available"]) if found else is_available()
+
+
+def device_count() -> int:
+    found = _warm_answers()
+    return int(found["count"]) if found else device_count()
+
+
+def current_device() -> int:
+    found = _warm_answers()
+    return int(found["current"]) if found else current_device()
+
+
+def get_device_properties(device: Any = None) -> Any:
+    found = _warm_answers()
+    if not found:
+        return get_device_properties(device)
+    index = globals()["_get_device_index"](device, optional=True)
+    if not 0 <= index < found["count"]:
+        raise AssertionError("Invalid device id")
+    return found["properties"][index]
+
+
+_ANSWERED = (is_available, device_count, current_device, get_device_properties)
+"""Their code runs with torch.cuda's globals. Where nothing is known they call what they stand for, with its own code.
+What else asks, such as `get_device_capability` and `is_bf16_supported`, calls these.
+"""
+_known: dict[str, Any] = {}
+_native: dict[FunctionType, Any] = {}
+"""The code that was replaced."""
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[None]:
+    """Answer for torch.cuda in this block, where torch is imported and has devices at all."""
+    cuda = sys.modules.get("torch.cuda")
+    asks = getattr(cuda, "_is_compiled", None)
+    if asks is not None and asks():
+        for function in _ANSWERED:
+            replaced = getattr(cuda, function.__name__, None)
+            if isinstance(replaced, FunctionType) and not replaced.__code__.co_freevars:
+                _native[replaced] = replaced.__code__
+                replaced.__code__ = function.__code__
+        vars(cuda)[_warm_answers.__name__] = _warm_answers
+    try:
+        yield
+    finally:
+        _restore()
+
+
+def _restore() -> None:
+    for function, code in _native.items():
+        function.__code__ = code
+    _native.clear()
+    getattr(sys.modules.get("torch.cuda"), "__dict__", {}).pop(_warm_answers.__name__, None)
+
+
+def _warm_answers() -> dict[str, Any]:
+    """Returns what CUDA says, which a child asks once; empty where it says nothing."""
+    if not _known:
+        read, write = os.pipe()
+        pid = fork()
+        if pid == 0:
+            _answer(write)
+        os.close(write)
+        _known.update(_received(read, pid))
+    if not _known["count"]:
+        _restore()
+    return _known if _known["count"] else {}
+
+
+def _answer(write: int) -> None:
+    _restore()
+    try:
+        with open(write, "w", encoding="utf-8") as file:
+            json.dump(_asked(sys.modules["torch.cuda"]), file)
+    except BaseException as error:
+        print(f"CUDA can't be asked: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(0)
+
+
+def _asked(cuda: Any) -> dict[str, Any]:
+    count = cuda.device_count()
+    found = {"available": cuda.is_available(), "count": count, "current": 0, "properties": []}
+    if found["available"]:
+        found["current"] = cuda.current_device()
+        found["properties"] = [_simple(cuda.get_device_properties(index)) for index in range(count)]
+    return found
+
+
+def _simple(properties: Any) -> dict[str, Any]:
+    values = {name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")}
+    return {name: value for name, value in values.items() if isinstance(value, (bool, int, float, str))}
+
+
+def _received(read: int, pid: int) -> dict[str, Any]:
+    with open(read, "rb", buffering=0) as file:
+        data, more = b"", b"."
+        while more:
+            # A driver that hangs keeps a process for ever.
+            more = file.read(65_536) if select.select([file], [], [], ANSWER_SECONDS)[0] else b""
+            data += more
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    try:
+        found: dict[str, Any] = json.loads(data)
+    except ValueError:
+        return {"count": 0}
+    found["properties"] = [SimpleNamespace(**each) for each in found["properties"]]
+    return found
