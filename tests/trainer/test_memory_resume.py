@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import time
@@ -19,6 +20,7 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import EXACT, UNEVEN, Toy, config, largest_difference, same_bits, train
 from trainloop.config import Config
 from trainloop.data import Batch
+from trainloop.recovery.snapshots import Snapshots
 
 #: BatchNorm's statistics are in it too: they change before the weights do, and rank 0's count.
 NORMED: dict[str, Any] = {
@@ -133,12 +135,27 @@ def test_a_part_that_is_saved_at_sigterm_leaves_fsdp_the_weights_of_its_forward(
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
 
 
+def until_given(settings: Config, fault: Fault | None) -> dict[str, Any]:
+    """Train, and meet the fault when the snapshot is with the neighbour, which a thread sends while training goes on."""
+    if fault:
+        true = FAULTS[fault[0]]
+
+        def when_given() -> None:
+            for each in gc.get_objects():
+                if isinstance(each, Snapshots):
+                    each.wait(30)
+            true()
+
+        FAULTS[fault[0]] = when_given
+    return train_until(settings, fault)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
 def test_a_lost_pods_part_is_in_its_neighbours_memory(tmp_path: Path, strategy: str) -> None:
     settings = config(None, **{**UNEVEN, "parallel": {"strategy": strategy}})
     through = run_ranks(2, train, settings)
-    attempt(1, 2, tmp_path, settings, {1: ("kill", 5)})
+    attempt(1, 2, tmp_path, settings, {1: ("kill", 5)}, until_given)
     shutil.rmtree(tmp_path / "worker-1")
     resumed = attempt(2, 2, tmp_path, settings)
     assert began(resumed) == [4] * 2

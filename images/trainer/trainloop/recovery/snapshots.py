@@ -170,7 +170,7 @@ class Snapshots:
         busy = self._busy is not None and self._busy.is_alive()
         each = self._group.gather([busy, self._problem is None, self._seconds, self._step_seconds(step)])
         if any(busy for busy, *_ in each):
-            self._asks = step + max(1, step - self._since[0])  # twice as long as it has taken so far
+            self._asks = step + max(1, step - self._age[1])  # twice as long as it has taken so far
             return
         if all(good for _, good, *_ in each):
             self.kept = self._age
