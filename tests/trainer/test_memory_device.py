@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from trainloop.recovery.agreement import Group, newest
 from trainloop.recovery.keeper import Keeper, Kept
 from trainloop.recovery.place import Place
 from trainloop.recovery.steps import AHEAD, Hold
+from trainloop.recovery.tensors import OptimizerState
 
 PLACE = Place("job", 1, 0, 1, 1)
 
@@ -33,7 +35,7 @@ class Rule(torch.optim.Optimizer):
     """Adds 1 to all weights, on the device; can leave a step out, as torch's fused optimizers can, where it `holds`."""
 
     def __init__(self, device: FakeDevice, parameters: list[torch.Tensor], *, holds: bool = True) -> None:
-        super().__init__(parameters, {"lr": 1.0})
+        super().__init__(parameters, {"lr": 1.0, "fused": holds})
         self.device, self.found_inf = device, None
         self._step_supports_amp_scaling = holds
 
@@ -52,27 +54,33 @@ class Rule(torch.optim.Optimizer):
 class Run:
     """A rank's loop."""
 
-    def __init__(self, directory: Path, device: FakeDevice, *, holds: bool = True, size: int = 100) -> None:
+    def __init__(
+        self, directory: Path, device: FakeDevice, *, holds: bool = True, size: int = 100, attempt: int = 1
+    ) -> None:
         self.device, self.directory, self.said, self.step = device, directory, list[str](), 0
+        #: What else the state has, by the step.
+        self.more: Callable[[], dict[str, Any]] = dict
         self.model = nn.Linear(size, 1, bias=False)
         nn.init.zeros_(self.model.weight)
         self.model.register_buffer("seen", torch.zeros(3))
         self.model.register_buffer("mask", torch.ones(2, 300))
         self.optimizer = Rule(device, list(self.model.parameters()), holds=holds)
-        self.keeper = Keeper(PLACE, directory, torch.device("cpu"), self.kept(), Group(PLACE), self.said.append)
+        place = replace(PLACE, attempt=attempt)
+        self.keeper = Keeper(place, directory, torch.device("cpu"), self.kept(), Group(place), self.said.append)
         self.optimizer.register_step_pre_hook(lambda *_: self.keeper.changing())
 
     def kept(self) -> Kept:
         weights = dict(self.model.named_parameters())
         return Kept(
-            host=lambda: {"step": self.step},
+            host=lambda: {"step": self.step, **self.more()},
             state=lambda host: {**host, "model": weights},
             buffers=slots.Buffers(self.model),
             optimizers=[self.optimizer],
         )
 
-    def begin(self, *, snapshots: bool = False) -> Run:
-        self.keeper.begin(0)
+    def begin(self, step: int = 0, source: int | None = None, *, snapshots: bool = False) -> Run:
+        self.step = step
+        self.keeper.begin(step, source)
         if not snapshots:
             self.keeper._snapshots._next = 1 << 60
         return self
@@ -101,9 +109,9 @@ def run(tmp_path: Path, device: FakeDevice) -> Run:
     return Run(tmp_path, device).begin()
 
 
-def found(directory: Path, said: list[str] | None = None) -> Any:
+def found(directory: Path, said: list[str] | None = None, attempt: int = 2) -> Any:
     """Returns what the next attempt would go on from: its step, what the host had, weights and buffers."""
-    next_place = Place("job", 2, 0, 1, 1)
+    next_place = Place("job", attempt, 0, 1, 1)
     for each in newest(next_place, Group(next_place), (said if said is not None else []).append, directory):
         state, buffers = each.first(), each.buffers(0, 0)
         weights = set(state["model"]["weight"].flatten().tolist())
@@ -318,6 +326,145 @@ def test_after_a_fault_the_state_is_written_at_once(run: Run, monkeypatch: pytes
         time.sleep(0.01)
     assert found(run.directory) == consistent(1)
     run.keeper.close()
+
+
+def test_a_state_that_grows_costs_no_new_file_and_not_what_the_run_goes_on_from(
+    tmp_path: Path, device: FakeDevice
+) -> None:
+    """A list of losses, as Hugging Face's Trainer keeps it, makes a state longer in every step."""
+    run = Run(tmp_path, device).begin()
+    run.more = lambda: {"losses": list(range(run.step))}
+    for _ in range(3):
+        run.queue_step()
+    device.drained()
+    run.keeper.save()
+    again = Run(tmp_path, device, attempt=2)
+    again.more = lambda: {"losses": list(range(again.step))}
+    again.model.load_state_dict(run.model.state_dict())
+    again.begin(3, 1)
+    inodes = set[int]()
+    for _ in range(20):
+        again.queue_step()
+        device.drained()
+        assert found(tmp_path, attempt=3)[:2] == (3, 3), "nothing newer is there yet"
+        inodes |= {file.stat().st_ino for file in tmp_path.glob(f"*{sealed.MEMORY}")}
+    for _ in range(10):
+        again.queue_step()
+        device.drained()
+        again.keeper.save()
+        inodes |= {file.stat().st_ino for file in tmp_path.glob(f"*{sealed.MEMORY}")}
+    assert found(tmp_path, attempt=3) == consistent(33) and len(inodes) == 2
+
+
+def test_what_a_rank_had_alone_goes_with_its_snapshot_until_there_is_a_newer_one(
+    tmp_path: Path, device: FakeDevice
+) -> None:
+    """Ranks are asked for a snapshot that takes longer than a step again and again."""
+    run = Run(tmp_path, device).begin(snapshots=True)
+    go_on = threading.Event()
+    for _ in range(3):
+        run.queue_step()
+    device.drained()
+    device.before_copy = lambda: go_on.wait(30)
+    run.queue_step()
+    run.keeper._snapshots._next = 0
+    for _ in range(AHEAD):
+        run.queue_step()
+    go_on.set()
+    device.before_copy = lambda: None
+    for _ in range(12):
+        run.queue_step()
+        device.drained()
+    assert found(tmp_path) == consistent(4)
+
+
+def test_a_snapshot_that_is_queued_never_gets_into_what_a_survivor_writes(
+    tmp_path: Path, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits behind the collective that never ends, until the rank's end ends that."""
+    monkeypatch.setenv("TRAINMASTER_SAVING_FILE", str(tmp_path / "saving"))
+    run = Run(tmp_path, device, holds=False).begin(snapshots=True)
+    for _ in range(3):
+        run.queue_step()
+    device.drained()
+    run.queue_step(device.collective)  # the fourth, behind which there is a snapshot
+    device.waits.wait()
+    run.keeper.save()
+    assert found(tmp_path) == consistent(3)
+    device.end_collective()
+    device.drained()
+    time.sleep(0.1)
+    assert found(tmp_path) == consistent(3)
+    run.keeper._snapshots._next = run.step + 1
+    run.queue_step()  # a host that goes on all the same makes no other one
+    time.sleep(0.1)
+    assert found(tmp_path) == consistent(3)
+
+
+def test_a_script_that_accumulates_over_its_steps_keeps_the_last_one(run: Run) -> None:
+    """Its optimizer makes a step in every eighth; the host is bounded in the others too."""
+    for number in range(1, 17):
+        if number % 8 == 0:
+            run.optimizer.step()
+        run.step = number
+        run.keeper.finished(number)
+    run.device.drained()
+
+    def host() -> None:
+        run.device.collective()
+        for number in range(17, 30):
+            run.step = number
+            run.keeper.finished(number)
+
+    threading.Thread(target=host, daemon=True).start()
+    run.device.waits.wait()
+    time.sleep(0.1)
+    run.keeper.save()
+    step, of_host, weights, _, _ = found(run.directory)
+    assert step == of_host == 16 and weights == {2.0}
+
+
+def test_state_that_the_queued_step_makes_is_not_the_step_befores(device: FakeDevice) -> None:
+    weight = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    state = OptimizerState(optimizer, torch.device("cuda"))
+    before = state.host()
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    assert state.whole(before)["state"] == {} and state.whole(state.host())["state"].keys() == {0}
+    of_step = state.host()
+    optimizer.step()
+    assert state.whole(of_step)["state"][0]["step"] == 1, "what the host counts is as it was"
+
+
+def test_a_device_that_has_failed_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.queue_step()
+
+    def fail(_: object) -> bool:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr("tests.trainer.fake_device.FakeEvent.query", fail)
+    run.keeper.save()
+    assert run.said[-1] == "state of step 1 not kept in memory: CUDA error: device-side assert triggered"
+
+
+def test_where_an_average_of_weights_changes_too_queued_steps_are_left_as_they_are(
+    tmp_path: Path, device: FakeDevice
+) -> None:
+    run = Run(tmp_path, device)
+    kept = replace(run.kept(), alone=False)
+    assert not Keeper(PLACE, tmp_path, torch.device("cpu"), kept, Group(PLACE), print)._hold.works
+
+
+def test_an_older_state_without_fused_settings_trains_on(device: FakeDevice) -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    old, new = torch.optim.Adam([weight], lr=0.1), torch.optim.Adam([weight], lr=0.1, fused=True)
+    hold = Hold(device, [new], lambda: None)
+    new.load_state_dict(old.state_dict())
+    hold.begin(1)
+    weight.grad = torch.ones(2)
+    new.step()
+    assert weight.tolist() != [0.0, 0.0] and not hold.works
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])

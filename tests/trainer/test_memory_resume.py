@@ -136,7 +136,7 @@ def test_a_part_that_is_saved_at_sigterm_leaves_fsdp_the_weights_of_its_forward(
 
 
 def until_given(settings: Config, fault: Fault | None) -> dict[str, Any]:
-    """Train, and meet the fault when the snapshot is with the neighbour, which a thread sends while training goes on."""
+    """Train, and meet the fault when the snapshot is with the neighbour, to which a thread sends it."""
     if fault:
         true = FAULTS[fault[0]]
 

@@ -38,7 +38,11 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
         # Several buckets, which are ordered anew after the first step.
         model = DistributedDataParallel(network, bucket_cap_mb=0.004)
     torch.manual_seed(rank)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if settings.get("zero"):
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     others = {} if settings.get("alone") else {"scheduler": scheduler}
     recovery = Recovery(model, optimizer, every=settings.get("every", 1000), rehearsal=True, **others)
@@ -134,6 +138,13 @@ def test_a_sharded_script_goes_on_from_its_snapshots(tmp_path: Path) -> None:
     resumed = attempt(2, 2, tmp_path, {"sharded": True}, None, script, local_ranks=2)
     assert resumed[0]["seen"] == [5, 6, 7, 8]
     assert equal(resumed, through(2, sharded=True))
+
+
+@pytest.mark.torch
+def test_a_script_with_zero_goes_on_from_the_parts_of_its_optimizer(tmp_path: Path) -> None:
+    attempt(1, 2, tmp_path, {"zero": True}, {1: ("kill", 6)}, script, local_ranks=2)
+    resumed = attempt(2, 2, tmp_path, {"zero": True}, None, script, local_ranks=2)
+    assert resumed[0]["seen"] == [5, 6, 7, 8] and equal(resumed, through(2, zero=True))
 
 
 @pytest.mark.torch

@@ -64,11 +64,15 @@ class InMemory(NothingInMemory):
         self._group = Group(self._place)
         self._source: int | None = None  # the attempt that the run goes on from, by memory
         model, members = trainer.replica.model, getattr(trainer.optimizer, "members", [trainer.optimizer])
+        # Looked up between steps: within one FSDP2 has whole copies in the place of the root's parameters.
+        self._parameters = dict(model.named_parameters())
         self._buffers = Buffers(model, model.state_dict(keep_vars=True))
         #: Those that make the steps: for ZeRO-1 those of this rank's part.
         self._optimizers = [getattr(each, "optim", each) for each in members]
-        self._numbers = [OptimizerState(each, world.device) for each in self._optimizers]
-        kept = Kept(self._host, self._state, self._buffers, self._optimizers, self.divided)
+        self._states = [OptimizerState(each, world.device) for each in self._optimizers]
+        # A scaler's scale, and what hooks change, change besides.
+        alone = not (trainer.precision.scaler.is_enabled() or trainer.stateful or trainer.after_step)
+        kept = Kept(self._host, self._state, self._buffers, self._optimizers, alone, self.divided)
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
         self._ended = False
 
@@ -104,19 +108,22 @@ class InMemory(NothingInMemory):
             "train": vars(trainer.state).copy(),
             "anomaly": as_now((trainer.objectives or trainer.detector).state()),
             "verdict": trainer.judge.verdict,
-            "numbers": {of: own for each in self._numbers for of, own in each.numbers().items()},
+            "optimizers": [each.now() for each in self._states],
             "stateful": {name: as_now(each.state_dict()) for name, each in trainer.stateful.items()},
         }
 
-    def tensors(self, numbers: dict[Any, Any]) -> dict[str, Any]:
-        """Returns weights and moments, as far as this rank keeps them; `numbers` are what the host had of these."""
+    def moments(self, host: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Returns the optimizers' state by name, as there was of it when the host had `host`."""
+        pairs = zip(self._states, host["optimizers"], strict=True)
+        state = {of: own for each, now in pairs for of, own in each.moments(now).items()}
+        return {name: state[each] for name, each in self._parameters.items() if each in state}
+
+    def tensors(self, host: dict[str, Any]) -> dict[str, Any]:
+        """Returns weights and moments, as far as this rank keeps them."""
         model = self.trainer.replica.model
         buffers = {name for name, _ in model.named_buffers()}
         weights = {name: tensor for name, tensor in model.state_dict().items() if name not in buffers}
-        optimizer = self.trainer.replica.optimizer_state(self.trainer.optimizer)
-        parameters = dict(model.named_parameters()) if numbers else {}
-        named = {name: {**own, **numbers.get(parameters.get(name), {})} for name, own in optimizer.items()}
-        return {"model": weights, "optimizer": named}
+        return {"model": weights, "optimizer": self.moments(host)}
 
     def _state(self, host: dict[str, Any]) -> dict[str, Any]:
         """Returns the state after the step of which `host` is."""
@@ -131,7 +138,7 @@ class InMemory(NothingInMemory):
                 made = detector.judge(loss, norm, verdict.limits) in ("step", "forced")
             anomaly, updates = detector.state(), updates + bool(made)
         return {
-            **self.tensors(host["numbers"]),
+            **self.tensors(host),
             "train": {**host["train"], "updates": updates},
             "scaler": state_of(trainer.precision.scaler),
             "anomaly": anomaly,

@@ -28,17 +28,12 @@ class PartsInMemory(InMemory):
         # Of what ranks share with a neighbour (tensor parallelism) one of them writes it.
         self.all_parts = not self._sharded or trainer.world.tensor > 1
         super().__init__(trainer, directory)
-        # Looked up between steps: within one FSDP2 has whole copies in the place of the root's parameters, and a
-        # `state_dict` would free them, which the training thread may be reading when another one writes.
-        model = trainer.replica.model
-        self._model, self._parameters = model.state_dict(keep_vars=True), dict(model.named_parameters())
+        # As `_parameters` are; and a `state_dict` would free whole copies that the training thread may be reading when
+        # another one writes.
+        self._model = trainer.replica.model.state_dict(keep_vars=True)
 
-    def tensors(self, numbers: dict[Any, Any]) -> dict[str, Any]:
-        world = self.trainer.replica.world
-        state = {of: own for each in self._optimizers for of, own in each.state.items()}
-        moments = {
-            name: {**state[each], **numbers.get(each, {})} for name, each in self._parameters.items() if each in state
-        }
+    def tensors(self, host: dict[str, Any]) -> dict[str, Any]:
+        world, moments = self.trainer.replica.world, self.moments(host)
         buffers = {f"model/{name}" for name in self._buffers.names}
 
         def writes(name: str) -> bool:

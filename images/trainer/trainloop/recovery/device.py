@@ -7,13 +7,11 @@ memory, memory that has to be allocated, and a kernel that is loaded for its fir
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
-
-#: Bytes that are pinned in one call, which other threads' calls of the driver may wait for.
-_PINNED_AT_ONCE = 128 << 20
 
 
 class Event(Protocol):
@@ -40,6 +38,9 @@ class Device:
     def stream(self) -> Any:
         """Returns a queue beside the one that trains."""
         return None
+
+    def enter_thread(self) -> None:
+        """Begin to use the device in a thread; a new one has the first device otherwise, and would open it."""
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Surrounds what is queued to `stream`."""
@@ -75,6 +76,9 @@ class Queue(Device):
     def stream(self) -> Any:
         return self._module.Stream(device=self.device)
 
+    def enter_thread(self) -> None:
+        self._module.set_device(self.device)
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self._module.stream(stream)
         return context
@@ -85,14 +89,20 @@ class Queue(Device):
     def pin(self, memory: torch.Tensor) -> str | None:
         if self.device.type != "cuda":  # ROCm is cuda too
             return f"{self.device.type} has no call for it"
-        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        for begin in range(0, memory.numel(), _PINNED_AT_ONCE):
-            piece = memory[begin : begin + _PINNED_AT_ONCE]
-            with self._module.device(self.device):
-                error = int(runtime.cudaHostRegister(piece.data_ptr(), piece.numel(), 1))
-            if error:
-                return f"cudaHostRegister of {piece.numel():,} bytes returns {error}"
-        return None
+        refused = list[str]()
+
+        def register() -> None:
+            self.enter_thread()
+            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            # In one call, because a copy may not cross from one registered range into another.
+            if error := int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 1)):
+                refused.append(f"cudaHostRegister of {memory.numel():,} bytes returns {error}")
+
+        # In a thread of its own: where it fails, the next kernel that the same thread starts would raise the error.
+        thread = threading.Thread(target=register)
+        thread.start()
+        thread.join()
+        return refused[0] if refused else None
 
 
 class _Done:

@@ -13,8 +13,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,6 +26,8 @@ from trainloop.recovery.sealed import HEADER_BYTES, Seal
 
 #: Seconds that a rank waits for another rank of its worker that writes the same state.
 PATIENCE = 10.0
+#: Bytes that a state may grow by, in the file that was made for it, besides a part of its own size.
+_SLACK = 256 << 10
 
 
 class File:
@@ -34,6 +37,7 @@ class File:
         self.path, self._device = path, device
         self._inode = -1
         self._memory = torch.empty(0, dtype=torch.uint8)
+        self._before = list[torch.Tensor]()
         #: Why it isn't pinned, where it isn't.
         self.unpinned: str | None = None
 
@@ -45,39 +49,67 @@ class File:
         except sealed.SealError:
             return None
 
-    def make(self, size: int) -> str | None:
-        """Have a file for a state of `size` bytes, mapped and pinned; returns why there can't be one.
+    def make(self, size: int, *, stuck: bool = False) -> str | None:
+        """Have a file for a state of `size` bytes, mapped and pinned; returns why there can't be one. While the device
+        is `stuck` nothing is pinned.
 
         Another rank of the worker may have made it, or made it anew.
         """
         needed = HEADER_BYTES + size
-        try:
-            found = self.path.stat()
-            if found.st_size >= needed:
-                if found.st_ino != self._inode:
-                    with self.path.open("r+b") as stream:
-                        self._map(stream.fileno(), found.st_size)
-                return None
-        except FileNotFoundError:
-            pass
-        if lacking := room.lacking(self.path.parent, needed):
-            return lacking
+        with self._alone():
+            try:
+                found = self.path.stat().st_size
+            except FileNotFoundError:
+                found = -1
+            if found < needed:
+                # A state grows a little from step to step, and to make a file takes longer than to write it.
+                needed += size // 64 + _SLACK
+                if lacking := room.lacking(self.path.parent, needed):
+                    return lacking
+                self._create(needed)
+        with self.path.open("r+b") as stream:
+            about = os.fstat(stream.fileno())
+            if about.st_ino != self._inode:
+                # What was mapped before stays so: a queue may be writing to it, and its pages are pinned.
+                self._before.append(self._memory)
+                self._memory = torch.frombuffer(mmap.mmap(stream.fileno(), about.st_size), dtype=torch.uint8)
+                self._inode = about.st_ino
+                self.unpinned = "the device is stuck" if stuck else self._device.pin(self._memory)
+        return None
+
+    def _create(self, needed: int) -> None:
         partial = self.path.with_name(f"{self.path.name}.{os.getpid()}{sealed.PARTIAL}")
         try:
             with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as stream:
                 # All of it now: where memory ends later, a copy into a mapped file is a SIGBUS.
                 os.posix_fallocate(stream.fileno(), 0, needed)
-                self._map(stream.fileno(), needed)
             partial.rename(self.path)
-        except OSError as error:
+        except OSError:
             partial.unlink(missing_ok=True)
-            return str(error)
-        return None
+            raise
 
-    def _map(self, descriptor: int, size: int) -> None:
-        self._memory = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
-        self._inode = os.fstat(descriptor).st_ino
-        self.unpinned = self._device.pin(self._memory)
+    def _alone(self) -> AbstractContextManager[Any]:
+        return alone(self.path.with_suffix(".lock"))
+
+    def is_being_written(self) -> bool:
+        """Returns whether a snapshot is on its way into the file, this rank's or another one's of the worker."""
+        try:
+            descriptor = self.claim()
+        except FileNotFoundError:
+            return False
+        if descriptor is not None:
+            os.close(descriptor)
+        return descriptor is None
+
+    def claim(self) -> int | None:
+        """Returns a descriptor, while which is open nobody else writes the file; None where somebody does."""
+        descriptor = os.open(self.path, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
 
     def fill(self, encoded: Encoded) -> None:
         """Write a state over what is there, as far as the calling thread's queue takes it; it has no head then."""
@@ -108,49 +140,69 @@ class Generations:
     """The files of one state: this rank's part, or what all ranks of a worker have alike."""
 
     def __init__(self, directory: Path, job: str, name: str, device: Device, count: int) -> None:
-        self.directory, self._job = directory, job
-        self._making = threading.Lock()
+        self._directory, self._name, self._job, self._device = directory, name, job, device
         self.files = [File(directory / f"{name}.{number}{sealed.MEMORY}", device) for number in range(count)]
+        #: Another thread may be making a file, which may wait for a device that is stuck.
+        self._making = threading.Lock()
 
-    def make(self, file: File, size: int) -> str | None:
-        """Have a file for a state of `size` bytes; returns why that can't be."""
-        # Another thread may be pinning it, which may wait for a device that is stuck.
+    def make(self, file: File, size: int, *, stuck: bool = False) -> str | None:
+        """Have a file for a state of `size` bytes; returns why that can't be. `stuck` is as in `File.make`."""
         if not self._making.acquire(timeout=PATIENCE):
             return "its memory is still being made"
         try:
-            return file.make(size)
+            return file.make(size, stuck=stuck)
+        except OSError as error:
+            return str(error)
         finally:
             self._making.release()
 
-    def make_all(self, size: int, say: Callable[[str], None]) -> None:
-        """Have all files for a state of `size` bytes; says why that can't be, or is slower than it could be."""
-        with self.alone():
-            lacking = next(filter(None, (self.make(file, size) for file in self.files)), None)
-        unpinned = next((file.unpinned for file in self.files if file.unpinned), None)
-        if lacking:
-            say(f"the state isn't kept in memory, {len(self.files)} x {size:,} bytes: {lacking}")
-        elif unpinned:
+    def make_all(self, size: int, kept: tuple[int, int], say: Callable[[str], None]) -> None:
+        """Have all files for a state of `size` bytes; says why that can't be, or is slower than it could be. The one
+        with the state of the age `kept` stays as it is.
+        """
+        self._device.enter_thread()
+        ages = self._ages()
+        for file in self.files:
+            if lacking := self.make(file, 0 if ages[file] == kept else size):
+                say(f"the state isn't kept in memory, {len(self.files)} x {size:,} bytes: {lacking}")
+                return
+        if unpinned := next((file.unpinned for file in self.files if file.unpinned), None):
             say(f"the state is kept in memory that isn't pinned, and copying takes longer: {unpinned}")
 
-    def next(self, kept: tuple[int, int]) -> File:
-        """Returns the file to write: not the one with the state of the age `kept`, else the oldest."""
-        ages = dict[int, tuple[int, int]]()
-        for number, file in enumerate(self.files):
-            seal = file.seal
-            ages[number] = seal.age if seal is not None and seal.job == self._job else (-1, -1)
-        return self.files[min(ages, key=lambda number: (ages[number] == kept, ages[number]))]
+    def next(self, kept: tuple[int, int], *, spare: bool = False) -> File:
+        """Returns the file to write: none that is being written, not the one with the state of the age `kept` unless
+        that is to `spare` and there is no other, the oldest. Raises OSError where there is none.
+        """
+        ages = self._ages()
+        for file in sorted(self.files, key=lambda file: (ages[file] == kept, ages[file])):
+            if (ages[file] != kept or spare) and not file.is_being_written():
+                return file
+        raise OSError("one is being written, and the other one has the newest snapshot")
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Surrounds what one rank of the worker does after the other; one that dies meanwhile leaves it to the next."""
-        with os.fdopen(os.open(self.directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
-            until = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(0.002)
-            yield
+    def writing(self) -> AbstractContextManager[Any]:
+        """Surrounds what one rank of the worker does after the other, where they write the same."""
+        return alone(self._directory / f"{self._name}.lock")
+
+    def _ages(self) -> dict[File, tuple[int, int]]:
+        seals = {file: file.seal for file in self.files}
+        return {
+            file: seal.age if seal is not None and seal.job == self._job else (-1, -1) for file, seal in seals.items()
+        }
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Surrounds what one process does after the other; one that dies meanwhile leaves it to the next. Raises OSError
+    where it takes too long.
+    """
+    with os.fdopen(os.open(lock, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.002)
+        yield

@@ -18,6 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,9 @@ class Kept:
     state: Callable[[Any], Any]
     #: The model's buffers, which are this rank's alone, or change in a step before the weights do.
     buffers: Buffers
-    #: What changes the weights.
+    #: What changes the weights, and whether in a step nothing else changes what the device has of the state.
     optimizers: Iterable[torch.optim.Optimizer] = ()
+    alone: bool = True
     divided: bool = False
 
 
@@ -71,7 +73,7 @@ class Keeper:
         self.place, self.directory, self._kept, self._say = place, directory, kept, say
         self._device = device_of(device)
         self._steps = Steps(self._device)
-        self._hold = Hold(self._device, kept.optimizers, self.changing)
+        self._hold = Hold(self._device, kept.optimizers if kept.alone else (), self.changing)
         neighbours = None
         if kept.divided and place.ranks > place.local_ranks:
             neighbours = Group(place, dist.new_group(backend="gloo"))  # used by a thread
@@ -117,9 +119,9 @@ class Keeper:
         """The state begins to change: the optimizer's step comes now, or another state is loaded."""
         if self._changing or self._step is None:
             return
+        self._steps.wait_for_room(self._step + 1)
         # All ranks may get further than this one, which then has to go on from there too.
         self._keep_own(self._step + 1)
-        self._steps.wait_for_room()
         self._still.acquire()
         if self._held:
             # The attempt is over, and what the step would change is held.
@@ -138,8 +140,8 @@ class Keeper:
                 self._slots.compare()
             self._prepare(step)
         if self._snapshots.is_due(step):
-            if self._slots is not None:
-                self._slots.keep(step)
+            if self._slots is not None and self._snapshots.is_begun_by(step):
+                self._slots.keep(step, self._snapshots.kept[1])
             self._snapshots.make(step, lambda: self._encoded(step, self._host))
 
     def made(self, step: int, *, as_before: bool = False) -> None:
@@ -147,6 +149,7 @@ class Keeper:
         `as_before` this rank's own state is as it was when that began, and so is there already.
         """
         is_there = as_before and self._changing and self._step is not None and step == self._step + 1
+        self._steps.wait_for_room(step)
         self._step = step
         if not is_there:
             self._keep_own(step)
@@ -180,6 +183,7 @@ class Keeper:
 
     def forget(self) -> None:
         """Take away what is kept of this job in this worker: it goes on from an older state."""
+        self._snapshots.forget()
         here, _ = sealed.sealed_files(self.directory, self.place.job)
         for file in here.values():
             sealed.empty(file)
@@ -187,7 +191,7 @@ class Keeper:
     def end(self) -> None:
         """The run is at its end, and leaves nothing."""
         self._snapshots.wait(PATIENCE)
-        for file in self.directory.glob(f"*{sealed.MEMORY}"):
+        for file in (*self.directory.glob(f"*{sealed.MEMORY}"), *self.directory.glob("*.lock")):
             sealed.remove(file)
         if self._slots is not None:
             self._slots.close()
@@ -212,12 +216,11 @@ class Keeper:
             return
         try:
             self._size = self._encoded(step, self._host).size
-        except EncodingError as error:
+        except (EncodingError, RuntimeError) as error:
             self._say(f"the state isn't kept in memory: {error}")
             return
-        making = threading.Thread(
-            target=self._generations.make_all, args=(self._size, self._say), daemon=True, name="memory"
-        )
+        arguments = (self._size, self._snapshots.kept, self._say)
+        making = threading.Thread(target=self._generations.make_all, args=arguments, daemon=True, name="memory")
         making.start()
         if not self._resumed:
             making.join()  # else its pages are there, and what it goes on from is as good for a while
@@ -232,48 +235,48 @@ class Keeper:
             self._say(f"this rank's random state isn't kept in memory: {error}")
 
     def _save(self) -> None:
-        until = time.monotonic() + PATIENCE
-        ends = is_the_end()
-        left_out = set[int]()
-        while (step := self._steps.settled(left_out, _BRIEFLY)) is None or not self._write(step, left_out, ends):
-            if time.monotonic() > until:
-                self._say(f"state not kept in memory: step {(self._step or 0) + 1} is half made and doesn't end")
-                return
-            time.sleep(0.001)
-
-    def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
-        """Write the state of a step; returns whether that is settled: not where the device has changed it meanwhile."""
-        step = made.step
+        until, ends, left_out = time.monotonic() + PATIENCE, is_the_end(), set[int]()
         try:
             if ends:
                 self._snapshots.end()
-                with self._device.on(self._stream):
-                    self._hold.set()
-            encoded = self._encoded(step, made.host)
-            with self._generations.alone():
-                here, _ = sealed.sealed_files(self.directory, self.place.job)
-                parts, part = self.place.part(self._kept.divided)
-                if not any(seal.age == (self.place.attempt, step) and seal.part == part for seal in here):
-                    began = time.monotonic()
-                    file = self._generations.next(self._snapshots.kept)
-                    if lacking := self._generations.make(file, encoded.size):
-                        self._say(f"state of step {step} not kept in memory: {lacking}")
-                        return True
-                    with self._device.on(self._stream):
-                        file.fill(encoded)
-                        self._hold.read()
-                        copied = self._device.event()
-                    copied.synchronize()
-                    if ends:
-                        left_out |= self._hold.left_out()
-                    if not self._steps.is_there(made, left_out):
-                        return False
-                    file.close(Seal(self.place.attempt, step, parts, part, self.place.job, encoded.size))
-                    seconds = time.monotonic() - began
-                    self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
-            self._held = ends and self._hold.works
+            else:
+                self._snapshots.wait(PATIENCE)
+            while (step := self._steps.settled(left_out)) is None or not self._write(step, left_out, ends):
+                if time.monotonic() > until:
+                    self._say(f"state not kept in memory: step {(self._step or 0) + 1} is half made and doesn't end")
+                    return
+                time.sleep(0.001)
         except (OSError, EncodingError, RuntimeError) as error:
-            self._say(f"state of step {step} not kept in memory: {error}")
+            self._say(f"state of step {self._step} not kept in memory: {error}")
+
+    def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
+        """Write the state of a step; returns whether that is settled: not where the device has changed it meanwhile."""
+        if ends:
+            with self._device.on(self._stream):
+                self._hold.set()
+        step, encoded = made.step, self._encoded(made.step, made.host)
+        with nullcontext() if self._kept.divided else self._generations.writing():
+            here, _ = sealed.sealed_files(self.directory, self.place.job)
+            parts, part = self.place.part(self._kept.divided)
+            if not any(seal.age == (self.place.attempt, step) and seal.part == part for seal in here):
+                began = time.monotonic()
+                # Where each has a part, the newest that all have is worth more than what may lack a rank's.
+                file = self._generations.next(self._snapshots.kept, spare=not self._kept.divided)
+                if lacking := self._generations.make(file, encoded.size, stuck=self._device.queues):
+                    raise OSError(lacking)
+                with self._device.on(self._stream):
+                    file.fill(encoded)
+                    self._hold.read()
+                    copied = self._device.event()
+                copied.synchronize()
+                if ends:
+                    left_out |= self._hold.left_out()
+                if not self._steps.is_there(made, left_out):
+                    return False
+                file.close(Seal(self.place.attempt, step, parts, part, self.place.job, encoded.size))
+                seconds = time.monotonic() - began
+                self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
+        self._held = ends and self._hold.works
         return True
 
     def _encoded(self, step: int, host: Any) -> Encoded:
@@ -298,6 +301,7 @@ class Keeper:
         self._thread.start()
 
     def _watch(self, descriptor: int) -> None:
+        self._device.enter_thread()
         until: float | None = None
         while True:
             wait = None if until is None else max(0.0, until - time.monotonic())

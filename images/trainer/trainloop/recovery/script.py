@@ -40,6 +40,7 @@ from trainloop.recovery.tensors import (
     cloned,
     load,
     local,
+    on_device,
     on_host,
     parameters_between_steps,
     spread_as,
@@ -62,9 +63,9 @@ class Recovery:
     """Keeps the state of a script's model, optimizer and what else it names, and restores it.
 
     Every rank makes one, after the process group and with the model as it is trained: bare, in
-    DistributedDataParallel, or sharded by `fully_shard`. `others` are a scheduler, a scaler and their like, by names of
-    one's own. `every` is the number of steps between two states on the disk, which is `path`, or
-    TRAINMASTER_CHECKPOINT_DIR, or none.
+    DistributedDataParallel, with ZeroRedundancyOptimizer too, or sharded by `fully_shard`. `others` are a scheduler, a
+    scaler and their like, by names of one's own. `every` is the number of steps between two states on the disk, which
+    is `path`, or TRAINMASTER_CHECKPOINT_DIR, or none.
 
     A run that goes on equals one that was never interrupted to the bit where its data follows from the step alone. With
     more than two ranks DistributedDataParallel sums its first step in another order than later ones; with `rehearsal`
@@ -94,15 +95,18 @@ class Recovery:
         self._disk = Path(named) if named else None
         self._parameters = parameters_between_steps(self._model)
         self._device = next(iter(self._parameters.values())).device
-        self._divided = ranks > 1 and any(hasattr(each, "device_mesh") for each in self._parameters.values())
+        # Of ZeroRedundancyOptimizer this rank has a part.
+        self._own_optimizer: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
+        sharded = any(hasattr(each, "device_mesh") for each in self._parameters.values())
+        self._divided = ranks > 1 and (sharded or self._own_optimizer is not optimizer)
         self._buffers = Buffers(self._model)
-        self._optimizer_state = OptimizerState(optimizer, self._device)
+        self._optimizer_state = OptimizerState(self._own_optimizer, self._device)
         announce(self._device, self._place.rank, self._place.local_rank, self._group.gather)
         memory = memory_directory(self._say)
         self._keeper: Keeper | None = None
         if all(self._group.gather(memory is not None)) and memory is not None:
-            optimizers = [getattr(optimizer, "optim", optimizer)]  # of ZeroRedundancyOptimizer this rank's own
-            kept = Kept(self._host, self._state, self._buffers, optimizers, self._divided)
+            alone = not any(on_device(state_of(each)) for each in others.values())
+            kept = Kept(self._host, self._state, self._buffers, [self._own_optimizer], alone, self._divided)
             self._keeper = Keeper(self._place, memory, self._device, kept, self._group, self._say)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
         self._progress.join()
@@ -213,11 +217,15 @@ class Recovery:
             if values[name].shape != local(parameter).shape:
                 raise ValueError(f"{name} has shape {list(values[name].shape)}")
         optimizer = saved["optimizer"]
-        ordered = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        ordered = [parameter for group in self._own_optimizer.param_groups for parameter in group["params"]]
         for number, state in optimizer["state"].items():
             state.update({key: spread_as(value, ordered[number]) for key, value in state.items()})
-        self._optimizer.load_state_dict(optimizer)
-        for state in self._optimizer.state.values():
+        self._own_optimizer.load_state_dict(optimizer)
+        if self._own_optimizer is not self._optimizer:
+            pairs = zip(self._optimizer.param_groups, self._own_optimizer.param_groups, strict=True)
+            for group, own in pairs:
+                group.update({key: value for key, value in own.items() if key != "params"})
+        for state in self._own_optimizer.state.values():
             # Where weights are on the host, torch has kept what it was given, and that is the file's.
             state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
         for name, tensor in tensors.items():

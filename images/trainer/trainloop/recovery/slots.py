@@ -43,6 +43,10 @@ _SUFFIX = ".slots"
 _PARTIAL = ".partial"
 
 
+#: A buffer that was taken away.
+_GONE = torch.empty(0)
+
+
 class Buffers:
     """A model's buffers, all or those that have one of `names`; looked up once, because that takes longer than a step
     of a small model.
@@ -55,11 +59,11 @@ class Buffers:
 
     def now(self) -> list[torch.Tensor]:
         """Returns the tensors, in the order of `names`: of a sharded one this rank's part."""
-        tensors = [owner[key] for owner, key in self._places]
-        return [getattr(each, "_local_tensor", each) for each in tensors]  # type: ignore[misc]
+        tensors = (owner.get(key) for owner, key in self._places)
+        return [_GONE if each is None else getattr(each, "_local_tensor", each) for each in tensors]
 
     def named(self) -> dict[str, torch.Tensor]:
-        return dict(zip(self.names, self.now(), strict=True))
+        return {name: each for name, each in zip(self.names, self.now(), strict=True) if each is not _GONE}
 
 
 class Slots:
@@ -71,7 +75,7 @@ class Slots:
         self._mapped: mmap.mmap | None = None
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._capacity = 0
-        self._kept = KEPT  # the slot of the newest snapshot: this or the next one
+        self._kept = [-1, -1]  # the steps of the snapshots whose slots come behind
         self._layout: _Layout | None = None
         tensors = buffers.now()
         #: Each buffer as it was at the attempt's begin: which tensor, in which version, and its values on the host.
@@ -115,14 +119,15 @@ class Slots:
         if not changed <= set(self._changed):
             self._changed = sorted({*self._changed, *changed})
 
-    def keep(self, step: int) -> None:
-        """Keep what was written after `step`, the newest, until that was done twice more: a snapshot goes with it."""
+    def keep(self, step: int, other: int) -> None:
+        """Keep what was written after `step`, the newest, with its snapshot, beside that of the step `other`."""
         written = self._written[step % KEPT]
         if written.step != step or written.layout is None:
             return
-        self._kept = 2 * KEPT + 1 - self._kept
-        self._begin(self._kept, written.layout, written.random)
-        written.sent = self._end(self._kept, written.layout, step, step % KEPT)
+        place = 1 if self._kept[0] == other else 0
+        self._kept[place] = step
+        self._begin(KEPT + place, written.layout, written.random)
+        written.sent = self._end(KEPT + place, written.layout, step, step % KEPT)
 
     def own(self, step: int) -> dict[str, Any] | None:
         """Returns what was written after `step`, of the last few, where it lies; None where that isn't there."""

@@ -12,6 +12,7 @@ each writes it, and gives a copy to its neighbour, the rank of the same number i
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +35,8 @@ SHARE = 0.008
 _FIRST = 4
 #: Seconds before the first one of an attempt that goes on from memory: what it goes on from is still there.
 _AGAIN = 10.0
+#: Seconds that a survivor waits for a copy that has begun.
+_PATIENCE = 5.0
 #: Seconds between two at least.
 _LEAST = 1.0
 #: What sending a second costs, as a part of what copying does: it goes over the network of the host.
@@ -61,7 +64,9 @@ class Snapshots:
         self.writes = divided or (place.is_first_of_worker and place.worker < _COPIES)
         self._before = (place.rank - place.local_ranks) % place.ranks
         copies = f"copy-{self._before}"
-        self._copies = Generations(directory, place.job, copies, device, 2 if neighbours is not None else 0)
+        # Filled from the network, so there is no need to pin them.
+        host = Device(device.device)
+        self._copies = Generations(directory, place.job, copies, host, 2 if neighbours is not None else 0)
         #: The age of the newest state that every rank is known to have written.
         self.kept = (-1, -1)
         self._next = self._asks = 0
@@ -70,6 +75,9 @@ class Snapshots:
         self._stream = device.stream()
         self._copied: Event | None = None  # what the next change waits for
         self._busy: threading.Thread | None = None
+        self._whole: Event | None = None  # the state that is copied is, from when on it is copied for sure
+        self._closing = threading.Lock()  # held while a seal is written
+        self._round = 0  # what is begun in an earlier one is sealed no more
         self._ended = False
         self._age = (-1, -1)  # of the newest
         self._seconds = 0.0  # what it took
@@ -90,6 +98,8 @@ class Snapshots:
 
     def make(self, step: int, encoded: Callable[[], Encoded]) -> None:
         """Begin a snapshot of the state after `step`, or learn whether all ranks have made the one before."""
+        if self._ended:
+            return
         if step == self._asks:
             self._ask(step)
             return
@@ -120,9 +130,23 @@ class Snapshots:
             self._device.wait(self._copied)
             self._copied = None
 
+    def is_begun_by(self, step: int) -> bool:
+        """Returns whether a snapshot begins after `step`."""
+        return step == self._next and not self._again and not self._ended
+
     def end(self) -> None:
-        """Seal nothing any more: a collective may have been ended, and what is copied then is nothing."""
+        """Seal nothing any more: a collective may have been ended, and what is copied then is nothing. What is being
+        copied for sure gets its end first.
+        """
+        if self._whole is not None and self._whole.query():
+            self.wait(_PATIENCE)
+        self.forget()
         self._ended = True
+
+    def forget(self) -> None:
+        """Seal nothing that has begun: the run goes on from an older state."""
+        with self._closing:
+            self._round += 1
 
     def wait(self, seconds: float) -> None:
         """Wait for the one that is being made."""
@@ -134,31 +158,40 @@ class Snapshots:
         file = self._generations.next(self.kept)
         if lacking := self._generations.make(file, encoded.size):
             raise OSError(lacking)
-        whole = self._device.event()
+        claim = file.claim()
+        if claim is None:
+            raise OSError("another rank of this worker is writing it")
+        self._whole = whole = self._device.event()
         with self._device.on(self._stream):
             self._device.wait(whole)
             file.fill(encoded)
             self._copied = copied = self._device.event()
         parts, part = self._place.part(self._divided)
-        return _Written(file, Seal(*self._age, parts, part, self._place.job, encoded.size), whole, copied)
+        seal = Seal(*self._age, parts, part, self._place.job, encoded.size)
+        return _Written(file, seal, whole, copied, claim, self._round)
 
     def _finish(self, written: _Written | None) -> None:
         """Seal the snapshot when it is there, and give it to the neighbour."""
+        self._device.enter_thread()
         try:
             if written is not None:
                 written.whole.synchronize()
                 began = time.monotonic()
                 written.copied.synchronize()
                 self._seconds += time.monotonic() - began
-                if self._ended:
-                    return
-                written.file.close(written.seal)
+                with self._closing:
+                    if written.round != self._round:
+                        return
+                    written.file.close(written.seal)
             if self._neighbours is not None:
                 began = time.monotonic()
                 self._give_to_neighbour(self._neighbours, written)
                 self._seconds += (time.monotonic() - began) * _SENDING
         except (OSError, EncodingError, RuntimeError) as error:
             self._fail(error)
+        finally:
+            if written is not None:
+                os.close(written.claim)
 
     def _fail(self, error: Exception) -> None:
         self._problem = str(error)
@@ -195,8 +228,9 @@ class Snapshots:
         sent = written.file.content(written.seal.size) if written is not None and takes[after] else None
         if file is not None and theirs is not None and lacking is None:
             group.pass_on(sent, after, file.receive(theirs.size), self._before)
-            if not self._ended:
-                file.close(theirs)
+            with self._closing:
+                if written is None or written.round == self._round:
+                    file.close(theirs)
         else:
             group.pass_on(sent, after, torch.empty(0, dtype=torch.uint8), self._before)
 
@@ -209,6 +243,8 @@ class _Written:
     seal: Seal
     whole: Event  # the state is
     copied: Event
+    claim: int  # a descriptor, while which is open nobody else writes the file
+    round: int
 
 
 def _steps(seconds: float, step_seconds: float) -> int:

@@ -23,6 +23,8 @@ from trainloop.recovery.device import Device, Event
 AHEAD = 2
 #: Steps whose traces are kept: those that may be on their way, the newest that is made, and the one before.
 KEPT = AHEAD + 2
+#: Seconds in which a device gets further, if it isn't stuck, where steps are short, and where they are long.
+_BRIEFLY, _LONGEST = 0.1, 2.0
 
 
 @dataclass
@@ -41,11 +43,15 @@ class Steps:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._made = deque[Made](maxlen=KEPT)
+        self._seconds, self._ended = 0.0, time.monotonic()  # of the last step, and its end
 
-    def wait_for_room(self) -> None:
-        """Wait until the device is near enough."""
-        if self._device.queues and len(self._made) >= AHEAD and (whole := self._made[-AHEAD].whole):
-            whole.synchronize()
+    def wait_for_room(self, step: int) -> None:
+        """Wait until the device is near enough for `step` to be queued."""
+        if not self._device.queues:
+            return
+        for made in list(self._made):
+            if made.step <= step - AHEAD and made.whole is not None:
+                made.whole.synchronize()
 
     def begin(self, step: int) -> None:
         """The change to the state after `step` is queued now."""
@@ -58,6 +64,8 @@ class Steps:
         if not self._made or self._made[-1].step != step:
             self.begin(step)
         self._made[-1].host, self._made[-1].whole = host, self._device.event()
+        now = time.monotonic()
+        self._seconds, self._ended = now - self._ended, now
 
     def newest(self, left_out: Container[int] = ()) -> Made | None:
         """Returns the step whose state the device has; None while another one changes it. Steps that are `left_out`
@@ -68,11 +76,12 @@ class Steps:
                 return step if self.is_there(step, left_out) else None
         return None
 
-    def settled(self, left_out: Container[int], seconds: float) -> Made | None:
+    def settled(self, left_out: Container[int]) -> Made | None:
         """Returns what `newest` does; where the device may be about to make a step that is queued, when it hasn't got
-        further for so many seconds.
+        further for as long as two steps take.
         """
-        step, until = self.newest(left_out), time.monotonic() + seconds
+        step = self.newest(left_out)
+        until = time.monotonic() + min(_LONGEST, max(_BRIEFLY, 2 * self._seconds))
         while step is not None and step is not self._made[-1] and time.monotonic() < until:
             time.sleep(0.001)
             if not self.is_there(step, left_out):
@@ -92,6 +101,7 @@ class Hold:
     torch's fused optimizers (Adam, AdamW, SGD and Adagrad with `fused=True`; alone, in ZeroRedundancyOptimizer, and
     with FSDP2's parameters) leave a step out where `found_inf` is 1 on the device when they get to it. Each step reads
     the flag once, before its first change, so that it is made or left out as a whole, and what it read can be read.
+    What else changes in a step, such as an average of weights, goes on changing: then it isn't used.
     """
 
     def __init__(
@@ -140,6 +150,9 @@ class Hold:
     def _before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._changing()
         own: Any = optimizer
+        if not all(group.get("fused") for group in own.param_groups):
+            self.works = False  # its settings came with a state
+            return
         found: Any = getattr(own, "found_inf", None)
         # Another one is a scaler's, or the loop's verdict.
         ours = found is None or any(found is view for view in self._views)

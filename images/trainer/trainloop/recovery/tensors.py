@@ -49,6 +49,15 @@ def spread_as(part: Any, parameter: Any) -> Any:
     return DTensor.from_local(part.to(parameter.device), mesh, placements, run_check=False, **whole)
 
 
+def on_device(value: Any) -> bool:
+    """Returns whether there is a tensor among nested values that isn't the host's."""
+    if isinstance(value, dict):
+        return any(map(on_device, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(on_device, value))
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
+
+
 def on_host(value: Any) -> bool:
     """Returns whether a value is a tensor of the host's."""
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
@@ -95,32 +104,44 @@ class OptimizerState:
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self._optimizer, self._beside = optimizer, device.type != "cpu"
-        self._looked_at, self._numbers = 0, list[tuple[Any, str]]()
+        #: What there is by parameter; of that the numbers that are on the host while weights aren't.
+        self._there = dict[Any, tuple[str, ...]]()
+        self._numbers = list[tuple[Any, str]]()
 
     def host(self) -> Any:
-        """Returns the groups' settings, and by parameter the numbers that are on the host while weights aren't."""
+        """Returns the groups' settings, and what `now` does."""
         groups = [
             {key: as_now(value) for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups
         ]
-        return groups, self.numbers()
+        return groups, self.now()
 
-    def numbers(self) -> dict[Any, dict[str, torch.Tensor]]:
-        """Returns by parameter what of its state is on the host, while the weights aren't."""
+    def now(self) -> Any:
+        """Returns what state there is by parameter, because the next step may make more of it before the device has
+        made this one, and the numbers that are on the host.
+        """
         state = self._optimizer.state
-        if self._beside and len(state) != self._looked_at:
-            self._looked_at = len(state)
-            self._numbers = [(of, key) for of, own in state.items() for key, each in own.items() if on_host(each)]
-        numbers = dict[Any, dict[str, torch.Tensor]]()
-        for parameter, key in self._numbers:
-            numbers.setdefault(parameter, {})[key] = state[parameter][key].clone()
-        return numbers
+        if len(state) != len(self._there):
+            self._there = {of: tuple(own) for of, own in state.items()}
+            found = [(of, key) for of, own in state.items() for key, each in own.items() if on_host(each)]
+            self._numbers = found if self._beside else []
+        numbers = [state[of][key] for of, key in self._numbers]
+        alike = len({(each.dtype, each.shape) for each in numbers}) == 1
+        return self._there, self._numbers, list(torch.stack(numbers)) if alike else list(map(torch.clone, numbers))
+
+    def moments(self, now: Any) -> dict[Any, dict[str, Any]]:
+        """Returns by parameter the state that there was `now`."""
+        there, places, numbers = now
+        state = {of: {key: self._optimizer.state[of][key] for key in keys} for of, keys in there.items()}
+        for (of, key), number in zip(places, numbers, strict=True):
+            state[of][key] = number
+        return state
 
     def whole(self, host: Any) -> dict[str, Any]:
         """Returns what `state_dict` does, with what the host had."""
-        groups, numbers = host
+        groups, now = host
         ordered = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
-        whole = self._optimizer.state_dict()
-        state = {of: {**own, **numbers.get(ordered[of], {})} for of, own in whole["state"].items()}
+        moments, whole = self.moments(now), self._optimizer.state_dict()
+        state = {of: {**own, **moments[ordered[of]]} for of, own in whole["state"].items() if ordered[of] in moments}
         settings = [{**group, **now} for group, now in zip(whole["param_groups"], groups, strict=True)]
         return {**whole, "state": state, "param_groups": settings}
