@@ -133,9 +133,10 @@ def measure(training: Training, seconds: float) -> dict[str, Any]:
     by_hand: list[float] = []
     hosts: list[float] = []
     beside: list[dict[str, float]] = []
-    until, block = time.monotonic() + seconds, min(1.0, seconds / 8)
+    # Snapshots are so many seconds apart, so most of the time is theirs.
+    until, block = time.monotonic() + seconds, min(2.0, seconds / 5)
     while time.monotonic() < until:
-        bare = statistics.mean(_block(training.by_hand, clock, block))
+        bare = statistics.mean(_block(training.by_hand, clock, block / 4))
         # Of each step: whether a snapshot began in it, and what the host took for it.
         made: list[tuple[bool, float]] = []
 
@@ -146,7 +147,8 @@ def measure(training: Training, seconds: float) -> dict[str, Any]:
             return not any(begins for begins, _ in made[-window:])
 
         durations = _block(step, clock, block)
-        starts = [number for number, (begins, _) in enumerate(made[1:]) if begins]
+        # The first step isn't among the durations.
+        starts = [number - 1 for number, (begins, _) in enumerate(made) if begins]
         near = {number for start in starts for number in range(start, start + window)}
         ordinary = [each for number, each in enumerate(durations) if number not in near]
         host = [seconds for number, (_, seconds) in enumerate(made[1:]) if number not in near]
@@ -156,16 +158,17 @@ def measure(training: Training, seconds: float) -> dict[str, Any]:
         ours.append(statistics.mean(ordinary))
         hosts.append(statistics.median(host))
         middle = statistics.median(ordinary)
-        for start in starts:
+        for start in (each for each in starts if each >= 0):
             longer = [each - middle for each in durations[start : start + window]]
             beside.append({"host": made[start + 1][1] - hosts[-1], "longest": max(longer), "all": sum(longer)})
+    # The first of all is followed by the second one after steps that were slower than later ones.
     gaps = [after - before for before, after in itertools.pairwise(begun)]
     return {
         "first": first,
         "ours": ours,
         "byHand": by_hand,
         "snapshots": beside,
-        "every": gaps,
+        "every": gaps[1:] or gaps,
         "synchronizations": _synchronizations(training, begun, asked),
         "checksum": training.checksum(),
     }
