@@ -19,12 +19,12 @@ SIZES = '{"layers": 1, "width": 64, "batch": 8, "buffers": "statistics", "second
 def test_a_state_is_measured_written_and_loaded(tmp_path: Path) -> None:
     bench = Bench("no GPU", False, "", time.monotonic() + 60)
     told = {"TRAINMASTER_MEMORY_DIR": str(tmp_path), "TRAINMASTER_JOB_UID": "bench"}
-    text = bench.program("bench.programs.gpu_state", "measure", SIZES, **told, TRAINMASTER_ATTEMPT="1")
+    text = bench.program("-m", "bench.programs.gpu_state", "measure", SIZES, **told, TRAINMASTER_ATTEMPT="1")
     found = _json(text)
     assert len(found["ours"]) == len(found["byHand"]) >= 1 and found["first"] > 0
     assert _costs("tiny", found, True)[0].values == pytest.approx([each * 1e3 for each in found["byHand"]])
     assert len(_seconds_written(text)) == 1
-    loaded = _json(bench.program("bench.programs.gpu_state", "load", SIZES, **told, TRAINMASTER_ATTEMPT="2"))
+    loaded = _json(bench.program("-m", "bench.programs.gpu_state", "load", SIZES, **told, TRAINMASTER_ATTEMPT="2"))
     assert loaded["checksum"] == found["checksum"] and loaded["step"] > 20
 
 

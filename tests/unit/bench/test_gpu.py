@@ -35,6 +35,12 @@ def test_the_median_is_judged_and_each_measurement_where_the_goal_is_none_at_all
     assert Row("steps", values, goal).cells() == shown
 
 
+def test_what_should_be_large_is_judged_the_other_way() -> None:
+    assert Row("MFU", [51.0, 49.0, 52.0], 50.0, at_least=True).cells() == ["MFU (x 3)", "51", "49", "50", "yes"]
+    assert Row("MFU", [51.0, 49.0, 42.0], 50.0, at_least=True).cells() == ["MFU (x 3)", "49", "42", "50", "no"]
+    assert Row("MFU", [50.0], 50.0, at_least=True).cells()[-1] == Row("seconds", [50.0], 50.0).cells()[-1] == "yes"
+
+
 def test_a_state_is_as_large_as_memory_allows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
