@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import signal
 import sys
 import time
@@ -26,7 +25,6 @@ from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.stream import ProgressLine
 from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings, machine_nodes
-from trainmaster_local.devices import NVIDIA, found
 from trainmaster_local.embedded import LocalCluster
 from trainmaster_local.inside import Api, Change
 
@@ -148,10 +146,10 @@ async def main(folder: Path, pods: str, nodes: int, step_seconds: float) -> None
     """Serves until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    size: Any = {"cpu": "100000", "memory": "100000Gi", "pods": 100_000, "resources": {NVIDIA: 100_000}}
+    size: Any = {"cpu": "100000", "memory": "100000Gi", "pods": 100_000, "resources": {"nvidia.com/gpu": 100_000}}
     if pods != "fake":
         # Real programs share the machine's devices.
-        size["resources"] = machine_nodes(found(os.environ), gpus=MACHINE_GPUS)[0].resources
+        size["resources"] = machine_nodes(gpus=MACHINE_GPUS)[0].resources
     config = ClusterConfig(
         state_dir=folder / "cluster",
         nodes=[
