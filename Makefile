@@ -12,7 +12,7 @@ BIN = $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-flaky test-slow test-torch mistakes bench lint format types generate generated lock images kind-up kind-test kind-down clean
+.PHONY: help demo test test-fast test-flaky test-slow test-gpu test-torch mistakes bench lint format types generate generated lock images kind-up kind-test kind-down clean
 
 help: ## Say what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,6 +62,10 @@ test-flaky: $(VENV)/.dev ## The cluster tests beside two busy processes, again a
 
 test-slow: $(VENV)/.dev ## The soaks and repetitions that `make test` leaves out
 	TRAINMASTER_SLOW=1 $(BIN)/pytest -m slow
+
+# On a machine without a GPU all of them are skipped, each with its reason.
+test-gpu: $(VENV)/.dev ## What needs a GPU: tests/gpu
+	$(BIN)/python -m pytest -q -p no:cacheprovider -ra -m gpu tests/gpu
 
 # All that torch brings, datasets for the tests that `make test` skips without it, and nothing left behind: ten minutes, 7 GB
 # meanwhile. Where /tmp is small, TMPDIR says where.

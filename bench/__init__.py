@@ -30,6 +30,7 @@
 | How long does training stand still for checkpoints, and for slow data? | `trainloop_checkpoint`, `trainloop_data` |
 | How long does a resumed run take to its first step? | `trainloop_resume` |
 | What does state in memory cost a step, a survivor and the next attempt? | `trainloop_state` |
+| What do kills, restarts, snapshots and steps cost on a GPU? | `gpu` |
 | How much memory does a rank need, and is that what theory says? | `trainloop_memory` (of a `trainloop_tower`) |
 | What do ways of sending fewer gradients save? | `trainloop_compression` |
 

@@ -34,14 +34,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from bench.clusters import RawObject, World, operator, table, world
 from bench.clusters.failures import Failures
+from bench.clusters.faults import HANG_SECONDS, Cost, FaultyJob
 from bench.clusters.stepping_jobs import environment, stepping_job, steps_file, torchrun
 from bench.clusters.steps import Steps
 from bench.programs.installed import trainloop_installed
@@ -59,99 +57,12 @@ MODES: dict[str, dict[str, Any]] = {
 # Not the operator's.
 TORCHRUN = "torchrun"
 CHECKPOINT_STEPS = 100
-HANG_SECONDS, LOST_AFTER_SECONDS, GRACE_SECONDS = 3, 2, 8
+LOST_AFTER_SECONDS, GRACE_SECONDS = 2, 8
 # Faults of a kind whose cost isn't known, each of which takes two minutes, before the kind is left out.
 MOST_LOST = 2
 # The parts of a recovery, and their names in a status.
 FIELDS = {name: str(field.alias) for name, field in RecoveryTimes.model_fields.items()}
 PARTS = {name: alias for name, alias in FIELDS.items() if name not in ("seconds", "repeated_steps")}
-
-
-@dataclass
-class Cost:
-    """Cost is what one fault cost: seconds until the first new step, and how many steps were done again."""
-
-    seconds: float
-    redone: int
-    parts: dict[str, float] = field(default_factory=dict)
-
-
-class Bench:
-    """Bench gives one job its faults."""
-
-    def __init__(self, made: World, name: str, steps: Steps) -> None:
-        self.made, self.name, self.steps = made, name, steps
-
-    async def steady(self) -> int:
-        """Returns the attempt that runs, when it has done new steps for a while and the operator knows it."""
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            status = await self.made.status(self.name)
-            self.steps.poll()
-            attempt = int(status.get("attempt", 0))
-            if status.get("phase") == "Running" and self.steps.is_steady(attempt, WORKERS):
-                await asyncio.sleep(random.uniform(0.5, 1.5))
-                return attempt
-            if status.get("phase") in ("Failed", "Succeeded"):
-                raise RuntimeError(f"the job has ended: {status}")
-            await asyncio.sleep(0.1)
-        raise TimeoutError(f"{self.name} doesn't train: {await self.made.status(self.name)}")
-
-    async def pod(self, worker: int) -> dict[str, Any]:
-        pods = await self.made.pods(self.name)
-        return next(pod for pod in pods if pod["metadata"]["name"] == f"{self.name}-{worker}")
-
-    async def worker(self, rank: int) -> int:
-        """Returns the worker that has a rank now."""
-        status = await self.made.status(self.name)
-        return int((status.get("workerOrder") or list(range(WORKERS)))[rank])
-
-    async def cause(self, fault: str, attempt: int, rank: int) -> str | None:
-        """Causes a fault; returns the node that is to be recovered."""
-        pid = self.steps.pids[attempt, rank]
-        if fault == "kill":
-            os.kill(pid, signal.SIGKILL)
-        elif fault == "hang":
-            os.kill(pid, signal.SIGSTOP)
-        elif fault == "agent":
-            self.agent_of(pid).kill()
-        elif fault == "pod":
-            await self.made.force_delete(await self.pod(await self.worker(rank)))
-        else:
-            node = str((await self.pod(await self.worker(rank)))["spec"]["nodeName"])
-            await self.made.order("lose", node)
-            return node
-        return None
-
-    def agent_of(self, pid: int) -> psutil.Process:
-        """Returns the agent above a rank, of which a launcher may be in between."""
-        for process in psutil.Process(pid).parents():
-            if "run" in process.cmdline() and any("agent" in word for word in process.cmdline()):
-                return process
-        raise RuntimeError(f"{pid} has no agent above it")
-
-    async def measure(self, fault: str) -> Cost:
-        attempt = await self.steady()
-        since = time.time()
-        node = await self.cause(fault, attempt, random.randrange(WORKERS))
-        try:
-            back, redone = await self.steps.first_new(attempt, since, WORKERS)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}: {await self.made.status(self.name)}") from None
-        finally:
-            if node is not None:
-                await self.made.order("recover", node)
-        waited = HANG_SECONDS if fault == "hang" else 0
-        return Cost(back - since - waited, redone, await self.parts(attempt))
-
-    async def parts(self, attempt: int) -> dict[str, float]:
-        """Returns the operator's account of the recovery, which comes with the next progress."""
-        for _ in range(50):
-            for failure in (await self.made.status(self.name)).get("failures", []):
-                if failure["attempt"] == attempt and failure.get("recovery"):
-                    return dict(failure["recovery"])
-            await asyncio.sleep(0.1)
-        return {}
 
 
 def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> RawObject:
@@ -190,10 +101,10 @@ class Mode:
         self._made, self._program, self._mode, self._python_path = made, program, mode, python_path
         self._numbers = itertools.count()
 
-    async def start(self) -> Bench:
+    async def start(self) -> FaultyJob:
         name, folder = f"cost-{self._mode}-{next(self._numbers)}", self._made.folder
         await self._made.apply(job(name, self._program, self._mode, folder, self._python_path))
-        return Bench(self._made, name, Steps(steps_file(folder, name)))
+        return FaultyJob(self._made, name, Steps(steps_file(folder, name)), WORKERS)
 
     async def run(self, counts: dict[str, int], costs: dict[str, list[Cost]], failures: Failures) -> None:
         """Adds what each fault costs; after one whose cost is not known, the job is another one."""
@@ -229,7 +140,7 @@ async def run_torchrun(count: int, costs: list[Cost], python_path: str) -> None:
             since = time.time()
             os.kill(steps.pids[attempt, random.randrange(WORKERS)], signal.SIGKILL)
             back, redone = await steps.first_new(attempt, since, WORKERS)
-            costs.append(Cost(back - since, redone))
+            costs.append(Cost(back - since, redone, steps.seconds_of_last(attempt, redone)))
             _say(f"script, {TORCHRUN}, kill", costs[-1])
 
 

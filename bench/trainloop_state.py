@@ -25,7 +25,7 @@ import json, os, sys, time
 from collections import defaultdict
 from trainloop.config import parse_config
 from trainloop.distributed.world import joined
-from trainloop.recovery.keeper import Keeper
+from trainloop.recovery.snapshots import Snapshots
 from trainloop.trainer import Trainer
 spent = defaultdict(float)  # of this thread's time on a processor
 def timed(owner, name):
@@ -37,7 +37,7 @@ def timed(owner, name):
         finally:
             spent[name] += time.thread_time() - began
     setattr(owner, name, call)
-timed(Keeper, "_snapshot")
+timed(Snapshots, "make")
 config = parse_config(json.loads(os.environ["BENCH_CONFIG"]))
 with joined(config.distributed) as world:
     trainer = Trainer(config, world)
@@ -61,7 +61,7 @@ with joined(config.distributed) as world:
     for _ in range(int(os.environ["BENCH_STEPS"])):
         trainer.train_step()
     seconds = time.thread_time() - began
-    snapshot, steps = spent["_snapshot"], spent["changing"] + spent["finished"]
+    snapshot, steps = spent["make"], spent["changing"] + spent["finished"]
     world.barrier()
     trainer.memory.forget()
     world.barrier()

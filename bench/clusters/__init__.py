@@ -3,8 +3,8 @@
 `serve` is the cluster's process, with faked pods where a benchmark needs thousands; `hostile_agents` plays agents that
 answer as no agent does; `watched_operator` and `probed_operator` are operators that measure themselves.
 `ticking` is any command that measures its event loop, and `strangers` attack a port.
-`steps` reads what `bench.programs.stepping_ranks` have written down; `stepping_jobs` are their jobs, and the same ranks
-under torchrun. `failures` says what couldn't be measured.
+`steps` reads what ranks of `bench.programs` have written down; `stepping_jobs` are their jobs, and the same ranks under
+torchrun. `faults` gives such a job faults; `failures` says what couldn't be measured.
 
 With TRAINMASTER_TEST_KUBECONFIG the benchmarks run on that cluster instead (an operator must not run there already).
 """
@@ -30,12 +30,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from trainmaster.api.crd import crd
 from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import JOBS, PODS, RawObject
+from trainmaster.controller.apiserver.cluster import JOBS, PODS, RawObject, Resource
 from trainmaster.controller.apiserver.connection import connect
 from trainmaster.controller.apiserver.errors import AlreadyExists, Invalid, NotFound
 
 NAMESPACE = "bench"
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
+ESTABLISHED_SECONDS = 20.0
 # What a job's end takes on a busy machine, many times over: a wait without an end would cost the tables.
 DELETE_SECONDS = 120.0
 
@@ -178,7 +182,7 @@ async def world(
             kubeconfig, agent_port = Path(answer[0]), int(answer[1])
         cluster = KubernetesCluster(await connect(str(kubeconfig), None))
         try:
-            await _prepare(cluster, kubeconfig)
+            await _prepare(cluster)
             yield World(kubeconfig, cluster, Path(folder), process, agent_port)
         finally:
             await cluster.close()
@@ -187,24 +191,22 @@ async def world(
                 await asyncio.to_thread(_wait, process, 30)
 
 
-async def _prepare(cluster: KubernetesCluster, kubeconfig: Path) -> None:
-    from trainmaster.api.crd import crd_yaml
-    from trainmaster.controller.apiserver.cluster import Resource
-
-    kubectl = Path(sys.executable).with_name("kubectl")
-    for arguments in (["apply", "--server-side", "-f", "-"], ["wait", "--for=condition=Established", "crd", "--all"]):
-        subprocess.run(
-            [str(kubectl), "--kubeconfig", str(kubeconfig), *arguments],
-            input=crd_yaml(),
-            text=True,
-            check=True,
-            capture_output=True,
-        )
+async def _prepare(cluster: KubernetesCluster) -> None:
+    definition = crd()
+    name = definition["metadata"]["name"]
+    await cluster.apply(DEFINITIONS, "", name, definition, force=True)
+    async with asyncio.timeout(ESTABLISHED_SECONDS):
+        while not _is_established(await cluster.get(DEFINITIONS, "", name)):
+            await asyncio.sleep(0.02)
     try:
-        namespaces = Resource("", "v1", "namespaces", "Namespace")
-        await cluster.create(namespaces, "", {"metadata": {"name": NAMESPACE}, "apiVersion": "v1", "kind": "Namespace"})
+        await cluster.create(NAMESPACES, "", {"metadata": {"name": NAMESPACE}, "apiVersion": "v1", "kind": "Namespace"})
     except AlreadyExists:
         return
+
+
+def _is_established(definition: RawObject) -> bool:
+    conditions = (definition.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 
 class Operator:

@@ -24,11 +24,13 @@ from trainmaster.local.images import configure
 from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.stream import ProgressLine
-from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
+from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings, machine_nodes
 from trainmaster_local.embedded import LocalCluster
 from trainmaster_local.inside import Api, Change
 
 PING_SECONDS = 5.0
+# What a node of real pods offers, and shares out; a machine without GPUs has numbers.
+MACHINE_GPUS = 64
 # A lost node is noticed within two seconds instead of fifty.
 NODE_TIMINGS = NodeTimings(lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0)
 
@@ -145,6 +147,9 @@ async def main(folder: Path, pods: str, nodes: int, step_seconds: float) -> None
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     size: Any = {"cpu": "100000", "memory": "100000Gi", "pods": 100_000, "resources": {"nvidia.com/gpu": 100_000}}
+    if pods != "fake":
+        # Real programs share the machine's devices.
+        size["resources"] = machine_nodes(gpus=MACHINE_GPUS)[0].resources
     config = ClusterConfig(
         state_dir=folder / "cluster",
         nodes=[

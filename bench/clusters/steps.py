@@ -44,13 +44,27 @@ class Steps:
         before = [ranks for number, ranks in self.done.items() if number <= attempt]
         return max((step for ranks in before for steps in ranks.values() for step in steps), default=0)
 
-    async def first_new(self, attempt: int, since: float, ranks: int) -> tuple[float, int]:
+    def seconds_of_last(self, attempt: int, count: int) -> float:
+        """Returns how long the last `count` steps of an attempt and those before it have taken: work to be repeated."""
+        last = self.furthest(attempt)
+        when = [
+            {step: at for step, at in steps.items() if last - count <= step <= last}
+            for number, ranks in self.done.items()
+            if number <= attempt
+            for steps in ranks.values()
+        ]
+        # Of the rank that has most of them; where the first of all steps is repeated nobody knows when it began.
+        return max((max(each.values()) - min(each.values()) for each in when if each), default=0.0) if count else 0.0
+
+    async def first_new(
+        self, attempt: int, since: float, ranks: int, seconds: float = NEW_STEP_SECONDS
+    ) -> tuple[float, int]:
         """Waits for a later attempt's first step that nobody had done in `attempt` or before.
 
         Returns when the slowest rank had done it, and how many steps had been done again. What ranks of `attempt` did
         after the fault, before they noticed it, counts as done before.
         """
-        deadline = time.monotonic() + NEW_STEP_SECONDS
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.poll()
             reached = self.furthest(attempt)
@@ -61,7 +75,7 @@ class Steps:
                     begun = min(min(steps) for steps in self.done[newest].values())
                     return back, max(0, reached - begun + 1)
             await asyncio.sleep(0.02)
-        raise TimeoutError(f"no new step within {NEW_STEP_SECONDS:g} s after attempt {attempt}")
+        raise TimeoutError(f"no new step within {seconds:g} s after attempt {attempt}")
 
     def _first_beyond(self, attempt: int, step: int, since: float, ranks: int) -> float | None:
         firsts = []

@@ -11,6 +11,7 @@ from trainmaster_local.apiserver.api import Api
 from trainmaster_local.apiserver.http import auth
 from trainmaster_local.auth import Authorizer
 from trainmaster_local.devices import NVIDIA, VARIABLES
+from trainmaster_local.devices import found as devices_found
 from trainmaster_local.images import Image
 from trainmaster_local.kubelet.host import KubeletTimings
 
@@ -92,13 +93,14 @@ class ClusterConfig:
 
 
 def machine_nodes(
-    found: Mapping[str, Sequence[str]], *, gpus: int | None = None, nodes: int = 1
+    found: Mapping[str, Sequence[str]] | None = None, *, gpus: int | None = None, nodes: int = 1
 ) -> tuple[NodeConfig, ...]:
-    """Returns the nodes of one machine with its devices (`devices.found`): `local`, or `local-0`, `local-1`, ...
+    """Returns the nodes of one machine with its devices, by default this one's: `local`, or `local-0`, `local-1`, ...
 
     Each device is on one node, unless `gpus` says how many each node has. If the machine has fewer, a device is listed
     several times and so shared; if it has none, devices are only numbers. Raises ValueError if all are hidden.
     """
+    found = devices_found(os.environ) if found is None else found
     parts = [
         {
             name: devices[index * len(devices) // nodes : (index + 1) * len(devices) // nodes]

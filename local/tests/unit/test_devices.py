@@ -152,6 +152,11 @@ def test_each_device_is_on_one_node() -> None:
     assert machine_nodes({AMD: ("0",)})[0].devices == {AMD: ("0",)}
 
 
+def test_without_devices_given_they_are_this_machine_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainmaster_local.config.devices_found", lambda _: {NVIDIA: ("0",)})
+    assert given(machine_nodes(gpus=2)) == [("0", "0")]
+
+
 def test_gpus_limits_shares_or_fakes_them() -> None:
     assert given(machine_nodes({NVIDIA: ("4", "5", "6")}, gpus=1, nodes=2)) == [("4",), ("5",)]
     assert given(machine_nodes({NVIDIA: ("4", "5")}, gpus=3)) == [("4", "5", "4")]
