@@ -365,7 +365,11 @@ def test_what_a_rank_had_alone_goes_with_its_snapshot_until_there_is_a_newer_one
     for _ in range(3):
         run.queue_step()
     device.drained()
-    device.before_copy = lambda: go_on.wait(30)
+
+    def slowly() -> None:
+        go_on.wait(30)
+
+    device.before_copy = slowly
     run.queue_step()
     run.keeper._snapshots._next = 0
     for _ in range(AHEAD):

@@ -24,7 +24,7 @@ PACKAGE = ROOT / "images" / "trainer" / "trainloop"
 #: Lines of code of the loop proper. What doesn't fit replaces something, or becomes what only some runs import.
 LIMIT = 3000
 #: Lines of code of `recovery`, a library beside the loop.
-LIBRARY_LIMIT = 2000
+LIBRARY_LIMIT = 2100
 #: Tokens that make no line one of code.
 _NOTHING = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

@@ -100,7 +100,7 @@ class Recovery:
         sharded = any(hasattr(each, "device_mesh") for each in self._parameters.values())
         self._divided = ranks > 1 and (sharded or self._own_optimizer is not optimizer)
         self._buffers = Buffers(self._model)
-        self._optimizer_state = OptimizerState(self._own_optimizer, self._device)
+        self._optimizer_state = OptimizerState(self._own_optimizer, self._device, optimizer)
         announce(self._device, self._place.rank, self._place.local_rank, self._group.gather)
         memory = memory_directory(self._say)
         self._keeper: Keeper | None = None
@@ -222,9 +222,8 @@ class Recovery:
             state.update({key: spread_as(value, ordered[number]) for key, value in state.items()})
         self._own_optimizer.load_state_dict(optimizer)
         if self._own_optimizer is not self._optimizer:
-            pairs = zip(self._optimizer.param_groups, self._own_optimizer.param_groups, strict=True)
-            for group, own in pairs:
-                group.update({key: value for key, value in own.items() if key != "params"})
+            for group, part_of_it in zip(self._optimizer.param_groups, self._own_optimizer.param_groups, strict=True):
+                group.update({key: value for key, value in part_of_it.items() if key != "params"})
         for state in self._own_optimizer.state.values():
             # Where weights are on the host, torch has kept what it was given, and that is the file's.
             state.update({key: cloned(value) for key, value in state.items() if on_host(value)})

@@ -102,8 +102,11 @@ def load(each: Any, state: Any) -> None:
 class OptimizerState:
     """An optimizer's state, by what the host had of it after a step."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        self._optimizer, self._beside = optimizer, device.type != "cpu"
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, device: torch.device, around: torch.optim.Optimizer | None = None
+    ) -> None:
+        """Of a ZeroRedundancyOptimizer `optimizer` is this rank's part, and the one `around` has what schedulers set."""
+        self._optimizer, self._around, self._beside = optimizer, around or optimizer, device.type != "cpu"
         #: What there is by parameter; of that the numbers that are on the host while weights aren't.
         self._there = dict[Any, tuple[str, ...]]()
         self._numbers = list[tuple[Any, str]]()
@@ -112,7 +115,7 @@ class OptimizerState:
         """Returns the groups' settings, and what `now` does."""
         groups = [
             {key: as_now(value) for key, value in group.items() if key != "params"}
-            for group in self._optimizer.param_groups
+            for group in self._around.param_groups
         ]
         return groups, self.now()
 
