@@ -105,7 +105,7 @@ class OptimizerState:
     def __init__(
         self, optimizer: torch.optim.Optimizer, device: torch.device, around: torch.optim.Optimizer | None = None
     ) -> None:
-        """Of a ZeroRedundancyOptimizer `optimizer` is this rank's part, and the one `around` has what schedulers set."""
+        """Of a ZeroRedundancyOptimizer `optimizer` is this rank's part, and the one `around` it has the settings."""
         self._optimizer, self._around, self._beside = optimizer, around or optimizer, device.type != "cpu"
         #: What there is by parameter; of that the numbers that are on the host while weights aren't.
         self._there = dict[Any, tuple[str, ...]]()
