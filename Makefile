@@ -64,8 +64,9 @@ test-slow: $(VENV)/.dev ## The soaks and repetitions that `make test` leaves out
 	TRAINMASTER_SLOW=1 $(BIN)/pytest -m slow
 
 # On a machine without a GPU all of them are skipped, each with its reason.
-test-gpu: $(VENV)/.dev ## What needs a GPU: tests/gpu
-	$(BIN)/python -m pytest -q -p no:cacheprovider -ra -m gpu tests/gpu
+# With whatever has a torch for the GPU: TORCH's is the CPU's, and a machine with a GPU often has one installed already.
+test-gpu: ## What needs a GPU, by a Python that has torch for it and pytest: make test-gpu BIN=/usr/bin
+	PYTHONPATH=operator:local:images/trainer:. $(BIN)/python3 -m pytest -q -p no:cacheprovider -ra -m gpu tests/gpu
 
 # All that torch brings, datasets for the tests that `make test` skips without it, and nothing left behind: ten minutes, 7 GB
 # meanwhile. Where /tmp is small, TMPDIR says where.

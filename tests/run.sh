@@ -101,11 +101,11 @@ done
 set +m
 trap 'kill -INT -- "${lanes[@]}"; wait; exit 130' INT TERM
 wait
-left_out=
+left_out="what needs a GPU (tests/gpu); make test-gpu, on a machine with one"
 if [ "${TRAINMASTER_SLOW:-}" = 1 ]; then
   stage "soaks and repetitions" "${pytest[@]}" -m slow tests local/tests
 else
-  left_out="soaks and repetitions (marker slow); TRAINMASTER_SLOW=1 runs them too, or make test-slow"
+  left_out+=". Soaks and repetitions (marker slow); TRAINMASTER_SLOW=1 runs them too, or make test-slow"
 fi
 mapfile -t again < <(sort "$results"/again/*)
 [ "${#again[@]}" -eq 0 ] || stage "failed tests of real processes once more, each alone" run_again "${again[@]}"
@@ -113,5 +113,5 @@ mapfile -t again < <(sort "$results"/again/*)
 printf '\n== how long each stage took; three lanes ran at once\n'
 cat "$results/times"
 printf '%5d s  all\n' "$SECONDS"
-[ -z "$left_out" ] || printf 'Left out: %s.\n' "$left_out"
+printf 'Left out: %s.\n' "$left_out"
 [ ! -s "$results/failed" ] || { printf '\nThe run has failed:\n' && cat "$results/failed" && exit 1; }

@@ -19,11 +19,13 @@ import pkgutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from trainmaster_local import devices
@@ -165,17 +167,35 @@ def _start(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> Clu
         "--state-dir", str(state_dir), "--nodes", str(nodes), "--configure", configure,
         *(() if gpus is None else ("--gpus", str(gpus))),
     ]  # fmt: skip
-    with (state_dir / LOG).open("w") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=state_dir
-        )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with (state_dir / LOG).open("w") as log, interrupted_later():
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=state_dir
+            )
         return _answer(process, state_dir)
     except BaseException:
         # Also Ctrl-C: nobody else knows of the process yet.
-        process.kill()
-        process.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
         raise
+
+
+@contextlib.contextmanager
+def interrupted_later() -> Iterator[None]:
+    """Surrounds the start of a process, which goes on for ever where an interrupt comes before it is known here."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[FrameType | None] = []
+    before = signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came and callable(before):
+        before(signal.SIGINT, came[0])
 
 
 def _answer(process: subprocess.Popen[bytes], state_dir: Path) -> ClusterInfo:

@@ -192,7 +192,7 @@ def test_a_slow_rank_is_seen_in_its_agents_metrics_and_reported_with_its_traceba
 
     first, second = until(figures, 90, "figures of both ranks, of which the second takes longer")
     assert first.step_seconds > 0.02 and second.step_seconds > 0.02
-    assert first.gradient_norm != second.gradient_norm and first.learning_rate == second.learning_rate > 0
+    assert first.gradient_norm != second.gradient_norm and first.learning_rate > 0
     (job.folder / "raise").touch()
     culprit = stream.until(_culprit, 90)["report"]
     stream.close()

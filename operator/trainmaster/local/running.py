@@ -95,17 +95,23 @@ def _install(kubeconfig: Path) -> None:
 @contextmanager
 def _operator(kubeconfig: Path, log: Path, further: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Starts the operator as a user would start it."""
+    from trainmaster_local.cluster import interrupted_later
+
     command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run"]
     options = ["--kubeconfig", str(kubeconfig), "--all-namespaces", "--no-leader-elect", "--metrics-port=0", *further]
+    process: subprocess.Popen[bytes] | None = None
     with log.open("wb") as output:
-        # A session of its own: Ctrl-C at the terminal reaches this program, which stops the operator in its own order.
-        process = subprocess.Popen([*command, *options], stdout=output, stderr=output, start_new_session=True)
         try:
+            with interrupted_later():
+                # A session of its own: Ctrl-C at the terminal reaches this program, which stops the operator in its own
+                # order.
+                process = subprocess.Popen([*command, *options], stdout=output, stderr=output, start_new_session=True)
             yield process
         finally:
-            process.terminate()
-            try:
-                process.wait(OPERATOR_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            if process is not None:
+                process.terminate()
+                try:
+                    process.wait(OPERATOR_STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()

@@ -91,7 +91,7 @@ class Keeper:
         self._still = threading.Lock()  # held while the state changes, or is written
         self._changing = False
         self._saving = threading.Lock()
-        self._held = False
+        self._over = False  # this attempt is: its state is written
         self._stream = self._device.stream()
         self._size = 0
         self._wakes: tuple[int, int] | None = None
@@ -123,8 +123,7 @@ class Keeper:
         # All ranks may get further than this one, which then has to go on from there too.
         self._keep_own(self._step + 1)
         self._still.acquire()
-        if self._held:
-            # The attempt is over, and what the step would change is held.
+        if self._over:
             self._still.release()
             raise SystemExit(EXIT_STOPPED)
         self._changing = True
@@ -162,7 +161,7 @@ class Keeper:
     def save(self) -> None:
         """Write the state of the last finished step, if it is there and isn't written yet; says why where it isn't."""
         with self._saving:
-            if self._step is None or self._held:
+            if self._step is None or self._over:
                 return
             on_main = threading.current_thread() is threading.main_thread()
             if on_main and self._changing and not self._device.queues:
@@ -276,7 +275,8 @@ class Keeper:
                 file.close(Seal(self.place.attempt, step, parts, part, self.place.job, encoded.size))
                 seconds = time.monotonic() - began
                 self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
-        self._held = ends and self._hold.works
+        # What the device does from now on, when a collective is ended, is no step any more.
+        self._over = ends
         return True
 
     def _encoded(self, step: int, host: Any) -> Encoded:

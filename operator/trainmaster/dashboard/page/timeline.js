@@ -97,8 +97,8 @@ function fillFailure(item, { failure }) {
   const [who, message, more] = item.lastChild.children;
   const lines = (failure.message ?? "").split("\n");
   const { seconds: took, repeatedSteps: steps } = failure.recovery ?? {};
-  const repeated = known(steps) ? `, ${count(steps, "step")} repeated` : "";
-  const after = known(took) ? `, trained again ${duration(took)} later${repeated}` : "";
+  const redone = known(steps) ? `, ${count(steps, "step")} repeated` : "";
+  const after = known(took) ? `, trained again ${duration(took)} later${redone}` : "";
   item.classList.toggle("counted", failure.counted !== false);
   text(who.firstChild, culprit(failure));
   text(who.lastChild, ` ${clock(seconds(failure.failedAt))}${failure.counted === false ? ", not counted as a restart" : ""}${after}`);
