@@ -268,6 +268,8 @@ class Keeper:
                     self._hold.read()
                     copied = self._device.event()
                 copied.synchronize()
+                if self._slots is not None:
+                    self._slots.wait(step)
                 if ends:
                     left_out |= self._hold.left_out()
                 if not self._steps.is_there(made, left_out):

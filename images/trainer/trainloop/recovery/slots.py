@@ -129,6 +129,12 @@ class Slots:
         self._begin(KEPT + place, written.layout, written.random)
         written.sent = self._end(KEPT + place, written.layout, step, step % KEPT)
 
+    def wait(self, step: int) -> None:
+        """Wait until what was written after `step`, which the device has made, is in the pod's memory."""
+        written = self._written[step % KEPT]
+        if written.step == step and written.sent is not None:
+            written.sent.synchronize()
+
     def own(self, step: int) -> dict[str, Any] | None:
         """Returns what was written after `step`, of the last few, where it lies; None where that isn't there."""
         written = self._written[step % KEPT]
