@@ -130,38 +130,34 @@ def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
         torch.testing.assert_close(weight, other["weights"][name], rtol=1e-4, atol=1e-5)
 
 
+def goes_on(memory: Path, settings: dict[str, Any], fault: str, *, local_ranks: int = 1, writers: int = 1) -> int:
+    """Meet a fault on rank 1, and go on from what is left; returns the first step that is made then. What comes of it
+    is compared with a run that nothing interrupts.
+    """
+    through = attempt(1, 2, memory.with_name("through"), settings, None, script, local_ranks=local_ranks)
+    agent = as_the_agent_does(memory, writers)
+    attempt(1, 2, memory, settings, {1: (fault, FAULT)}, script, local_ranks=local_ranks, meanwhile=agent)
+    if local_ranks == 1:
+        assert sealed(memory) == [f"1-{FAULT}-0-of-1.sealed"], said(memory)
+    resumed = attempt(2, 2, memory, settings, None, script, local_ranks=local_ranks)
+    assert_close(resumed[0], through[0])
+    [first] = {each["seen"][0] for each in resumed}
+    return int(first)
+
+
 @pytest.mark.parametrize("item", [True, False])
 def test_a_survivor_of_ddp_keeps_the_last_step(tmp_path: Path, item: bool) -> None:
-    settings = {"item": item}
-    through = attempt(1, 2, tmp_path / "through", settings, None, script)
-    memory = tmp_path / "memory"
-    attempt(1, 2, memory, settings, {1: ("kill", FAULT)}, script, meanwhile=as_the_agent_does(memory))
-    assert sealed(memory) == [f"1-{FAULT}-0-of-1.sealed"], said(memory)
-    resumed = attempt(2, 2, memory, settings, None, script)
-    assert [each["seen"][0] for each in resumed] == [FAULT + 1] * 2, said(memory)
-    assert_close(resumed[0], through[0])
+    assert goes_on(tmp_path / "memory", {"item": item}, "kill") == FAULT + 1
 
 
 def test_parts_of_fsdp_are_kept_when_a_rank_hangs(tmp_path: Path) -> None:
     settings = {"sharded": True, "item": True}
-    through = attempt(1, 2, tmp_path / "through", settings, None, script, local_ranks=2)
-    memory = tmp_path / "memory"
-    agent = as_the_agent_does(memory, writers=2)
-    attempt(1, 2, memory, settings, {1: ("sleep", FAULT)}, script, local_ranks=2, meanwhile=agent)
-    resumed = attempt(2, 2, memory, settings, None, script, local_ranks=2)
-    assert [each["seen"][0] for each in resumed] == [FAULT + 1] * 2, said(memory)
-    assert_close(resumed[0], through[0])
+    assert goes_on(tmp_path / "memory", settings, "sleep", local_ranks=2, writers=2) == FAULT + 1
 
 
 def test_a_run_of_fsdp_goes_on_from_its_snapshot_after_a_kill(tmp_path: Path) -> None:
     settings = {"sharded": True, "item": True}
-    through = attempt(1, 2, tmp_path / "through", settings, None, script, local_ranks=2)
-    memory = tmp_path / "memory"
-    agent = as_the_agent_does(memory)
-    attempt(1, 2, memory, settings, {1: ("kill", FAULT)}, script, local_ranks=2, meanwhile=agent)
-    resumed = attempt(2, 2, memory, settings, None, script, local_ranks=2)
-    assert 1 < resumed[0]["seen"][0] <= FAULT + 1, said(memory)
-    assert_close(resumed[0], through[0])
+    assert 1 < goes_on(tmp_path / "memory", settings, "kill", local_ranks=2) <= FAULT + 1
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp"])

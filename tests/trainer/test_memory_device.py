@@ -113,7 +113,7 @@ def found(directory: Path, said: list[str] | None = None, attempt: int = 2) -> A
     """Returns what the next attempt would go on from: its step, what the host had, weights and buffers."""
     next_place = Place("job", attempt, 0, 1, 1)
     for each in newest(next_place, Group(next_place), (said if said is not None else []).append, directory):
-        state, buffers = each.first(), each.buffers(0, 0)
+        state, buffers = each.first(), each.buffers(0)
         weights = set(state["model"]["weight"].flatten().tolist())
         return each.step, state["step"], weights, set(buffers["seen"].tolist()), buffers["mask"].shape
     return None
@@ -296,7 +296,7 @@ def test_a_buffer_that_begins_to_change_later_is_kept_as_it_was(run: Run) -> Non
     mask.zero_()  # in the fifth step, of which the device knows nothing yet
     run.keeper.save()
     for each in newest(Place("job", 2, 0, 1, 1), Group(PLACE), run.said.append, run.directory):
-        assert each.step == 3 and each.buffers(0, 0)["mask"].eq(1).all()
+        assert each.step == 3 and each.buffers(0)["mask"].eq(1).all()
         break
 
 

@@ -187,9 +187,7 @@ class InMemory(NothingInMemory):
                     raise ValueError(f"{key} of {name} has shape {list(value.shape)}")
 
         def load() -> None:
-            # Rank 0's buffers count, as in DDP's next forward.
-            first = 0 if found.own_of(0) is not None else replica.world.rank
-            replica.load_model({**saved["model"], **self.buffers(found.buffers(0, first))})
+            replica.load_model({**saved["model"], **self.buffers(found.buffers(replica.world.rank))})
             replica.load_optimizer(self.trainer.optimizer, saved["optimizer"])
             for state in (own for each in self._optimizers for own in each.state.values()):
                 # Where weights are on the host, torch has kept what it was given, and that is the file's.

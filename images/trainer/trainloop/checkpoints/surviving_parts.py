@@ -48,7 +48,7 @@ class PartsInMemory(InMemory):
         first = min(found.parts)
         # A part of FSDP2's has the buffers too, as they were when it was written: within a step, maybe.
         lost = self._sharded and found.own_of(first) is None
-        left = {} if lost else self.buffers(found.buffers(first, first))
+        left = {} if lost else self.buffers(found.buffers(first))
         model = {**shards.model_state(replica, left), **left}
         optimizer = shards.optimizer_state(replica)
 

@@ -87,9 +87,13 @@ class Found:
         """Returns the state of the first part that this rank has been given."""
         return self.state(min(self.parts))
 
-    def buffers(self, part: int, rank: int) -> dict[str, torch.Tensor]:
-        """Returns the model's buffers: those that no step had changed, from a part, and a rank's own before them."""
-        return {**self.parts[part].get("buffers", {}), **(self.own_of(rank) or {}).get("buffers", {})}
+    def buffers(self, rank: int) -> dict[str, torch.Tensor]:
+        """Returns the model's buffers: those that no step had changed, and before them a rank's own. Where all ranks
+        have the same state rank 0's count, as in the next forward pass of DistributedDataParallel.
+        """
+        divided = self.count > 1
+        own = self.own_of(rank) if divided else self.own_of(0) or self.own_of(rank)
+        return {**self.parts[rank if divided else 0].get("buffers", {}), **(own or {}).get("buffers", {})}
 
     def own_of(self, rank: int) -> Any:
         """Returns what a rank of then has left of its own; None where that is lost."""

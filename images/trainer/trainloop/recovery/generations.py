@@ -49,9 +49,9 @@ class File:
         except sealed.SealError:
             return None
 
-    def make(self, size: int, *, stuck: bool = False) -> str | None:
-        """Have a file for a state of `size` bytes, mapped and pinned; returns why there can't be one. While the device
-        is `stuck` nothing is pinned.
+    def make(self, size: int, *, stuck: bool = False) -> None:
+        """Have a file for a state of `size` bytes, mapped and pinned. While the device is `stuck` nothing is pinned.
+        Raises OSError where there can't be one.
 
         Another rank of the worker may have made it, or made it anew.
         """
@@ -63,10 +63,8 @@ class File:
                 found = -1
             if found < needed:
                 # A state grows a little from step to step, and to make a file takes longer than to write it.
-                needed += size // 64 + _SLACK
-                if lacking := room.lacking(self.path.parent, needed):
-                    return lacking
-                self._create(needed)
+                with room.made(self.path, needed + size // 64 + _SLACK):
+                    pass
         with self.path.open("r+b") as stream:
             about = os.fstat(stream.fileno())
             if about.st_ino != self._inode:
@@ -75,18 +73,6 @@ class File:
                 self._memory = torch.frombuffer(mmap.mmap(stream.fileno(), about.st_size), dtype=torch.uint8)
                 self._inode = about.st_ino
                 self.unpinned = "the device is stuck" if stuck else self._device.pin(self._memory)
-        return None
-
-    def _create(self, needed: int) -> None:
-        partial = self.path.with_name(f"{self.path.name}.{os.getpid()}{sealed.PARTIAL}")
-        try:
-            with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as stream:
-                # All of it now: where memory ends later, a copy into a mapped file is a SIGBUS.
-                os.posix_fallocate(stream.fileno(), 0, needed)
-            partial.rename(self.path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
 
     def _alone(self) -> AbstractContextManager[Any]:
         return alone(self.path.with_suffix(".lock"))
@@ -119,7 +105,7 @@ class File:
     def receive(self, size: int) -> torch.Tensor:
         """Returns where `size` bytes that another rank sends are put; it has no head then."""
         self.empty()
-        return self._memory[HEADER_BYTES : HEADER_BYTES + size]
+        return self.content(size)
 
     def content(self, size: int) -> torch.Tensor:
         return self._memory[HEADER_BYTES : HEADER_BYTES + size]
@@ -145,14 +131,12 @@ class Generations:
         #: Another thread may be making a file, which may wait for a device that is stuck.
         self._making = threading.Lock()
 
-    def make(self, file: File, size: int, *, stuck: bool = False) -> str | None:
-        """Have a file for a state of `size` bytes; returns why that can't be. `stuck` is as in `File.make`."""
+    def make(self, file: File, size: int, *, stuck: bool = False) -> None:
+        """Do what `File.make` does, one thread after the other."""
         if not self._making.acquire(timeout=PATIENCE):
-            return "its memory is still being made"
+            raise OSError("its memory is still being made")
         try:
-            return file.make(size, stuck=stuck)
-        except OSError as error:
-            return str(error)
+            file.make(size, stuck=stuck)
         finally:
             self._making.release()
 
@@ -162,10 +146,12 @@ class Generations:
         """
         self._device.enter_thread()
         ages = self._ages()
-        for file in self.files:
-            if lacking := self.make(file, 0 if ages[file] == kept else size):
-                say(f"the state isn't kept in memory, {len(self.files)} x {size:,} bytes: {lacking}")
-                return
+        try:
+            for file in self.files:
+                self.make(file, 0 if ages[file] == kept else size)
+        except OSError as error:
+            say(f"the state isn't kept in memory, {len(self.files)} x {size:,} bytes: {error}")
+            return
         if unpinned := next((file.unpinned for file in self.files if file.unpinned), None):
             say(f"the state is kept in memory that isn't pinned, and copying takes longer: {unpinned}")
 

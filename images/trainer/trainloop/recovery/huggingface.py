@@ -173,7 +173,7 @@ class RecoveryCallback(TrainerCallback):
         shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         if {name: tensor.shape for name, tensor in saved["model"].items()} != shapes:
             raise ValueError("its weights have other names or shapes")
-        buffers = found.buffers(0, 0 if found.own_of(0) is not None else self._place.rank)
+        buffers = found.buffers(self._place.rank)
         weights = {name: {**saved["model"], **buffers}.get(name, one) for name, one in model.state_dict().items()}
         directory = self._memory / f"trainer-{self._place.rank}" / f"checkpoint-{found.step}"
         shutil.rmtree(directory, ignore_errors=True)

@@ -35,7 +35,7 @@ from trainloop.recovery.place import Place
 from trainloop.recovery.saving import announced, is_the_end, planned_seconds
 from trainloop.recovery.sealed import Seal
 from trainloop.recovery.slots import Buffers, Slots
-from trainloop.recovery.snapshots import Snapshots
+from trainloop.recovery.snapshots import Snapshots, has_snapshots
 from trainloop.recovery.steps import Hold, Made, Steps
 
 #: Exit code of a rank that is stopped.
@@ -78,7 +78,7 @@ class Keeper:
         if kept.divided and place.ranks > place.local_ranks:
             neighbours = Group(place, dist.new_group(backend="gloo"))  # used by a thread
         name = f"part-{place.rank}" if kept.divided else "whole"
-        count = 2 if kept.divided or place.worker < 2 else 1
+        count = 2 if has_snapshots(place, kept.divided) else 1
         self._generations = Generations(directory, place.job, name, self._device, count)
         self._snapshots = Snapshots(
             place, directory, self._device, group, neighbours, self._generations, kept.divided, say
@@ -261,8 +261,7 @@ class Keeper:
                 began = time.monotonic()
                 # Where each has a part, the newest that all have is worth more than what may lack a rank's.
                 file = self._generations.next(self._snapshots.kept, spare=not self._kept.divided)
-                if lacking := self._generations.make(file, encoded.size, stuck=self._device.queues):
-                    raise OSError(lacking)
+                self._generations.make(file, encoded.size, stuck=self._device.queues)
                 with self._device.on(self._stream):
                     file.fill(encoded)
                     self._hold.read()

@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+from trainloop.recovery.sealed import PARTIAL
 
 #: What stays free for everything else (bytes).
 MARGIN = 32 << 20
 _CGROUP_ROOT = "/sys/fs/cgroup"
+
+
+@contextmanager
+def made(file: Path, size: int) -> Iterator[BinaryIO]:
+    """Makes a file of `size` bytes, yields it, and gives it its place, where one may be already. Raises OSError where
+    there is no room.
+    """
+    if problem := lacking(file.parent, size):
+        raise OSError(problem)
+    partial = file.with_name(f"{file.name}.{os.getpid()}{PARTIAL}")
+    try:
+        with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as stream:
+            # All of it now: where memory ends later, a copy into a mapped file is a SIGBUS.
+            os.posix_fallocate(stream.fileno(), 0, size)
+            yield stream
+        partial.rename(file)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def lacking(directory: Path, needed: int) -> str | None:

@@ -208,11 +208,9 @@ class Recovery:
         saved, own = found.state(part), found.own_of(self._place.rank)
         if self._divided != (found.count > 1):
             raise ValueError(f"it is in {found.count} part(s), for {self._place.ranks} rank(s)")
-        # Rank 0's buffers count, as in the next forward pass of DistributedDataParallel.
-        first = self._place.rank if self._divided or found.own_of(0) is None else 0
         self._parameters = parameters_between_steps(self._model)
         tensors: dict[str, Any] = {**self._parameters, **self._buffers.named()}
-        values = {**saved["model"], **found.buffers(part, first)}
+        values = {**saved["model"], **found.buffers(self._place.rank)}
         for name, parameter in self._parameters.items():
             if values[name].shape != local(parameter).shape:
                 raise ValueError(f"{name} has shape {list(values[name].shape)}")

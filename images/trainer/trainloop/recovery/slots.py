@@ -15,7 +15,6 @@ count as changed, and after the first step all others are compared with what the
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 import zlib
 from collections.abc import Container
@@ -40,7 +39,6 @@ _STAMP = struct.Struct("<Q")
 _BEFORE = 2 * ALIGNMENT
 _SLOTS = KEPT + 2
 _SUFFIX = ".slots"
-_PARTIAL = ".partial"
 
 
 #: A buffer that was taken away.
@@ -86,8 +84,6 @@ class Slots:
         self._written = [_Written() for _ in range(KEPT)]
         self._before = list[torch.Tensor]()
         self._stream = device.stream()
-        #: Why the file isn't pinned, where it isn't.
-        self.unpinned: str | None = None
 
     def write(self, step: int) -> None:
         """Write what is to outlive this rank as it is after `step`. Raises OSError where there is no room for it."""
@@ -213,23 +209,17 @@ class Slots:
         capacity = needed + needed // 8
         capacity += -capacity % mmap.PAGESIZE
         size = _SLOTS * (_BEFORE + capacity)
-        if lacking := room.lacking(self._file.parent, size):
-            raise OSError(lacking)
-        partial = self._file.with_name(f"{self._file.name}.{os.getpid()}{_PARTIAL}")
-        with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as stream:
-            # All of it now: where memory ends later, a copy into a mapped file is a SIGBUS.
-            os.posix_fallocate(stream.fileno(), 0, size)
+        with room.made(self._file, size) as stream:
             mapped = mmap.mmap(stream.fileno(), size)
-        if (old := self._mapped) is not None:
-            before, after = _BEFORE + self._capacity, _BEFORE + capacity
-            for number in range(_SLOTS):
-                mapped[number * after : number * after + before] = old[number * before : (number + 1) * before]
+            if (old := self._mapped) is not None:
+                before, after = _BEFORE + self._capacity, _BEFORE + capacity
+                for number in range(_SLOTS):
+                    mapped[number * after : number * after + before] = old[number * before : (number + 1) * before]
         # The file before stays mapped: a queue may be writing to it.
         self._before.append(self._memory)
         self._mapped, self._capacity = mapped, capacity
         self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
-        self.unpinned = self._device.pin(self._memory)
-        partial.rename(self._file)
+        self._device.pin(self._memory)  # where that can't be done, it is said of the state's files
 
     def close(self) -> None:
         """Delete the file."""

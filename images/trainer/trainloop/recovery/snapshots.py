@@ -45,6 +45,11 @@ _SENDING = 0.1
 _COPIES = 2
 
 
+def has_snapshots(place: Place, divided: bool) -> bool:
+    """Returns whether there are snapshots in the memory of a rank's worker."""
+    return divided or place.worker < _COPIES
+
+
 class Snapshots:
     """Makes this rank's snapshots; every rank calls every method after the same step."""
 
@@ -61,7 +66,7 @@ class Snapshots:
     ) -> None:
         self._place, self._device, self._group, self._say = place, device, group, say
         self._divided, self._generations, self._neighbours = divided, generations, neighbours
-        self.writes = divided or (place.is_first_of_worker and place.worker < _COPIES)
+        self._writes = has_snapshots(place, divided) and (divided or place.is_first_of_worker)
         self._before = (place.rank - place.local_ranks) % place.ranks
         copies = f"copy-{self._before}"
         # Filled from the network, so there is no need to pin them.
@@ -111,7 +116,7 @@ class Snapshots:
         began = time.monotonic()
         self._age, self._problem, written = (self._place.attempt, step), None, None
         try:
-            if self.writes:
+            if self._writes:
                 written = self._begin(encoded())
         except (OSError, EncodingError, RuntimeError) as error:
             self._fail(error)
@@ -156,8 +161,7 @@ class Snapshots:
     def _begin(self, encoded: Encoded) -> _Written:
         """Queue the copying of a snapshot. Raises OSError where there is no room for it."""
         file = self._generations.next(self.kept)
-        if lacking := self._generations.make(file, encoded.size):
-            raise OSError(lacking)
+        self._generations.make(file, encoded.size)
         claim = file.claim()
         if claim is None:
             raise OSError("another rank of this worker is writing it")
@@ -218,15 +222,18 @@ class Snapshots:
         """Send this rank's snapshot to the same rank of the next worker, and keep the one of the worker before."""
         heads = group.gather(None if written is None else vars(written.seal))
         theirs = sealed.seal_of(heads[self._before])
-        file, lacking = None, None
+        file = None
         if theirs is not None:
             file = self._copies.next(self.kept)
-            if lacking := self._copies.make(file, theirs.size):
-                self._say(f"no copy of rank {self._before}'s snapshot of step {theirs.step} in memory: {lacking}")
-        takes, place = group.gather(theirs is not None and lacking is None), self._place
+            try:
+                self._copies.make(file, theirs.size)
+            except OSError as error:
+                self._say(f"no copy of rank {self._before}'s snapshot of step {theirs.step} in memory: {error}")
+                theirs = None
+        takes, place = group.gather(theirs is not None), self._place
         after = (place.rank + place.local_ranks) % place.ranks
         sent = written.file.content(written.seal.size) if written is not None and takes[after] else None
-        if file is not None and theirs is not None and lacking is None:
+        if file is not None and theirs is not None:
             group.pass_on(sent, after, file.receive(theirs.size), self._before)
             with self._closing:
                 if written is None or written.round == self._round:
