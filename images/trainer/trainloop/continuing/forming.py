@@ -1,7 +1,7 @@
 """The ranks that are present form a group anew, in their own processes, and give the state to who lacks it.
 
-They meet in a store that the lowest of them serves, at the address and port of the attempt. Nobody connects before all
-are there, so a rank that dies meanwhile costs no timeout: the agent assigns the next attempt, and that ends the waiting.
+They meet in a store that the lowest of them serves, at the address and port of the attempt. Nobody connects before
+all are there, so a rank that dies meanwhile costs no timeout: the next attempt's assignment ends the waiting.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Continuing:
         def meet() -> None:
             try:
                 made.extend(self._connect(order))
-            except Exception as error:  # noqa: BLE001 - raised by who waits
+            except Exception as error:
                 problem.append(error)
             with self._changed:
                 self._changed.notify_all()

@@ -20,6 +20,8 @@ from torch.futures import Future
 from trainloop.continuing.real import Real
 
 Tensors = list[torch.Tensor]
+#: torch calls a group's methods with lists and options; its stubs have other forms, for people, too.
+Base: Any = ProcessGroup
 #: What torch knows groups of this kind by.
 BACKEND = "trainmaster"
 
@@ -102,7 +104,7 @@ class Swallowed(Work):
             after()
 
 
-class Group(ProcessGroup):
+class Group(Base):  # type: ignore[misc]
     """See the module. `ranks` are the global ranks of the group, of which this process is one."""
 
     def __init__(self, rank: int, ranks: Sequence[int], failed: Callable[[Exception], None]) -> None:
@@ -113,11 +115,12 @@ class Group(ProcessGroup):
         self._real: Real | None = None
         #: The ranks of this group that are present, as its own numbers, ascending.
         self.members: tuple[int, ...] = ()
-        self.devices: list[torch.device] = []
+        #: The accelerator, where there is one: what waits for a collective then waits on it.
+        self.devices: list[Any] = []
 
-    def use(self, real: Real, members: Sequence[int], devices: list[torch.device]) -> None:
+    def use(self, real: Real, members: Sequence[int], devices: Sequence[torch.device]) -> None:
         """Pass collectives on to `real`, whose ranks are `members`, from now on."""
-        self.members, self.devices, self._real = tuple(members), devices, real
+        self.members, self.devices, self._real = tuple(members), list(devices), real
 
     def leave(self) -> Real | None:
         """Be alone; returns the real group, of which the caller has the last reference."""

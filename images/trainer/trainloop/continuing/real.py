@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,8 +26,8 @@ class Listener:
     def __init__(self) -> None:
         before = set(_listening())
         interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
-        make = dist.ProcessGroupGloo.create_device if interface else dist.ProcessGroupGloo.create_default_device
-        self.device: Any = make(interface=interface) if interface else make()
+        gloo = dist.ProcessGroupGloo
+        self.device: Any = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
         #: The port, which is gloo's alone on this host; 0 where it can't be told.
         self.port = next((port for port in _listening() if port not in before), 0)
 
@@ -86,11 +87,11 @@ def _accelerated(backend: str, store: Store, rank: int, size: int, timeout: time
 
 def _sockets() -> Iterator[socket.socket]:
     """Yields this process's sockets, each as a duplicate that is closed when the next one is asked for."""
-    for name in os.listdir("/proc/self/fd"):
+    for link in list(Path("/proc/self/fd").iterdir()):
         try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+            if not str(link.readlink()).startswith("socket:"):
                 continue
-            duplicate = socket.socket(fileno=os.dup(int(name)))
+            duplicate = socket.socket(fileno=os.dup(int(link.name)))
         except OSError:
             continue  # it was closed meanwhile
         with duplicate:

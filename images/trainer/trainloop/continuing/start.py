@@ -21,6 +21,7 @@ from trainloop.continuing.forming import Continuing
 from trainloop.continuing.group import BACKEND, Group
 from trainloop.continuing.orders import FILE_VARIABLE, JOINS_VARIABLE
 
+_torch: Any = distributed_c10d
 _current: Continuing | None = None
 _wrapped = False
 
@@ -56,12 +57,12 @@ def _init_process_group(
     **options: Any,
 ) -> None:
     global _current
-    accelerator = _accelerator(backend)
-    usual = init_method in (None, "env://") and store is None and accelerator is not None and not others
-    if not usual or int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        return original(backend, init_method, timeout, world_size, rank, store, *others, device_id=device_id, **options)
-    number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    timeout = timeout or (distributed_c10d.default_pg_nccl_timeout if accelerator else None) or _GLOO_TIMEOUT
+    accelerator, number, size = _accelerator(backend), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    usual = init_method in (None, "env://") and store is None and not others and size > 1
+    if accelerator is None or not usual:
+        original(backend, init_method, timeout, world_size, rank, store, *others, device_id=device_id, **options)
+        return
+    timeout = timeout or (_torch.default_pg_nccl_timeout if accelerator else _torch.default_pg_timeout)
     attempt, file = int(os.environ.get("TRAINMASTER_ATTEMPT", "1")), Path(os.environ[FILE_VARIABLE])
     joins = JOINS_VARIABLE in os.environ
     _current = Continuing(number, size, attempt, file, joins=joins, accelerator=accelerator, timeout=timeout)
@@ -112,11 +113,7 @@ def _accelerator(backend: str | None) -> str | None:
 
 def _name(group: Any, accelerator: str) -> None:
     """Let torch say of a group what the script has asked for."""
-    world: Any = distributed_c10d._world
-    _, store = world.pg_map[group]
+    _, store = _torch._world.pg_map[group]
     config = f"cpu:gloo,cuda:{accelerator}" if accelerator else "cpu:gloo,cuda:gloo"
-    world.pg_map[group] = (accelerator or "gloo", store)
-    world.pg_backend_config[group] = config
-
-
-_GLOO_TIMEOUT = distributed_c10d.default_pg_timeout
+    _torch._world.pg_map[group] = (accelerator or "gloo", store)
+    _torch._world.pg_backend_config[group] = config
