@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ PATIENCE = 20.0
 #: Seconds in which the ranks of an attempt meet and connect, once they have the assignment.
 MEETING = 15.0
 _LOOK_AGAIN = 0.002
-_SLICE = timedelta(milliseconds=50)
 
 
 class Continuing:
@@ -175,8 +173,7 @@ class Continuing:
         while not beside.check(["all"]):
             if self._superseded(order) or time.monotonic() > until:
                 raise RuntimeError("not all ranks have come")
-            with suppress(RuntimeError):
-                beside.wait(["all"], _SLICE)
+            time.sleep(_LOOK_AGAIN)
         reals = []
         for number, group in enumerate(self.groups):
             members = [rank for rank in group.ranks if rank in present]
