@@ -330,22 +330,22 @@ class Leader:
         self._seq += 1
         self._kept[key] = ReportLine(self._seq, report)
         self._publish(self._kept[key])
-        if report.state == "Failed" and self._assignment is not None and report.attempt == self._assignment.attempt:
-            if self._is_in_group(report):
-                self._send_all(self._stop(report, now))
+        if self._stops_others(report):
+            self._send_all(self._stop(report, now))
 
-    def _is_in_group(self, failed: Report) -> bool:
-        """Returns whether what failed was in the attempt's group: what only waited to join stops nobody."""
+    def _stops_others(self, report: Report) -> bool:
+        """Returns whether a rank of the current attempt's group has failed; what only waits to join stops nobody."""
         assignment = self._assignment
-        return assignment is None or (failed.worker in self._present and failed.rank not in assignment.absent)
+        if assignment is None or report.state != "Failed" or report.attempt != assignment.attempt:
+            return False
+        return report.worker in self._present and report.rank not in assignment.absent
 
     def _stop(self, report: Report, now: float) -> Stop:
         """Returns the order to stop an attempt in which this worker has failed."""
-        # After a mere broken connection the rank at fault may still be on its way out: SIGTERM would hide its exit code.
+        # After a mere broken connection the rank at fault may be on its way out: SIGTERM would hide its exit code.
         delay = 0.0 if report.culprit else FAILURE_GRACE
-        return Stop(
-            report.attempt, FAILURE_GRACE, CONTINUE_SECONDS if self._may_continue(report, now) else delay, report
-        )
+        delay = CONTINUE_SECONDS if self._may_continue(report, now) else delay
+        return Stop(report.attempt, FAILURE_GRACE, delay, report)
 
     def _may_continue(self, failed: Report, now: float) -> bool:
         """Returns whether an operator may continue the attempt: all ranks that live say that they can go on."""
@@ -356,13 +356,7 @@ class Leader:
 
     def _failed_report(self) -> Optional[Report]:
         """Returns a failure of the current attempt, a culprit's where there is one."""
-        if self._assignment is None:
-            return None
-        failed = [
-            line.report
-            for (attempt, _), line in self._kept.items()
-            if attempt == self._assignment.attempt and line.report.state == "Failed" and self._is_in_group(line.report)
-        ]
+        failed = [line.report for line in self._kept.values() if self._stops_others(line.report)]
         return max(failed, key=lambda report: report.culprit, default=None)
 
     def _send_ack(self, report: Report) -> None:
