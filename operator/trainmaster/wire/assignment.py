@@ -42,13 +42,19 @@ class Assignment(NamedTuple):
     """Ranks of each worker, where they differ; None: all have equally many."""
     code: Optional[str] = None
     """The digest of the code that the attempt runs (spec.code); None: what the image has."""
+    continues: Optional[int] = None
+    """The last attempt whose ranks all started anew: this one goes on with their processes. None: all start anew."""
+    absent: tuple[int, ...] = ()
+    """Global ranks that aren't in the group of a continued attempt."""
+    master_place: int = 0
+    """The position of the worker that the lowest present rank is on."""
     signed: Optional[Mapping[str, Any]] = None
     """The JSON object as an agent got it, with its signatures: what goes on to others is what was signed."""
 
     @property
     def master(self) -> str:
-        """Returns the host that rank 0 listens on."""
-        return self.hosts[0]
+        """Returns the host that rank 0, or the lowest rank that is present, listens on."""
+        return self.hosts[self.master_place]
 
     @classmethod
     def parse(cls, data: object) -> Assignment:
@@ -65,22 +71,32 @@ class Assignment(NamedTuple):
         state = data.get("state", "Run")
         if state != "Run" and state != "Hold":
             raise ProtocolError(f"assignment.state: {shown(state)} is neither Run nor Hold")
-        if _text(data.get("master", hosts[0]), "master", MAX_HOST) != hosts[0]:
-            raise ProtocolError(f"assignment.master: {shown(data['master'])} is not the first of the hosts")
+        attempt = _whole(data.get("attempt"), "attempt", 0, MAX_ATTEMPT)
+        continues = None if data.get("continues") is None else _whole(data["continues"], "continues", 1, attempt - 1)
+        master = _text(data.get("master", hosts[0]), "master", MAX_HOST)
+        if master not in hosts[: 1 if continues is None else len(hosts)]:
+            place = "the first" if continues is None else "one"
+            raise ProtocolError(f"assignment.master: {shown(data['master'])} is not {place} of the hosts")
+        counts = None if processes is None else tuple(_whole(n, "processes", 1, MAX_PROCESSES) for n in processes)
         port = _whole(data.get("port"), "port", FIRST_PORT, LAST_PORT)
         if not is_master_port(port):
             raise ProtocolError(f"assignment.port: {port} is one that nodes serve themselves")
         return cls(
             job=_text(data.get("job"), "job", MAX_UID),
-            attempt=_whole(data.get("attempt"), "attempt", 0, MAX_ATTEMPT),
+            attempt=attempt,
             workers=indexes,
             uids=None if uids is None else tuple(_text(uid, "uids", MAX_UID, least=0) for uid in uids),
             hosts=tuple(_text(host, "hosts", MAX_HOST) for host in hosts),
             port=port,
             state=state,
             grace_seconds=_seconds(data.get("graceSeconds", 0.4)),
-            processes=None if processes is None else tuple(_whole(n, "processes", 1, MAX_PROCESSES) for n in processes),
+            processes=counts,
             code=_digest(data.get("code")),
+            continues=continues,
+            absent=_absent(
+                data.get("absent"), continues, len(workers) * MAX_PROCESSES if counts is None else sum(counts)
+            ),
+            master_place=hosts.index(master),
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -97,6 +113,8 @@ class Assignment(NamedTuple):
             "graceSeconds": self.grace_seconds,
             **({} if self.processes is None else {"processes": list(self.processes)}),
             **({} if self.code is None else {"code": self.code}),
+            **({} if self.continues is None else {"continues": self.continues}),
+            **({"absent": list(self.absent)} if self.absent else {}),
         }
 
     def held(self) -> Assignment:
@@ -111,14 +129,23 @@ class Assignment(NamedTuple):
         """Returns the number of ranks of the attempt; `own`: this worker's number of ranks."""
         return len(self.workers) * own if self.processes is None else sum(self.processes)
 
+    def present(self, node_rank: int, own: int) -> tuple[int, ...]:
+        """Returns a worker's local ranks that are in the attempt's group; `own`: this worker's number of ranks."""
+        first, absent = self.first_rank(node_rank, own), set(self.absent)
+        count = own if self.processes is None else self.processes[node_rank]
+        return tuple(local_rank for local_rank in range(count) if first + local_rank not in absent)
+
     def node_rank(self, worker: int, uid: str) -> int | None:
-        """Returns the NODE_RANK of a worker's pod, or None where its index or its uid isn't listed."""
+        """Returns the NODE_RANK of a worker's pod, or None where its index or its uid isn't listed.
+
+        A continued attempt lists an empty uid for a worker whose ranks are absent: any pod of it may prepare to join.
+        """
         if worker not in self.workers:
             return None
         position = self.workers.index(worker)
-        if self.uids is not None and (not uid or self.uids[position] != uid):
-            return None
-        return position
+        if self.uids is None or self.uids[position] == uid != "":
+            return position
+        return position if self.absent and not self.uids[position] else None
 
 
 def is_digest(text: str) -> bool:
@@ -159,6 +186,19 @@ def _whole(value: object, name: str, least: int, most: int) -> int:
     if found is None or found < least:
         raise ProtocolError(f"assignment.{name}: {shown(value)} is not a whole number from {least} to {most}")
     return found
+
+
+def _absent(value: object, continues: int | None, most: int) -> tuple[int, ...]:
+    """Returns ranks below `most` in order: not all of them, and none where no attempt is continued."""
+    if value is None or value == []:
+        return ()
+    if continues is None or not isinstance(value, list) or len(value) >= most:
+        what = "not allowed without continues" if continues is None else f"not a list of less than {most} ranks"
+        raise ProtocolError(f"assignment.absent: {shown(value)} is {what}")
+    ranks = tuple(_whole(rank, "absent", 0, most - 1) for rank in value)
+    if any(one >= other for one, other in zip(ranks, ranks[1:])):
+        raise ProtocolError("assignment.absent: the ranks are not in ascending order")
+    return ranks
 
 
 def _seconds(value: object) -> float:

@@ -10,7 +10,8 @@ from trainmaster.wire.limits import MAX_INDEX, MAX_MESSAGE_CHARACTERS, MAX_PROCE
 from trainmaster.wire.states import SECTIONS
 from trainmaster.wire.values import decimal, is_number, is_whole, optional_number, optional_whole, shown, text
 
-_WHOLE = {"step": "step", "total_steps": "totalSteps", "start_step": "startStep"}
+_WHOLE = {"step": "step", "total_steps": "totalSteps", "start_step": "startStep", "group": "group"}
+CONTINUING = ("able", "ready")
 _NUMBERS = {
     "epoch": "epoch",
     "loss": "loss",
@@ -62,6 +63,12 @@ class RankProgress(NamedTuple):
     """When this attempt's first step was done."""
     message: str = ""
     result: tuple[tuple[str, float], ...] = ()
+    continuing: Optional[str] = None
+    """`able`: this rank is in a group and can go on in a continued attempt; `ready`: it waits to join."""
+    group: Optional[int] = None
+    """The attempt of the group that this rank is in."""
+    cannot_continue: str = ""
+    """Why this rank can't continue."""
 
     @classmethod
     def parse(cls, data: object) -> RankProgress:
@@ -89,6 +96,7 @@ class RankProgress(NamedTuple):
         """Returns the JSON object, without what is unknown."""
         values = {key: getattr(self, name) for name, key in {**_WHOLE, **_NUMBERS}.items()}
         values.update(section=self.section, message=self.message or None, result=dict(self.result) or None)
+        values.update(continuing=self.continuing, cannotContinue=self.cannot_continue or None)
         return {key: value for key, value in values.items() if value is not None}
 
 
@@ -113,10 +121,12 @@ def ranks_of(value: object, name: str) -> dict[int, Any]:
 
 
 def _texts(data: Mapping[str, Any]) -> dict[str, Any]:
-    section, results = data.get("section"), data.get("result")
+    section, results, continuing = data.get("section"), data.get("result"), data.get("continuing")
     pairs = list(results.items())[:MAX_RESULTS] if isinstance(results, Mapping) else []
     return {
         "section": section if isinstance(section, str) and section in SECTIONS else None,
         "message": text(data.get("message"), MAX_MESSAGE_CHARACTERS),
+        "continuing": continuing if isinstance(continuing, str) and continuing in CONTINUING else None,
+        "cannot_continue": text(data.get("cannotContinue"), MAX_MESSAGE_CHARACTERS),
         "result": tuple((text(name, MAX_RESULT_NAME), float(value)) for name, value in pairs if is_number(value)),
     }

@@ -39,6 +39,11 @@ class Report(NamedTuple):
     """False where the ranks only suffered from another's end."""
     environment: str = ""
     """What the ranks run on: GPUs, driver and libraries, as far as it is known."""
+    able: bool = False
+    """Whether all ranks of this worker that are in the group can go on in a continued attempt; once a rank has failed,
+    whether the others can."""
+    ready: bool = False
+    """Whether all ranks of this worker that are absent from the group have started, and wait to join."""
 
     @property
     def ended(self) -> bool:
@@ -67,6 +72,8 @@ class Report(NamedTuple):
             at=time_in(data, "at"),
             culprit=data.get("culprit") is not False,
             environment=text(data.get("environment"), MAX_ENVIRONMENT),
+            able=data.get("able") is True,
+            ready=data.get("ready") is True,
         )
 
     @classmethod
@@ -93,6 +100,8 @@ class Report(NamedTuple):
             "culprit": self.culprit,
             "node": self.node,
             **({"environment": self.environment} if self.environment else {}),
+            **({"able": True} if self.able else {}),
+            **({"ready": True} if self.ready else {}),
         }
 
     def process_exit_code(self) -> int:

@@ -41,6 +41,47 @@ def test_ranks_follow_from_the_workers_counts_where_they_differ() -> None:
     assert uneven.world_size(4) == uneven.world_size(8) == 12
 
 
+CONTINUED = {**GOOD, "uids": ["a", ""], "processes": [2, 1], "continues": 1, "absent": [0, 2]}
+
+
+def test_a_continued_assignment_survives_the_wire_and_names_who_is_present() -> None:
+    assignment = Assignment.parse(CONTINUED)
+    assert Assignment.parse(json.loads(json.dumps(assignment.to_wire()))) == assignment
+    assert (assignment.continues, assignment.absent, assignment.master) == (1, (0, 2), GOOD["hosts"][0])
+    assert (assignment.present(0, 2), assignment.present(1, 2)) == ((1,), ())
+    assert Assignment.parse({**CONTINUED, "absent": []}).absent == ()
+
+
+def test_any_pod_may_prepare_ranks_that_are_absent_where_none_is_named() -> None:
+    assignment = Assignment.parse(CONTINUED)
+    assert (assignment.node_rank(1, "anybody"), assignment.node_rank(0, "anybody")) == (1, None)
+
+
+def test_the_master_of_a_continued_attempt_may_be_any_worker() -> None:
+    """The worker of the lowest present rank: rank 0 may be the one that is lost."""
+    assignment = Assignment.parse({**CONTINUED, "uids": None, "absent": [0, 1], "master": GOOD["hosts"][1]})
+    assert (assignment.master, assignment.to_wire()["master"]) == (GOOD["hosts"][1],) * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"continues": 0}, "assignment.continues: 0 is not a whole number from 1 to 2"),
+        ({"continues": 3}, "assignment.continues: 3 is not a whole number from 1 to 2"),
+        ({"absent": [2, 0]}, "assignment.absent: the ranks are not in ascending order"),
+        ({"absent": [1, 1]}, "assignment.absent: the ranks are not in ascending order"),
+        ({"absent": [0, 1, 2]}, "assignment.absent: a list of 3 items is not a list of less than 3 ranks"),
+        ({"absent": [3]}, "assignment.absent: 3 is not a whole number from 0 to 2"),
+        ({"absent": [0], "continues": None}, "assignment.absent: a list of 1 items is not allowed without continues"),
+        ({"master": "10.0.0.7"}, "assignment.master: '10.0.0.7' is not one of the hosts"),
+    ],
+)
+def test_a_bad_continued_assignment_is_refused_by_field(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        Assignment.parse({**CONTINUED, **change})
+    assert str(refused.value) == sentence
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -88,11 +129,12 @@ def test_any_text_is_an_assignment_or_refused(text: bytes) -> None:
         assert len(str(refused)) < 400
 
 
-@given(st.sampled_from(sorted(GOOD)), PLAIN)
-def test_any_value_in_any_field_is_accepted_or_refused(field: str, value: Any) -> None:
+@given(st.sampled_from([GOOD, CONTINUED]), st.sampled_from(sorted(CONTINUED)), PLAIN)
+def test_any_value_in_any_field_is_accepted_or_refused(base: dict[str, Any], field: str, value: Any) -> None:
     try:
-        taken = Assignment.parse({**GOOD, field: value})
+        taken = Assignment.parse({**base, field: value})
     except ProtocolError as refused:
-        assert field in str(refused) or "workers" in str(refused) or "master" in str(refused)
+        others = ("workers", "master", "continues", "absent")
+        assert field in str(refused) or any(other in str(refused) for other in others)
     else:
         assert Assignment.parse(json.loads(json.dumps(taken.to_wire()))) == taken

@@ -31,6 +31,8 @@ REPORT: dict[str, Any] = {
     "at": 1763700000.123,
     "culprit": True,
     "node": "gpu-7",
+    "able": True,
+    "ready": True,
 }
 PROGRESS: dict[str, Any] = {
     "step": 1,
@@ -46,9 +48,21 @@ PROGRESS: dict[str, Any] = {
     "section": "train",
     "message": "words",
     "result": {"accuracy": 0.9},
+    "continuing": "able",
+    "group": 4,
+    "cannotContinue": "words",
 }
 ASSIGNMENT = Assignment(
-    "uid", 3, (0, 1), ("a", "b"), ("bert-0.bert.ns.svc", "bert-1.bert.ns.svc"), 28533, processes=(8, 4)
+    "uid",
+    3,
+    (0, 1),
+    ("a", "b"),
+    ("bert-0.bert.ns.svc", "bert-1.bert.ns.svc"),
+    28533,
+    processes=(8, 4),
+    continues=2,
+    absent=tuple(range(8)),
+    master_place=1,
 ).to_wire()
 RANKS: dict[str, Any] = {
     "5": {

@@ -22,6 +22,14 @@ def test_figures_travel_under_the_protocols_names() -> None:
     )
 
 
+def test_a_rank_says_whether_it_can_continue_in_which_group_and_why_not() -> None:
+    written = {"continuing": "able", "group": 4, "cannotContinue": "x" * 200}
+    found = RankProgress.salvage({**written, "cannotContinue": "x" * 300})
+    assert found == RankProgress(continuing="able", group=4, cannot_continue="x" * 200)
+    assert found.to_wire() == written and RankProgress.parse(written) == found
+    assert RankProgress.salvage({"continuing": "soon", "group": -1, "cannotContinue": 3}) == RankProgress()
+
+
 @given(PLAIN | st.dictionaries(st.sampled_from(["step", "loss", "section", "result", "message"]), PLAIN))
 def test_any_progress_is_bounded_and_finite(value: Any) -> None:
     found = RankProgress.salvage(value)

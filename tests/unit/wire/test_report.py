@@ -104,6 +104,14 @@ def test_what_the_ranks_run_on_is_bounded_and_left_out_where_it_is_not_known() -
     assert Report.parse(wire).environment == "x" * 300
 
 
+def test_a_report_says_whether_ranks_can_continue_and_wait_to_join_only_where_they_do() -> None:
+    plain = Report(1, 0, "uid", "Running").to_wire()
+    assert not {"able", "ready"} & set(plain)
+    found = Report.parse({**plain, "able": True, "ready": True})
+    assert found.able and found.ready and Report.parse(found.to_wire()) == found
+    assert not Report.parse({**plain, "able": "yes", "ready": 1}).able
+
+
 @given(st.text(max_size=3_000))
 def test_a_termination_message_fits_what_the_kubelet_keeps(error: str) -> None:
     # Kubernetes: MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.
