@@ -12,12 +12,15 @@ def success(situation: Situation) -> Transition | None:
     if situation.status.attempt == 0 or not situation.workers:
         return None
     finished = situation.finished
+    present = situation.members.present
     if situation.spec.success_policy == "RankZero":
-        if situation.workers[0] not in finished:
+        # In a continued attempt the lowest rank that is left does what rank 0 did.
+        if present[0] not in finished:
             return None
-        message = f"the worker with rank 0 finished in attempt {situation.status.attempt}"
+        message = f"the worker with rank {situation.members.present_ranks(present[0])[0]} finished in attempt "
+        message += str(situation.status.attempt)
     else:
-        if not finished >= set(situation.workers):
+        if not finished >= set(present):
             return None
         message = f"all workers finished in attempt {situation.status.attempt}"
     change = NO_WAIT | StatusChange(completion_time=to_text(situation.now))
