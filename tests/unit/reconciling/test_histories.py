@@ -35,6 +35,7 @@ class History(RuleBasedStateMachine):
         elastic=st.booleans(),
         spares=st.sampled_from([None, 1, 2]),
         code=st.booleans(),
+        able=st.booleans(),
     )
     def begin(
         self,
@@ -48,6 +49,7 @@ class History(RuleBasedStateMachine):
         elastic: bool,
         spares: int | None,
         code: bool,
+        able: bool,
     ) -> None:
         spec: dict[str, Any] = {"elastic": {"minWorkers": 1, "maxWorkers": 4}} if elastic else {}
         if spares is not None:
@@ -61,7 +63,8 @@ class History(RuleBasedStateMachine):
             failurePolicy={"maxRestarts": restarts, "backoff": {"initialSeconds": back_off, "maxSeconds": 10}},
             successPolicy=policy,
         )
-        self.world.watched = watched
+        self.world.watched = watched or able
+        self.world.able, self.world.steps = able, 10 if able else 3
         self.rival = None
         if begun:
             for _ in range(6):

@@ -58,7 +58,7 @@ def _silent_until(situation: Situation) -> float:
 
 
 def _absent_and_silent(situation: Situation) -> list[PodView]:
-    """Returns the pods that seem well, and whose agents don't join the leader of an attempt that goes on without them."""
+    """Returns the pods of absent workers that seem well, but whose agents don't join the leader."""
     stream = situation.observed.stream
     if not situation.running or not stream.connected:
         return []
