@@ -90,7 +90,8 @@ def continued(situation: Situation, members: Members, going: frozenset[str] = fr
 
 def opened(situation: Situation, members: Members, change: StatusChange) -> Transition:
     """Returns the transition to a continued attempt: the job trains on."""
-    missing = {worker: "is starting" for worker in members.incomplete if worker in desired_workers(situation)}
+    left_out = {*situation.workers} - {*desired_workers(situation)}
+    missing = {worker: "is starting" for worker in members.incomplete if worker not in left_out}
     message = training(situation, members, missing, attempt=situation.status.attempt + 1)
     return Transition("Running", "Continued", message, change)
 

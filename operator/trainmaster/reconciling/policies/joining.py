@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from trainmaster.reconciling.messages import duration
 from trainmaster.reconciling.observed.container_ends import is_unresponsive_report
 from trainmaster.reconciling.observed.lineup import can_open, continued_workers, desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
@@ -80,7 +81,7 @@ def join(situation: Situation) -> Transition | None:
     if not ready:
         return transition
     before = situation.members.shown(len(desired_workers(situation)))
-    joined = f"{situation.members.named(ready)} joined after {age:.0f} s with {before}"
+    joined = f"{situation.members.named(ready)} joined after {duration(age)} with {before}"
     return replace(transition, reason="Joined", message=f"{transition.message}; {joined}")
 
 

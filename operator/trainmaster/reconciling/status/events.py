@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
 from trainmaster.reconciling.decision import JobEvent
+from trainmaster.reconciling.messages import duration
 from trainmaster.reconciling.observed.members import Members
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.status.conditions import condition
@@ -102,7 +103,7 @@ def _continued(old: JobStatus, new: JobStatus, spec: JobSpec) -> Iterator[JobEve
         return
     began, joins_at = to_seconds(old.attempt_start_time), to_seconds(new.attempt_start_time)
     seconds = max((joins_at or 0.0) - (began or 0.0), 0.0)
-    waited = f"after {seconds:.0f} s with {before.shown(new.workers.desired)}"
+    waited = f"after {duration(seconds)} with {before.shown(new.workers.desired)}"
     yield JobEvent("Normal", "Joined", f"{_sentence(after.named(joined))} joined {waited}; {shown}")
 
 
