@@ -46,7 +46,7 @@ def desired_assignment(situation: Situation) -> Assignment:
         # What the attempt was opened with; a job of which that isn't known has none yet.
         code=situation.code_digest and (status.code_digest or situation.code_digest),
         continues=status.continues,
-        absent=situation.members.absent_ranks,
+        absent=() if status.continues is None else situation.members.absent_ranks,
         master_place=situation.workers.index(situation.members.present[0]),
         state="Run" if runs else "Hold",
         grace_seconds=float(rank_grace_seconds(situation.spec)) if _is_planned(situation) else BROKEN_GRACE_SECONDS,

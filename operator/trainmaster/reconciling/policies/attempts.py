@@ -349,12 +349,15 @@ def _with_early_failures_merged(situation: Situation, cause: Failure) -> Situati
 
 
 def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bool:
-    """Returns whether a continued attempt ends by the fault that it answers: late bystanders, or the same end again."""
-    if situation.status.continues is None or failure.attempt != situation.status.attempt - 1:
+    """Returns whether a continued attempt ends before its group has formed, by the fault that it answers.
+
+    So it is with bystanders that are late, and with ranks that had ended in the attempt before.
+    """
+    status = situation.status
+    if status.continues is None or failure.attempt != status.attempt - 1 or has_formed(situation):
         return False
-    if (failure.worker, failure.rank) == (cause.worker, cause.rank):
-        return True
-    return known_reason(cause.reason).strength is Strength.PEER and not has_formed(situation)
+    before = None if cause.worker is None else situation.reports_of(failure.attempt).get(cause.worker)
+    return known_reason(cause.reason).strength is Strength.PEER or (before is not None and before.ended)
 
 
 def _is_own_deletion(failure: Failure, cause: Failure) -> bool:

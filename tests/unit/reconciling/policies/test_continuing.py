@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -240,20 +241,34 @@ class TestFallingBack:
 class TestAFaultWhileAGroupForms:
     """Attempt 2 has opened without worker 1, and another worker is lost before its group has formed."""
 
-    def lost(self, *reports: Report, **fields: Any) -> Decision:
-        status = without(1, ago=0.1, restarts=1, workers=4, **fields)
-        around = observed(*able(0, 2, 3), said(1, "Failed", rank=1), *reports, given=all_pods(workers=4), attempt=2)
+    def lost(self, *reports: Report) -> Decision:
+        cause = {"attempt": 1, "reason": "Signal", "worker": 1, "rank": 1, "failedAt": "2026-11-21T04:00:00Z"}
+        status = without(1, ago=0.1, restarts=1, workers=4, failures=[cause])
+        before = [
+            said(1, "Failed", rank=1),
+            *(each for each in able(0, 2, 3) if each.worker not in self.ended(reports)),
+        ]
+        around = observed(*before, *reports, given=all_pods(workers=4), attempt=2)
         return decided(job(status, workers=4), around)
+
+    def ended(self, reports: Iterable[Report]) -> set[int]:
+        return {report.worker for report in reports if report.attempt == 1}
 
     def test_what_was_said_in_the_attempt_before_holds(self) -> None:
         decision = self.lost(said(2, "Failed", 2, rank=2), said(0, "Starting", 2))
         assert shape(decision) == ("Running", 3, 1, [1, 2])
         assert decision.status.restarts == 2
 
-    def test_a_late_bystander_is_part_of_the_same_fault(self) -> None:
-        cause = {"attempt": 1, "reason": "Signal", "worker": 1, "rank": 1, "failedAt": "2026-11-21T04:00:00Z"}
-        bystander = said(2, "Failed", 2, rank=2, culprit=False)
-        decision = self.lost(bystander, failures=[cause])
+    @pytest.mark.parametrize(
+        "reports",
+        [
+            [said(2, "Failed", 2, rank=2, culprit=False)],
+            [said(2, "Stopped"), said(2, "Failed", 2, reason="AgentLost", exit_code=69)],
+        ],
+        ids=["a late bystander", "ranks that had ended before"],
+    )
+    def test_what_belongs_to_the_same_fault_costs_nothing_more(self, reports: list[Report]) -> None:
+        decision = self.lost(*reports)
         assert shape(decision) == ("Running", 3, 1, [1, 2])
         assert decision.status.restarts == 1
         assert [(failure.attempt, failure.reason) for failure in decision.status.failures] == [(1, "Signal")]
