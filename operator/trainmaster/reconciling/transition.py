@@ -37,6 +37,7 @@ class StatusChange:
     attempt: int | Unset = UNSET
     continues: int | Unset | None = UNSET
     absent_ranks: list[int] | Unset = UNSET
+    training_with: str | Unset | None = UNSET
     restarts: int | Unset = UNSET
     disruptions: int | Unset = UNSET
     workers: WorkerCounts | Unset = UNSET

@@ -178,6 +178,9 @@ class JobStatus(StatusModel):
         description="Ranks that the current attempt trains without, because they were lost or aren't asked for. They "
         "join when they have started again.",
     )
+    training_with: str | None = Field(
+        None, description="Who trains while ranks are absent, such as `3 of 4 workers`; unset where none is."
+    )
     restarts: int = Field(0, description="Restarts that counted against maxRestarts.")
     disruptions: int = Field(0, description="Restarts that didn't count: pods deleted, evicted, nodes lost.")
     workers: WorkerCounts = Field(default_factory=WorkerCounts, description="How many workers there are.")

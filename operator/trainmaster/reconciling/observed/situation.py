@@ -127,8 +127,18 @@ class Situation:
 
     @cached_property
     def finished(self) -> frozenset[int]:
-        """Returns the workers whose ranks have all ended with 0 in the current attempt."""
-        return frozenset(worker for worker, report in self.reports.items() if report.state == "Finished")
+        """Returns the workers whose ranks have all ended with 0 in the current attempt.
+
+        One that ended so before it learned of a continued attempt has finished in that, too.
+        """
+        reports = [*self.reports.values(), *self.reports_before.values()]
+        done = frozenset(report.worker for report in reports if report.state == "Finished")
+        return done & frozenset(self.members.present)
+
+    @cached_property
+    def reports_before(self) -> Mapping[int, Report]:
+        """Returns the reports on the attempt with whose processes the current one goes on; empty where all are new."""
+        return {} if self.status.continues is None else self.reports_of(self.status.attempt - 1)
 
     @cached_property
     def up(self) -> frozenset[int]:
@@ -248,7 +258,8 @@ class Situation:
     def has_joined(self, worker: int) -> bool:
         """Returns whether a present worker has reported that its ranks are in the current attempt's group."""
         report = self.reports.get(worker)
-        return report is not None and (report.state in ("Running", "Finished") or self.is_joining(report))
+        joined = report is not None and (report.state == "Running" or self.is_joining(report))
+        return joined or worker in self.finished
 
     def with_status(self, status: JobStatus) -> Situation:
         """Returns the same observations under a new status."""

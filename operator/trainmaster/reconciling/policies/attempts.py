@@ -210,6 +210,17 @@ def _respond(
         lived=since(situation.now, status.attempt_start_time),
     )
     nodes = with_failure(situation, cause)
+    moving = cause.node is not None and cause.node in nodes.avoided
+    waiting: tuple[PodView, ...] = ()
+    if crash_loop_backoff.is_limited(cause.reason, counted=counted):
+        waiting = crash_loop_backoff.outlasting(
+            situation, desired_workers(situation), status.attempt, situation.now + wait
+        )
+    replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
+    going |= frozenset(replacing)
+    left = members_left(situation, going, ready_ranks(situation))
+    if isinstance(left, str) and left not in cause.message:
+        cause = cause.model_copy(update={"message": f"{cause.message}; {left}"})
     change = nodes.change | StatusChange(
         restarts=restarts,
         disruptions=status.disruptions + (0 if counted else 1),
@@ -217,24 +228,13 @@ def _respond(
         next_attempt_time=to_text(situation.now + wait) if wait > 0 else None,
         startup_start_time=_startup_begins_after(situation, wait),
     )
+    if not isinstance(left, str):
+        return opened(situation, left, change | continued(situation, left, going))
     message = f"attempt {cause.attempt} ended: {cause.message}"
-    moving = cause.node is not None and cause.node in nodes.avoided
     if situation.unresponsive:
         message += "; its pod is replaced if it stays silent"
     if moving:
         message += f"; node {cause.node} is avoided from now on"
-    waiting: tuple[PodView, ...] = ()
-    if crash_loop_backoff.is_limited(cause.reason, counted=counted):
-        waiting = crash_loop_backoff.outlasting(
-            situation, desired_workers(situation), situation.status.attempt, situation.now + wait
-        )
-    replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
-    going |= frozenset(replacing)
-    left = members_left(situation, going, ready_ranks(situation))
-    if not isinstance(left, str):
-        return opened(situation, left, change | continued(situation, left, going))
-    if left:
-        message += f"; {left}"
     if waiting:
         message += f"; {crash_loop_backoff.sentence(waiting)}"
     workers = next_workers(situation, without=going)
@@ -356,7 +356,7 @@ def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bo
     status = situation.status
     if status.continues is None or failure.attempt != status.attempt - 1 or has_formed(situation):
         return False
-    before = None if cause.worker is None else situation.reports_of(failure.attempt).get(cause.worker)
+    before = None if cause.worker is None else situation.reports_before.get(cause.worker)
     return known_reason(cause.reason).strength is Strength.PEER or (before is not None and before.ended)
 
 

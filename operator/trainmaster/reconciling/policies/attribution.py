@@ -81,7 +81,8 @@ def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
     """Returns the reports of those that were in an attempt's group: who only was about to join ends no attempt."""
     reports = situation.reports_of(attempt)
     if attempt == situation.status.attempt:
-        return {worker: report for worker, report in reports.items() if not situation.is_joining(report)}
+        ended = (each for each in reports.items() if not situation.is_joining(each[1]))
+        return {worker: report for worker, report in ended if worker not in situation.finished}
     before = situation.members.absent - situation.recorded_uids.keys()
     return {worker: report for worker, report in reports.items() if worker not in before}
 
@@ -99,10 +100,12 @@ def _lost_worker(situation: Situation, attempt: int, reports: Mapping[int, Repor
     itself."""
     if attempt not in (situation.status.attempt, situation.status.attempt - 1):
         return None
+    finished = {worker for worker, report in reports.items() if report.state == "Finished"}
+    if attempt == situation.status.attempt:
+        finished |= situation.finished
     uids = situation.worker_uids if attempt == situation.status.attempt else situation.recorded_uids
     for worker, uid in uids.items():
-        report = reports.get(worker)
-        if (report is not None and report.state == "Finished") or uid in situation.status.replacing_pod_uids:
+        if worker in finished or uid in situation.status.replacing_pod_uids:
             continue
         pod = situation.pods.get(worker)
         if pod is None or pod.uid != uid:

@@ -74,6 +74,7 @@ def continued(situation: Situation, members: Members, going: frozenset[str] = fr
         attempt=status.attempt + 1,
         continues=status.attempt if status.continues is None else status.continues,
         absent_ranks=list(members.absent_ranks),
+        training_with=members.shown(len(desired_workers(situation))) if members.absent_ranks else None,
         attempt_start_time=to_text(situation.now),
         next_attempt_time=None,
         startup_start_time=None,
@@ -126,9 +127,17 @@ def ready_ranks(situation: Situation) -> frozenset[int]:
     return frozenset(ready)
 
 
+def was_about_to_join(situation: Situation, worker: int) -> bool:
+    """Returns whether a worker's ranks only joined the others with the current attempt, and brought no state."""
+    before = situation.reports_before.get(worker)
+    return before is not None and before.ready
+
+
 def _can_continue(situation: Situation, worker: int) -> bool:
     """Returns whether a worker's ranks that are left can go on: one that was about to join may have no state yet."""
-    return _holds_state(situation, worker) or _was_about_to_join(situation, worker)
+    report = situation.reports.get(worker)
+    starts = report is None or report.state == "Starting"
+    return _holds_state(situation, worker) or (starts and was_about_to_join(situation, worker))
 
 
 def _holds_state(situation: Situation, worker: int) -> bool:
@@ -136,23 +145,12 @@ def _holds_state(situation: Situation, worker: int) -> bool:
     if report is not None and (report.able or report.state != "Starting"):
         return report.able
     # A group that is forming has said nothing yet; what was said in the attempt before holds.
-    if situation.status.continues is None:
-        return False
-    before = situation.reports_of(situation.status.attempt - 1).get(worker)
-    return before is not None and before.able
-
-
-def _was_about_to_join(situation: Situation, worker: int) -> bool:
-    report = situation.reports.get(worker)
-    if situation.status.continues is None or (report is not None and report.state != "Starting"):
-        return False
-    before = situation.reports_of(situation.status.attempt - 1).get(worker)
-    return before is not None and before.ready
+    before = situation.reports_before.get(worker)
+    return before is not None and before.able and worker not in situation.finished
 
 
 def _why_not(situation: Situation, worker: int) -> str:
-    report = situation.reports.get(worker)
-    if report is not None and report.state == "Finished":
+    if worker in situation.finished:
         return "they have finished"
     if worker not in situation.up:
         return "they weren't up"

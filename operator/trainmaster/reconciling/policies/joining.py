@@ -81,7 +81,7 @@ def join(situation: Situation) -> Transition | None:
     if not ready:
         return transition
     before = situation.members.shown(len(desired_workers(situation)))
-    joined = f"{situation.members.named(ready)} joined after {duration(age)} with {before}"
+    joined = f"continued with {before} for {duration(age)} until {situation.members.named(ready)} joined"
     return replace(transition, reason="Joined", message=f"{transition.message}; {joined}")
 
 

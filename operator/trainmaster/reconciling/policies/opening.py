@@ -29,6 +29,7 @@ def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str
         attempt=situation.status.attempt + 1,
         continues=None,
         absent_ranks=[],
+        training_with=None,
         attempt_start_time=to_text(situation.now),
         next_attempt_time=None,
         resizing=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainmaster.reconciling.observed.situation import Situation
+from trainmaster.reconciling.policies.continuing import has_formed, was_about_to_join
 from trainmaster.reconciling.times import to_text
 from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
 
@@ -13,6 +14,9 @@ def success(situation: Situation) -> Transition | None:
         return None
     finished = situation.finished
     present = situation.members.present
+    if not has_formed(situation):
+        # The others had finished before these could join them.
+        present = tuple(worker for worker in present if not was_about_to_join(situation, worker)) or present
     if situation.spec.success_policy == "RankZero":
         # In a continued attempt the lowest rank that is left does what rank 0 did.
         if present[0] not in finished:

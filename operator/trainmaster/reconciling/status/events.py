@@ -97,14 +97,14 @@ def _continued(old: JobStatus, new: JobStatus, spec: JobSpec) -> Iterator[JobEve
     """Yields who trains on in a continued attempt, or who has joined the others."""
     before, after = _members(old, spec), _members(new, spec)
     joined = {*before.absent_ranks} - {*after.absent_ranks}
-    shown = f"attempt {new.attempt} continues with {after.shown(new.workers.desired)}"
+    shown = f"Attempt {new.attempt} continues with {new.training_with or after.shown(new.workers.desired)}"
     if not joined:
-        yield JobEvent("Normal", "Continued", _sentence(shown))
+        yield JobEvent("Normal", "Continued", shown)
         return
     began, joins_at = to_seconds(old.attempt_start_time), to_seconds(new.attempt_start_time)
     seconds = max((joins_at or 0.0) - (began or 0.0), 0.0)
-    waited = f"after {duration(seconds)} with {before.shown(new.workers.desired)}"
-    yield JobEvent("Normal", "Joined", f"{_sentence(after.named(joined))} joined {waited}; {shown}")
+    waited = f"before, the job continued with {old.training_with} for {duration(seconds)}"
+    yield JobEvent("Normal", "Joined", f"{shown}: {after.named(joined)} joined; {waited}")
 
 
 def _members(status: JobStatus, spec: JobSpec) -> Members:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -50,7 +49,14 @@ def training(attempt: int = 1, workers: int = WORKERS, **fields: Any) -> JobStat
 def without(worker: int, attempt: int = 2, workers: int = WORKERS, **fields: Any) -> JobStatus:
     """Attempt 2 trains on without a worker (of one rank) since 14 s."""
     uids: list[str | None] = [f"uid-{each}" for each in range(workers)]
-    values: dict[str, Any] = {"continues": 1, "absent_ranks": [worker], "pod_uids": uids, "ago": 14.0, **fields}
+    values: dict[str, Any] = {
+        "continues": 1,
+        "absent_ranks": [worker],
+        "training_with": f"{workers - 1} of {workers} workers",
+        "pod_uids": uids,
+        "ago": 14.0,
+        **fields,
+    }
     return running(attempt, workers=workers, **values)
 
 
@@ -244,15 +250,8 @@ class TestAFaultWhileAGroupForms:
     def lost(self, *reports: Report) -> Decision:
         cause = {"attempt": 1, "reason": "Signal", "worker": 1, "rank": 1, "failedAt": "2026-11-21T04:00:00Z"}
         status = without(1, ago=0.1, restarts=1, workers=4, failures=[cause])
-        before = [
-            said(1, "Failed", rank=1),
-            *(each for each in able(0, 2, 3) if each.worker not in self.ended(reports)),
-        ]
-        around = observed(*before, *reports, given=all_pods(workers=4), attempt=2)
+        around = observed(*able(0, 2, 3), said(1, "Failed", rank=1), *reports, given=all_pods(workers=4), attempt=2)
         return decided(job(status, workers=4), around)
-
-    def ended(self, reports: Iterable[Report]) -> set[int]:
-        return {report.worker for report in reports if report.attempt == 1}
 
     def test_what_was_said_in_the_attempt_before_holds(self) -> None:
         decision = self.lost(said(2, "Failed", 2, rank=2), said(0, "Starting", 2))
@@ -285,10 +284,11 @@ class TestReturn:
         assert (decision.status.restarts, decision.status.disruptions) == (1, 0)
         assert decision.status.pod_uids == ["uid-0", "uid-new", "uid-2"]
         assert why(decision) == (
-            "attempt 3: training with all 3 workers; worker 1 joined after 14 s with 2 of 3 workers"
+            "attempt 3: training with all 3 workers; continued with 2 of 3 workers for 14 s until worker 1 joined"
         )
         assert [event.message for event in decision.events] == [
-            "Worker 1 joined after 14 s with 2 of 3 workers; attempt 3 continues with all 3 workers"
+            "Attempt 3 continues with all 3 workers: worker 1 joined; "
+            "before, the job continued with 2 of 3 workers for 14 s"
         ]
 
     @pytest.mark.parametrize(
@@ -314,6 +314,14 @@ class TestReturn:
     def test_the_job_succeeds_without_those_that_did_not_come_back(self) -> None:
         around = observed(said(0, "Finished", 2), said(2, "Finished", 2), given=[pod(0), pod(2)], attempt=2)
         assert decided(job(without(1), workers=WORKERS), around).status.phase == "Succeeded"
+
+    def test_the_job_succeeds_when_the_others_finished_before_anybody_could_join(self) -> None:
+        """They ended with 0 while the attempt was opened in which worker 1 was to join them."""
+        status = training(3, continues=1, ago=1.0)
+        before = [*(said(worker, "Finished", 2) for worker in (0, 2)), said(1, "Starting", 2, ready=True)]
+        unaware = [said(1, "Starting", 3), said(0, "Failed", 3, reason="AgentLost", exit_code=69)]
+        around = observed(*before, *unaware, given=all_pods(), attempt=3)
+        assert decided(job(status, workers=WORKERS), around).status.phase == "Succeeded"
 
     def test_a_worker_without_a_node_ends_nothing_and_is_said(self) -> None:
         nowhere = pod(1, uid="uid-new", node=None, phase="Pending", unschedulable="0/3 nodes", worker_container=None)
