@@ -40,11 +40,15 @@ class Fail:
 
 @dataclass(frozen=True)
 class Script:
-    """What a job's ranks do: train for `seconds` (the first attempt: `first_seconds`), or fail before."""
+    """What a job's ranks do: train for `seconds` (the first attempt: `first_seconds`), or fail before.
+
+    `able`: they can go on in a continued attempt, which trains for `seconds` once more.
+    """
 
     seconds: float = 0.2
     first_seconds: float | None = None
     faults: Sequence[Fail] = ()
+    able: bool = False
 
 
 @dataclass
@@ -57,6 +61,8 @@ class Run:
     pod: str
     started: float
     workers: int
+    # It starts to join an attempt that the others continue.
+    preparing: bool = False
     joined: float | None = None
     stopped: float | None = None
     state: str = "Starting"
@@ -69,6 +75,9 @@ class Timings:
     unacknowledged: float = 3.0
     bystander: float = 3.0
     forgotten: float = 30.0
+    # For how long ranks that can continue outlive the loss of one.
+    continued: float = 3.0
+    prepared: float = 0.1
     # Long, because hundreds of jobs start together here.
     rendezvous: float = 60.0
 
@@ -133,6 +142,10 @@ class Agent:
             self.take(assignment)
 
     @property
+    def _script(self) -> Script:
+        return self.home.script.get(self.job, self.home.default)
+
+    @property
     def saved(self) -> dict[str, Any]:
         return self.home.saved.setdefault(self.uid, {})
 
@@ -157,6 +170,12 @@ class Agent:
         if assignment is None or not self.alive:
             return
         held = assignment.state == "Hold"
+        place = assignment.node_rank(self.worker, self.uid)
+        continues = None if held or place is None else assignment.continues
+        if self.run is not None and continues is not None and continues <= self.run.attempt < assignment.attempt:
+            self.run.stopped, self.run.state = time.monotonic(), "Continued"
+            self._begin(assignment, preparing=place in assignment.absent)
+            return
         if self.run is not None:
             if self.run.attempt < assignment.attempt or held:
                 self.home.later(STOP_SECONDS, self._stop, self.run)
@@ -167,18 +186,29 @@ class Agent:
                 last = self.saved["report"] = self._new_report("Failed", attempt=last["attempt"], reason="AgentLost")
             self._publish(last)
             return
-        listed = assignment.uids is None or self.uid in assignment.uids
-        if held or self.worker not in assignment.workers or not listed:
+        if held or place is None or (last is not None and last["attempt"] > assignment.attempt):
             return
-        if last is not None and last["attempt"] > assignment.attempt:
+        if continues is not None and place not in assignment.absent:
+            self._publish(self._new_report("Failed", attempt=assignment.attempt, reason="AgentLost"))
             return
-        self.run = Run(
-            self.job, assignment.attempt, self.worker, self.uid, time.monotonic(), workers=len(assignment.workers)
-        )
-        self.home.record.append(self.run)
+        self._begin(assignment, preparing=continues is not None)
+
+    def _begin(self, assignment: Assignment, *, preparing: bool) -> None:
+        """Start ranks, or have those that live form another group."""
+        workers = len(assignment.workers)
+        run = Run(self.job, assignment.attempt, self.worker, self.uid, time.monotonic(), workers, preparing)
+        self.run = run
+        self.home.record.append(run)
         self._publish(self._new_report("Starting"))
-        self.home.later(self.home.timings.rendezvous, self._give_up, self.run)
+        if preparing:
+            self.home.later(self.home.timings.prepared, self._wait_to_join, run)
+            return
+        self.home.later(self.home.timings.rendezvous, self._give_up, run)
         self.home.rendezvous(self, assignment)
+
+    def _wait_to_join(self, run: Run) -> None:
+        if self.run is run and self.alive:
+            self._publish(self._new_report("Starting", ready=True))
 
     def _give_up(self, run: Run) -> None:
         if self.run is run and run.joined is None:
@@ -200,14 +230,15 @@ class Agent:
         self._publish(report)
         if state == "Failed" and fields.get("culprit", True):
             # The leader sends all others `stop`; those that get none see a broken connection.
+            wait = self.home.timings.continued if self._script.able else STOP_SECONDS
             for peer in self.peers():
                 if peer.run is not None and peer.run.attempt == run.attempt:
-                    self.home.later(STOP_SECONDS, peer._stop, peer.run)
+                    self.home.later(wait, peer._stop, peer.run)
 
     def join(self, run: Run) -> None:
         """All ranks of the attempt are up."""
         run.joined = time.monotonic()
-        self._publish(self._new_report("Running"))
+        self._publish(self._new_report("Running", able=self._script.able))
 
     def lose_peer(self, run: Run) -> None:
         if self.run is run:

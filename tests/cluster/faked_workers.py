@@ -165,13 +165,18 @@ class FakedWorkers:
 
     def rendezvous(self, agent: Agent, assignment: Assignment) -> None:
         """When the last rank of an attempt is up, all of them have joined."""
-        peers = [peer for peer in agent.peers() if peer.run is not None and peer.run.attempt == assignment.attempt]
-        if {peer.worker for peer in peers} != set(assignment.workers):
+        present = {worker for place, worker in enumerate(assignment.workers) if place not in assignment.absent}
+        runs = ((peer, peer.run) for peer in agent.peers() if peer.run is not None)
+        peers = [peer for peer, run in runs if run.attempt == assignment.attempt and not run.preparing]
+        if {peer.worker for peer in peers} != present:
             return
         if any(peer.run is not None and peer.run.joined is not None for peer in peers):
             # A new pod of attempt 1, which names no uids, finds a group that is closed.
             return
         for other in self.record:
+            if other.worker not in present:
+                # Who is absent may still be on its way out: without the others nobody trains.
+                continue
             if other.job == agent.job and other.stopped is None and other.attempt != assignment.attempt:
                 self.overlaps.append(f"{agent.job}: attempt {assignment.attempt} joined while {other} ran")
             if other.job == agent.job and other.attempt == assignment.attempt and other.joined is not None:
@@ -208,7 +213,8 @@ class FakedWorkers:
             run.stopped, run.state = time.monotonic(), "Killed"
             for peer in agent.peers():
                 if peer.run is not None and peer.run.attempt == run.attempt:
-                    self.later(BROKEN_SECONDS, peer.lose_peer, peer.run)
+                    able = self.script.get(agent.job, self.default).able
+                    self.later(self.timings.continued if able else BROKEN_SECONDS, peer.lose_peer, peer.run)
         self.publish_worker(agent)
 
     # What the operator sees of it.

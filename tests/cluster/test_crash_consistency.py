@@ -1,6 +1,7 @@
 """The operator is killed around each of its writes, and each of its writes fails in every way: jobs end as they should.
 
-The writes of three jobs (a healthy one, one with a failed rank, one with a deleted pod) are recorded first; then the
+The writes of some jobs (a healthy one, one with a failed rank, one with a deleted pod, each of these two also with
+ranks that continue) are recorded first; then the
 job runs once for each write and each way to disturb it. What has to be true afterwards: the job ended as it should with
 exactly the restarts and disruptions that it had, no two attempts trained at the same time, no worker ran an attempt
 twice (both by the ranks' own record), and nothing is left when the job is deleted.
@@ -30,6 +31,9 @@ SCRIPTS = {
     "rank failed": Script(seconds=0.1, faults=[Fail(attempt=1, worker=1, after=0.03)]),
     # Until its pod is deleted, which is once the job is Running.
     "pod deleted": Script(seconds=0.1, first_seconds=3600.0),
+    # The others train on, and the lost one joins them.
+    "rank left out": Script(seconds=1.0, faults=[Fail(attempt=1, worker=1, after=0.3)], able=True),
+    "pod left out": Script(seconds=1.5, first_seconds=3600.0, able=True),
 }
 # Without streams both failures are exits of a container, so the second one's pod is replaced (see `backing_off`).
 REPLACED = "pod replaced"
@@ -37,7 +41,14 @@ BACKING_OFF = {REPLACED: Script(seconds=0.1, faults=[Fail(attempt=n, worker=1, a
 # Restarts and disruptions. The stream is faster than the watch: when a rank reports its broken connection before the
 # watch shows that a pod is gone, the next attempt is opened with that pod. Its loss is the same disruption where the
 # pod is known to be the same one, a second one otherwise.
-ENDS = {"healthy": {(0, 0)}, "rank failed": {(1, 0)}, "pod deleted": {(0, 1), (0, 2)}, REPLACED: {(2, 0)}}
+ENDS = {
+    "healthy": {(0, 0)},
+    "rank failed": {(1, 0)},
+    "pod deleted": {(0, 1), (0, 2)},
+    "rank left out": {(1, 0)},
+    "pod left out": {(0, 1), (0, 2)},
+    REPLACED: {(2, 0)},
+}
 ANSWERS = {
     "409": Fault(code=409),
     "429": Fault(code=429, retry_after=1),
@@ -105,7 +116,7 @@ class Disturber:
             self.cluster.operators.clear()
             self.cluster.start_operator()
         for case in self.cases.values():
-            if case.scenario == "pod deleted" and not case.deleted:
+            if case.scenario.startswith("pod ") and case.scenario != REPLACED and not case.deleted:
                 status = self.cluster.status(case.namespace)
                 if (status.get("phase"), status.get("attempt")) == ("Running", 1):
                     case.deleted = True
@@ -147,7 +158,9 @@ def finish(disturber: Disturber, case: Case) -> None:
     attempt, counts = status["attempt"], (status.get("restarts", 0), status.get("disruptions", 0))
     assert status["phase"] == "Succeeded", f"{case}: {status}"
     # A lost pod may end several attempts before the watch shows it, all of them the one disruption.
-    assert attempt == 1 + sum(counts) or (counts[1] and attempt > 1 + sum(counts)), f"{case}: {status}"
+    # Those who join open another one.
+    more = bool(counts[1]) or SCRIPTS[case.scenario].able if case.scenario in SCRIPTS else False
+    assert attempt == 1 + sum(counts) or (more and attempt > 1 + sum(counts)), f"{case}: {status}"
     assert counts in ENDS[case.scenario], f"{case}: {status}"
     check_record(cluster, case, attempt)
     cluster.delete(case.namespace)
@@ -188,13 +201,34 @@ def answer(disturber: Disturber, scenario: str, writes: Sequence[Write], answers
     return sum(case.struck for case in cases)
 
 
+@pytest.mark.parametrize("scenario", ["rank failed", "rank left out"])
 @pytest.mark.parametrize("how", ["killed before", "killed after"])
-def test_killed_around_a_vital_write_of_a_job_with_a_failed_rank(disturber: Disturber, how: str) -> None:
+def test_killed_around_a_vital_write_of_a_job_with_a_failed_rank(disturber: Disturber, how: str, scenario: str) -> None:
     disturber.cluster.start_operator()
-    writes = [write for write in recorded(disturber, "rank failed") if write[1] in VITAL]
+    writes = [write for write in recorded(disturber, scenario) if write[1] in VITAL]
     # Every second one; all of them are behind `slow`.
     chosen = writes[how == "killed after" :: 2]
-    assert kill_around(disturber, "rank failed", chosen, how) >= len(chosen) // 2
+    assert kill_around(disturber, scenario, chosen, how) >= len(chosen) // 2
+
+
+@pytest.mark.parametrize(("scenario", "worker"), [("rank left out", 1), ("pod left out", 1)])
+def test_the_others_are_never_stopped(disturber: Disturber, scenario: str, worker: int) -> None:
+    disturber.cluster.start_operator()
+    case = begin(disturber, scenario)
+    cluster = disturber.cluster
+    job = f"{case.namespace}/job"
+
+    def ended() -> bool:
+        disturber.look()
+        return cluster.at_rest(case.namespace)
+
+    cluster.until(ended, SECONDS, lambda: f"{case}: {cluster.describe(case.namespace)}")
+    others = [run for run in cluster.workers.runs(job) if run.worker != worker]
+    assert {(run.worker, run.state) for run in others if run.attempt < 3} == {(0, "Continued")}
+    assert [run.state for run in others if run.attempt == 3] == ["Finished"]
+    status = cluster.status(case.namespace)
+    assert (status["phase"], status["attempt"], status["continues"]) == ("Succeeded", 3, 1)
+    finish(disturber, case)
 
 
 def test_writes_that_fail_in_every_way(disturber: Disturber) -> None:

@@ -20,7 +20,15 @@ from trainmaster.reconciling.actions.stuck_pods import delete_silent_pods, delet
 from trainmaster.reconciling.decision import Action, Decision, DeleteJob
 from trainmaster.reconciling.observed.situation import Situation, survey
 from trainmaster.reconciling.observed.snapshot import InvalidSpec, Job, Observed
-from trainmaster.reconciling.policies import attempts, deadlines, elastic, requests, scheduling_backoff, startup
+from trainmaster.reconciling.policies import (
+    attempts,
+    deadlines,
+    elastic,
+    joining,
+    requests,
+    scheduling_backoff,
+    startup,
+)
 from trainmaster.reconciling.policies.quarantine import move_workers
 from trainmaster.reconciling.policies.queueing import queued, workload_actions
 from trainmaster.reconciling.policies.replacement import replace, replace_pods
@@ -41,6 +49,7 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     attempts.create,
     resume,
     attempts.reattribute,
+    joining.leave_out,
     elastic.resize,
     attempts.fail_attempt,
     requests.stop,
@@ -55,6 +64,10 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     scheduling_backoff.begin,
     replace,
     attempts.reopen,
+    joining.fall_back,
+    joining.join,
+    joining.retry,
+    joining.follow,
     attempts.advance,
 )
 

@@ -9,7 +9,15 @@ from trainmaster.reconciling.actions.agent_config_map import next_look_at
 from trainmaster.reconciling.actions.assignments import names_first_pods_at, next_touch_at
 from trainmaster.reconciling.observed.lineup import saves_until
 from trainmaster.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation
-from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, stand_in, startup
+from trainmaster.reconciling.policies import (
+    attempts,
+    deadlines,
+    elastic,
+    joining,
+    scheduling_backoff,
+    stand_in,
+    startup,
+)
 from trainmaster.reconciling.status.progress import progress_due_at
 from trainmaster.reconciling.status.stacks import next_stacks_at
 from trainmaster.wire.assignment import Assignment
@@ -39,6 +47,8 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         scheduling_backoff.begins_at(situation),
         saves_until(situation) if status.phase == "Restarting" else None,
         stand_in.stands_in_at(situation),
+        joining.falls_back_at(situation),
+        joining.retries_at(situation),
         elastic.grow_at(situation),
         elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
         _unreported_until(situation),

@@ -35,6 +35,9 @@ class StatusChange:
     conditions: list[Condition] | Unset = UNSET
     observed_generation: int | Unset | None = UNSET
     attempt: int | Unset = UNSET
+    continues: int | Unset | None = UNSET
+    absent_ranks: list[int] | Unset = UNSET
+    training_with: str | Unset | None = UNSET
     restarts: int | Unset = UNSET
     disruptions: int | Unset = UNSET
     workers: WorkerCounts | Unset = UNSET

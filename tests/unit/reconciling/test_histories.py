@@ -243,17 +243,74 @@ class History(RuleBasedStateMachine):
             self.world.settle()
 
 
+class ContinuedHistory(History):
+    """The ranks can continue, and all train at first."""
+
+    @initialize(
+        workers=st.integers(2, 4),
+        restarts=st.integers(0, 3),
+        skews=st.tuples(*[st.sampled_from([0.0, -4.0, 4.0, 90.0])] * 3),
+        policy=st.sampled_from(["AllWorkers", "RankZero"]),
+        elastic=st.booleans(),
+        spares=st.sampled_from([None, 1, 2]),
+    )
+    def begin(  # type: ignore[override]
+        self,
+        workers: int,
+        restarts: int,
+        skews: tuple[float, float, float],
+        policy: str,
+        elastic: bool,
+        spares: int | None,
+    ) -> None:
+        spec: dict[str, Any] = {"elastic": {"minWorkers": 1, "maxWorkers": 4}} if elastic else {}
+        spec |= {"failurePolicy": {"maxRestarts": restarts, "backoff": {"initialSeconds": 0}}, "successPolicy": policy}
+        self.world = World(workers, skews, **spec, **({} if spares is None else {"spares": spares}))
+        self.world.able, self.world.steps = True, 20
+        self.rival = None
+        for _ in range(8):
+            self.world.round(0.1)
+
+    @rule(
+        lost=st.lists(WORKERS, min_size=1, max_size=2),
+        how=st.sampled_from(["rank", "pod", "force", "container"]),
+        dies_after=st.one_of(st.none(), st.integers(0, 6)),
+    )
+    def workers_are_lost(self, lost: list[int], how: str, dies_after: int | None) -> None:
+        """The operator learns of each at once, so that it can find the other one's loss in the attempt that follows."""
+        for worker in lost:
+            match how:
+                case "rank":
+                    self.world.fail_rank(worker, "Signal", 137)
+                    self.world.agents.step(f"bert-{worker}")
+                case "container":
+                    self.world.kill_container(worker, "Error")
+                case _:
+                    self.world.delete_pod(f"bert-{worker}", force=how == "force")
+            self.world.step_stream(self.world.operator)
+            self.world.sync(self.world.operator)
+            self._pass(dies_after)
+
+
 THOROUGH = os.environ.get("TRAINMASTER_SLOW") == "1"
+SETTINGS = settings(
+    max_examples=3000 if THOROUGH else 3 * settings.default.max_examples,
+    stateful_step_count=60 if THOROUGH else 40,
+    derandomize=not THOROUGH,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @pytest.mark.timeout(3600 if THOROUGH else 180)
 class TestHistories(History.TestCase):  # type: ignore[misc,valid-type]
     """Derandomized, so that a run of the tests says the same each time; TRAINMASTER_SLOW=1 looks for new histories."""
 
-    settings = settings(
-        max_examples=3000 if THOROUGH else 3 * settings.default.max_examples,
-        stateful_step_count=60 if THOROUGH else 40,
-        derandomize=not THOROUGH,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    settings = SETTINGS
+
+
+@pytest.mark.timeout(3600 if THOROUGH else 180)
+class TestContinuedHistories(ContinuedHistory.TestCase):  # type: ignore[misc,valid-type]
+    """The same, where faults are answered by continued attempts."""
+
+    settings = SETTINGS

@@ -39,6 +39,10 @@ class World:
         self.without_room: set[int] = set()
         # Nodes that are shared with other worlds.
         self.room: Room | None = None
+        # Training ends after so many steps.
+        self.steps = 3
+        # The ranks can go on in a continued attempt.
+        self.able = False
         # Training goes on and on.
         self.endless = False
         # The value of the annotation by which the user asks for a restart.
@@ -156,8 +160,21 @@ class World:
         if before.scheduling_backoffs and status.scheduling_backoffs and status.failures[:1] == before.failures[:1]:
             assert status.startup_start_time == before.startup_start_time, "a scheduling backoff renewed startupSeconds"
         check_time(before, status)
+        if status.continues is not None and status.attempt > before.attempt:
+            self._check_continued(before, status)
         self.status = JobStatus.model_validate(status.model_dump(by_alias=True))
         self.version += 1
+
+    def _check_continued(self, before: JobStatus, status: JobStatus) -> None:
+        """Who is in a continued attempt was in the one before, in the same place, or is ready to join it."""
+        assert self.able, "ranks that can't continue were to"
+        assert status.continues == (before.attempt if before.continues is None else before.continues)
+        assert before.phase in ("Pending", "Starting", "Running") and status.phase == "Running"
+        assert len(status.pod_uids) == len(before.pod_uids), "the world size changed"
+        members, were = present_uids(status), present_uids(before)
+        assert members, "nobody is left"
+        for rank, uid in members.items():
+            assert were.get(rank) == uid or (uid, before.attempt) in self.agents.ready, f"{uid} wasn't in the group"
 
     def apply(self, operator: Operator, manifest: Any) -> None:
         unseen = (operator.child is None and self.child is not None) or (
@@ -202,7 +219,7 @@ class World:
             self.show(operator, name)
             raise Outdated
         # One that a spare has replaced isn't in the attempt: its node is avoided, or its agent was silent.
-        assert not pod.running or self.status.avoided_nodes or pod.uid not in self.status.pod_uids, (
+        assert not pod.running or self.status.avoided_nodes or pod.uid not in present_uids(self.status).values(), (
             "a pod was deleted whose container runs"
         )
         self.replaced.append(uid)
@@ -359,7 +376,9 @@ class World:
         if self.child is not None and self.child.assignment is not None:
             assert self.child.assignment.attempt <= max(self.status.attempt, 1)
         training = {
-            pod.ranks for pod in self.pods.values() if pod.joined and all(_trains(self, uid) for uid in pod.joined)
+            pod.ranks
+            for pod in self.pods.values()
+            if pod.joined and all(_trains(self, uid, pod.joined) for uid in pod.joined)
         }
         assert len(training) <= 1, f"attempts {training} train at the same time"
 
@@ -381,5 +400,10 @@ def check_time(before: JobStatus, status: JobStatus) -> None:
         assert not shrunk, f"{shrunk} became less"
 
 
-def _trains(world: World, uid: str) -> bool:
-    return any(pod.uid == uid and pod.joined for pod in world.pods.values())
+def _trains(world: World, uid: str, group: tuple[str, ...]) -> bool:
+    return any(pod.uid == uid and pod.joined == group for pod in world.pods.values())
+
+
+def present_uids(status: JobStatus) -> dict[int, str | None]:
+    """The pods that are in the attempt's group, by rank."""
+    return {rank: uid for rank, uid in enumerate(status.pod_uids) if rank not in status.absent_ranks}

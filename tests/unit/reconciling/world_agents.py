@@ -17,7 +17,8 @@ from trainmaster.wire.states import ENDED
 if TYPE_CHECKING:
     from tests.unit.reconciling.world import World
 
-STEPS = 3
+# Ranks that can continue wait for so long after a peer's loss.
+CONTINUE_SECONDS = 3.0
 ACKED_SILENCE = HELD_SILENCE = 30.0
 
 
@@ -30,6 +31,8 @@ class Agents:
         self.started: set[tuple[str, int]] = set()
         self.codes: dict[int, str | None] = {}
         self.groups: dict[int, set[tuple[str, ...]]] = {}
+        # (uid, attempt) of each rank that said that it is ready to join.
+        self.ready: set[tuple[str, int]] = set()
 
     def _everybody(self) -> list[Pod]:
         return [*self._world.pods.values(), *self._world.zombies]
@@ -61,14 +64,19 @@ class Agents:
     def _follow(self, pod: Pod, assignment: Assignment) -> None:
         """Bring the ranks to the assignment."""
         attempt = assignment.attempt
+        place = assignment.node_rank(pod.worker, pod.uid)
+        lives = pod.ranks is not None and assignment.continues is not None and assignment.continues <= pod.ranks
+        if lives and assignment.state == "Run" and place is not None and place not in assignment.absent:
+            if pod.ranks is not None and pod.ranks < attempt:
+                # The same processes form another group.
+                pod.say(self._world.now, attempt, "Starting")
+                pod.ranks, pod.joined, pod.broken_since, pod.preparing = attempt, None, None, False
+            return
         if pod.ranks is not None and (pod.ranks < attempt or assignment.state == "Hold"):
             pod.say(self._world.now, pod.ranks, "Stopped", reason="Stopped", culprit=False)
         if assignment.state == "Hold":
             return
-        if pod.worker not in assignment.workers:
-            return
-        position = assignment.workers.index(pod.worker)
-        if assignment.uids is not None and assignment.uids[position] != pod.uid:
+        if place is None:
             return
         if pod.saved is not None and pod.saved.attempt >= attempt:
             if pod.saved.attempt == attempt and pod.ranks != attempt:
@@ -76,6 +84,10 @@ class Agents:
                     pod.say(self._world.now, attempt, "Failed", reason="AgentLost", exit_code=69)
                 else:
                     pod.reports[attempt] = pod.saved
+            return
+        if assignment.continues is not None and place not in assignment.absent:
+            # It is to go on, and has nothing to go on with.
+            pod.say(self._world.now, attempt, "Failed", reason="AgentLost", exit_code=69)
             return
         if assignment.code != pod.code:
             # Not its code yet, or not any more.
@@ -85,7 +97,7 @@ class Agents:
         self.started.add((pod.uid, attempt))
         pod.reported_by_exit = False
         pod.say(self._world.now, attempt, "Starting")
-        pod.ranks, pod.joined, pod.steps = attempt, None, 0
+        pod.ranks, pod.joined, pod.steps, pod.preparing = attempt, None, 0, assignment.continues is not None
 
     def _train(self, pod: Pod) -> None:
         """Ranks join, step, finish, fail, or notice that a peer has gone."""
@@ -96,8 +108,13 @@ class Agents:
             fault = pod.fault
             pod.say(self._world.now, attempt, "Failed", reason=fault.reason, exit_code=fault.exit_code, culprit=True)
             return
+        if pod.preparing:
+            if pod.saved is not None and not pod.saved.ready:
+                pod.say(self._world.now, attempt, "Starting", ready=True)
+                self.ready.add((pod.uid, attempt))
+            return
         if pod.joined is None:
-            self._join(attempt, set(pod.assignment.workers if pod.assignment else ()))
+            self._join(attempt, pod.assignment)
             return
         peers = [peer for peer in self._everybody() if peer.uid in pod.joined]
         gone = [
@@ -105,21 +122,32 @@ class Agents:
             for uid in pod.joined
             if not any(peer.uid == uid and (peer.joined == pod.joined or peer.has_finished(attempt)) for peer in peers)
         ]
+        if gone and self._world.able and self._world.watched:
+            pod.broken_since = self._world.now if pod.broken_since is None else pod.broken_since
+            if 0 <= self._world.now - pod.broken_since < CONTINUE_SECONDS:
+                return
         if gone:
             pod.say(
                 self._world.now, attempt, "Failed", reason="Error", exit_code=1, culprit=False, error="Connection reset"
             )
             return
         pod.steps += 1
-        if pod.steps >= STEPS and not self._world.endless:
+        if pod.steps >= self._world.steps and not self._world.endless:
             pod.say(self._world.now, attempt, "Finished", exit_code=0)
         elif pod.saved is not None and pod.saved.state == "Starting":
-            pod.say(self._world.now, attempt, "Running")
+            pod.say(self._world.now, attempt, "Running", able=self._world.able)
 
-    def _join(self, attempt: int, workers: set[int]) -> None:
+    def _join(self, attempt: int, assignment: Assignment | None) -> None:
         """All ranks of an attempt that are up and have joined nobody yet form a group."""
-        ready = {pod.worker: pod for pod in self._everybody() if pod.ranks == attempt and not pod.joined}
-        if not workers or ready.keys() < workers:
+        if assignment is None:
+            return
+        workers = {worker for place, worker in enumerate(assignment.workers) if place not in assignment.absent}
+        ready = {
+            pod.worker: pod
+            for pod in self._everybody()
+            if pod.ranks == attempt and not pod.joined and not pod.preparing
+        }
+        if ready.keys() < workers:
             return
         group = tuple(ready[worker].uid for worker in sorted(ready))
         self.groups.setdefault(attempt, set()).add(group)
@@ -133,8 +161,9 @@ class Agents:
         assert self._world.status.phase not in TERMINAL_PHASES or self._world.status.attempt == attempt, (
             "a finished job trains"
         )
+        steps = max(pod.steps for pod in ready.values())
         for pod in ready.values():
-            pod.joined = group
+            pod.joined, pod.steps = group, steps
 
     def _report_by_exit(self, pod: Pod) -> None:
         """Reports by exiting, where nobody watches.

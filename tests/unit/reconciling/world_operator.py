@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.unit.reconciling.builders import SETTINGS
-from tests.unit.reconciling.world_agents import STEPS
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.decision import Apply, Assign, DeleteJob, DeletePod, Touch
@@ -117,7 +116,7 @@ class Operator:
             if pod.running and connected and not pod.frozen
         )
         progress = {
-            pod.worker: {pod.worker: RankProgress(step=pod.steps, total_steps=STEPS)}
+            pod.worker: {pod.worker: RankProgress(step=pod.steps, total_steps=world.steps)}
             for pod in world.pods.values()
             if connected and not pod.frozen and pod.ranks == self.status.attempt and pod.joined
         }

@@ -53,6 +53,10 @@ class Pod:
     joined: tuple[str, ...] | None = None
     steps: int = 0
     fault: Report | None = None
+    # The ranks start to join an attempt that others continue.
+    preparing: bool = False
+    # Since when a peer has been gone whose loss the ranks survive.
+    broken_since: float | None = None
     # Agent and ranks stand still: nothing is sent, nothing ends.
     frozen: bool = False
 
@@ -102,13 +106,15 @@ class Pod:
 
     def stop_process(self) -> None:
         self.running = self.frozen = False
-        self.ranks = self.joined = self.fault = self.assignment = None
+        self.ranks = self.joined = self.fault = self.assignment = self.broken_since = None
+        self.preparing = False
         self.reports = {}
 
     def say(self, now: float, attempt: int, state: Any, **fields: Any) -> None:
         """The agent makes a report, and saves it."""
         if state in ENDED:
-            self.ranks = self.joined = self.fault = None
+            self.ranks = self.joined = self.fault = self.broken_since = None
+            self.preparing = False
         report = Report(attempt, self.worker, self.uid, state, at=now + self.skew, **fields)
         if self.saved is None or self.saved.attempt <= attempt:
             self.saved = report

@@ -168,6 +168,19 @@ class JobStatus(StatusModel):
     )
     observed_generation: int | None = Field(None, description="metadata.generation that this status answers.")
     attempt: int = Field(0, description="The current try of the whole group, from 1.")
+    continues: int | None = Field(
+        None,
+        description="The last attempt whose ranks all started anew, where the current one goes on with their "
+        "processes; unset in an attempt whose ranks all started anew.",
+    )
+    absent_ranks: list[int] = Field(
+        default_factory=list,
+        description="Ranks that the current attempt trains without, because they were lost or aren't asked for. They "
+        "join when they have started again.",
+    )
+    training_with: str | None = Field(
+        None, description="Who trains while ranks are absent, such as `3 of 4 workers`; unset where none is."
+    )
     restarts: int = Field(0, description="Restarts that counted against maxRestarts.")
     disruptions: int = Field(0, description="Restarts that didn't count: pods deleted, evicted, nodes lost.")
     workers: WorkerCounts = Field(default_factory=WorkerCounts, description="How many workers there are.")
@@ -215,7 +228,8 @@ class JobStatus(StatusModel):
     pod_uids: list[str | None] = Field(
         default_factory=list,
         alias="podUIDs",
-        description="Pods of the attempt in rank order; null for a worker whose pod isn't known yet.",
+        description="Pods of the attempt in rank order; null for a worker whose pod isn't known yet. A worker that the "
+        "attempt began without has the pod that was lost.",
     )
     pod_restart_counts: list[int] = Field(
         default_factory=list,

@@ -40,11 +40,14 @@ def desired_assignment(situation: Situation) -> Assignment:
         attempt=attempt,
         workers=situation.workers,
         hosts=_hosts(situation),
-        uids=tuple(uid or "" for uid in status.pod_uids) if attempt > 1 or _names_first_pods(situation) else None,
+        uids=_uids(situation) if attempt > 1 or _names_first_pods(situation) else None,
         port=master_port(situation.job.uid, attempt),
         processes=_processes(situation),
         # What the attempt was opened with; a job of which that isn't known has none yet.
         code=situation.code_digest and (status.code_digest or situation.code_digest),
+        continues=status.continues,
+        absent=() if status.continues is None else situation.members.absent_ranks,
+        master_place=situation.workers.index(situation.members.present[0]),
         state="Run" if runs else "Hold",
         grace_seconds=float(rank_grace_seconds(situation.spec)) if _is_planned(situation) else BROKEN_GRACE_SECONDS,
     )
@@ -158,6 +161,13 @@ def _hosts(situation: Situation) -> tuple[str, ...]:
         hosts[worker] if worker < len(hosts) else hosts[0].replace(f"{name}-0.", f"{name}-{worker}.", 1)
         for worker in situation.workers
     )
+
+
+def _uids(situation: Situation) -> tuple[str, ...]:
+    """Returns the pods that the attempt names: where all ranks of a worker are absent, whichever comes may prepare
+    them."""
+    uids = zip(situation.workers, situation.status.pod_uids, strict=False)
+    return tuple("" if worker in situation.members.absent else uid or "" for worker, uid in uids)
 
 
 def _processes(situation: Situation) -> tuple[int, ...] | None:

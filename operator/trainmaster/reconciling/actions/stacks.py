@@ -12,4 +12,4 @@ def collect_stacks(before: JobStatus, situation: Situation) -> CollectStacks | N
     request = situation.status.stacks_request
     if request is None or request == before.stacks_request:
         return None
-    return CollectStacks(request.id, situation.status.attempt, situation.workers)
+    return CollectStacks(request.id, situation.status.attempt, situation.members.present)

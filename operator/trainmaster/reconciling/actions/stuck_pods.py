@@ -5,13 +5,13 @@ whose grace period has been over for `nodes.lostAfterSeconds` is deleted by forc
 it is lost. What may still run there can't hurt: its uid isn't in any later assignment.
 
 A worker that stands still as a whole, or whose network is gone, seems well to Kubernetes. Where its peers have found it
-silent, the next attempt waits for it, and after `nodes.lostAfterSeconds` its pod is replaced.
+silent, the next attempt waits for it, or goes on without it, and after `nodes.lostAfterSeconds` its pod is replaced.
 """
 
 from __future__ import annotations
 
 from trainmaster.reconciling.decision import DeletePod, PodRef
-from trainmaster.reconciling.observed.situation import Situation
+from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.times import to_seconds
 
@@ -35,9 +35,9 @@ def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
 
 def delete_silent_pods(situation: Situation) -> tuple[DeletePod, ...]:
     """Returns the deletions of pods whose agents have been silent for too long."""
-    if situation.status.phase != "Restarting" or situation.now < _silent_until(situation):
-        return ()
-    pods = [pod for pod in situation.pods.values() if pod.uid in situation.unresponsive]
+    pods = [pod for pod in _absent_and_silent(situation) if situation.now >= _given_up_at(situation, pod)]
+    if situation.status.phase == "Restarting" and situation.now >= _silent_until(situation):
+        pods += [pod for pod in situation.pods.values() if pod.uid in situation.unresponsive]
     return tuple(DeletePod(PodRef(pod.name, pod.uid), "its agent doesn't answer") for pod in pods)
 
 
@@ -45,6 +45,7 @@ def next_check_at(situation: Situation) -> float | None:
     """Returns when a pod that is leaving counts as stuck, or is to be checked again."""
     times = [_overdue_at(situation, pod) for pod in situation.pods.values() if pod.deleting and pod.node]
     times += [_silent_until(situation)] if situation.unresponsive else []
+    times += [_given_up_at(situation, pod) for pod in _absent_and_silent(situation)]
     return min((at if at > situation.now else situation.now + RECHECK_SECONDS for at in times), default=None)
 
 
@@ -54,6 +55,28 @@ def _silent_until(situation: Situation) -> float:
     # A time in the future is of a clock that was set back.
     at = to_seconds(failure.failed_at) if failure is not None else None
     return min(at or situation.now, situation.now) + lost_after
+
+
+def _absent_and_silent(situation: Situation) -> list[PodView]:
+    """Returns the pods of absent workers that seem well, but whose agents don't join the leader."""
+    stream = situation.observed.stream
+    if not situation.running or not stream.connected:
+        return []
+    connected = {agent.uid for agent in stream.workers if agent.connected}
+    pods = [situation.pods[worker] for worker in situation.members.absent if worker in situation.pods]
+    return [
+        pod
+        for pod in pods
+        if is_alive(pod)
+        and pod.uid not in connected
+        and pod.worker != stream.leader
+        and pod.worker_container is not None
+        and pod.worker_container.state == "running"
+    ]
+
+
+def _given_up_at(situation: Situation, pod: PodView) -> float:
+    return situation.assigned_since(pod) + situation.spec.failure_policy.nodes.lost_after_seconds
 
 
 def _overdue_at(situation: Situation, pod: PodView) -> float:

@@ -7,7 +7,7 @@ a worker of its own group, because another group has other machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.rendering import GroupLayout
@@ -27,7 +27,8 @@ def desired_workers(situation: Situation) -> tuple[int, ...]:
     kept: set[int] = set()
     more: list[int] = []
     for group in situation.layout:
-        present = [worker for worker in situation.workers if worker in group.indexes][: group.count]
+        current = [worker for worker in situation.workers if worker in group.indexes]
+        present = sorted(current, key=lambda worker: worker in situation.members.absent)[: group.count]
         missing = group.count - len(present)
         kept.update(present)
         if missing:
@@ -64,6 +65,19 @@ def next_workers(situation: Situation, without: frozenset[str] = frozenset()) ->
         spare for spare in ready_spares(situation) if spare not in desired and situation.pods[spare].uid not in without
     ]
     return _with_stand_ins(situation.layout, desired, lost, spares)
+
+
+def continued_workers(
+    situation: Situation, absent: Collection[int], without: frozenset[str] = frozenset()
+) -> tuple[int, ...]:
+    """Returns the lineup of a continued attempt: the current one's, because ranks keep their numbers, with ready spares
+    in the places of those `absent` whose container doesn't run. `without`: the uids of pods that are lost too.
+    """
+    if not situation.has_spares:
+        return situation.workers
+    lost = [worker for worker in situation.workers if worker in absent and not _runs(situation, worker, without)]
+    spares = [spare for spare in ready_spares(situation) if situation.pods[spare].uid not in without]
+    return _with_stand_ins(situation.layout, situation.workers, lost, spares)
 
 
 def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[str] = frozenset()) -> bool:
@@ -119,6 +133,14 @@ def _could_begin(situation: Situation, worker: int) -> bool:
     return pod.worker_container is not None and pod.worker_container.state == "running"
 
 
+def _runs(situation: Situation, worker: int, without: frozenset[str]) -> bool:
+    """Returns whether a worker's pod may live on and its container runs."""
+    pod = situation.pods.get(worker)
+    if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
+        return False
+    return pod.worker_container is not None and pod.worker_container.state == "running"
+
+
 def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool:
     """Returns whether a worker's pod can't go on, or is a new one that doesn't run yet."""
     pod = situation.pods.get(worker)
@@ -135,8 +157,8 @@ def _with_stand_ins(
     free = list(spares)
     instead: dict[int, int] = {}
     for worker in lost:
-        group = next(group for group in layout if worker in group.indexes)
-        spare = next((index for index in free if index in group.indexes), None)
+        group = next((group for group in layout if worker in group.indexes), None)
+        spare = next((index for index in free if group is not None and index in group.indexes), None)
         if spare is not None:
             free.remove(spare)
             instead[worker] = spare

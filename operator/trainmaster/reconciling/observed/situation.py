@@ -29,6 +29,7 @@ from trainmaster.reconciling.observed.container_ends import (
     reason_of,
 )
 from trainmaster.reconciling.observed.kueue_admission import admitted_spec
+from trainmaster.reconciling.observed.members import Members
 from trainmaster.reconciling.observed.snapshot import ContainerEnd, Job, Observed, PodView
 from trainmaster.reconciling.times import since, to_seconds
 from trainmaster.rendering import GroupLayout, JobIdentity, Settings, has_spares, worker_layout
@@ -85,9 +86,19 @@ class Situation:
         return self.status.phase in RUN_PHASES
 
     @cached_property
-    def worker_uids(self) -> Mapping[int, str]:
-        """Returns the uid of each worker's pod in the current attempt, as far as they are known."""
+    def members(self) -> Members:
+        """Returns which of the current attempt's workers and ranks are in its group."""
+        return Members.of(self.workers, self.layout, self.status.absent_ranks)
+
+    @cached_property
+    def recorded_uids(self) -> Mapping[int, str]:
+        """Returns the uid of each worker's pod as the status has it: of one that is absent, that of the lost pod."""
         return {worker: uid for worker, uid in zip(self.workers, self.status.pod_uids, strict=False) if uid}
+
+    @cached_property
+    def worker_uids(self) -> Mapping[int, str]:
+        """Returns the uid of each present worker's pod in the current attempt, as far as they are known."""
+        return {worker: uid for worker, uid in self.recorded_uids.items() if worker not in self.members.absent}
 
     @cached_property
     def restart_counts(self) -> Mapping[int, int]:
@@ -116,8 +127,18 @@ class Situation:
 
     @cached_property
     def finished(self) -> frozenset[int]:
-        """Returns the workers whose ranks have all ended with 0 in the current attempt."""
-        return frozenset(worker for worker, report in self.reports.items() if report.state == "Finished")
+        """Returns the workers whose ranks have all ended with 0 in the current attempt.
+
+        One that ended so before it learned of a continued attempt has finished in that, too.
+        """
+        reports = [*self.reports.values(), *self.reports_before.values()]
+        done = frozenset(report.worker for report in reports if report.state == "Finished")
+        return done & frozenset(self.members.present)
+
+    @cached_property
+    def reports_before(self) -> Mapping[int, Report]:
+        """Returns the reports on the attempt with whose processes the current one goes on; empty where all are new."""
+        return {} if self.status.continues is None else self.reports_of(self.status.attempt - 1)
 
     @cached_property
     def up(self) -> frozenset[int]:
@@ -129,7 +150,10 @@ class Situation:
         # Until the leader's reports are here, nothing has got worse.
         if not self.has_leaders_reports:
             up.update(worker for worker in self.pods if self.unreported_seconds(worker) >= UP_WITHOUT_REPORT_SECONDS)
-        return frozenset(up & set(self.workers))
+        if self.status.continues is not None:
+            # Their processes are those of the attempt before.
+            up.update(worker for worker in self.members.present if worker in self.pods)
+        return frozenset(up & set(self.members.present))
 
     @property
     def has_leaders_reports(self) -> bool:
@@ -171,9 +195,9 @@ class Situation:
     @cached_property
     def displaced(self) -> frozenset[str]:
         """Returns the uids of pods that are replaced although the attempt goes on without them: a spare has taken their
-        place."""
+        place, or the others continue."""
         asked = frozenset(self.status.replacing_pod_uids)
-        pods = ((worker, pod) for worker, pod in self.pods.items() if worker not in self.workers)
+        pods = ((worker, pod) for worker, pod in self.pods.items() if worker not in self.members.present)
         return frozenset(pod.uid for _, pod in pods if pod.uid in asked and is_alive(pod))
 
     @cached_property
@@ -225,6 +249,17 @@ class Situation:
         stream = self.observed.stream
         connected = any(agent.uid == pod.uid and agent.connected for agent in stream.workers)
         return not (stream.connected and (connected or stream.leader == worker))
+
+    def is_joining(self, report: Report) -> bool:
+        """Returns whether a report on the current attempt speaks of ranks that aren't in its group yet."""
+        members = self.members
+        return report.worker in members.absent or (report.able and report.rank in members.absent_ranks)
+
+    def has_joined(self, worker: int) -> bool:
+        """Returns whether a present worker has reported that its ranks are in the current attempt's group."""
+        report = self.reports.get(worker)
+        joined = report is not None and (report.state == "Running" or self.is_joining(report))
+        return joined or worker in self.finished
 
     def with_status(self, status: JobStatus) -> Situation:
         """Returns the same observations under a new status."""
@@ -297,7 +332,7 @@ class Situation:
         end = latest_end(container)
         if container is None or end is None or end.report is not None or end.reason in START_FAILURES:
             return None
-        current = self.worker_uids
+        current = self.worker_uids if attempt == self.status.attempt else self.recorded_uids
         if current and current.get(pod.worker) != pod.uid:
             return None
         if count_ends(container) <= self.restart_counts.get(pod.worker, 0):
@@ -335,7 +370,21 @@ def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Se
     sets = {group.set_name for group in layout}
     pods = {pod.worker: pod for pod in observed.pods if pod.set_name in sets}
     situation = Situation(job, spec, observed, now, settings, layout, workers, pods)
+    if situation.status.absent_ranks:
+        situation = replace(situation, observed=_of_present_ranks(observed, situation.members))
     return replace(situation, reports=situation.reports_of(job.status.attempt))
+
+
+def _of_present_ranks(observed: Observed, members: Members) -> Observed:
+    """Returns the observations without the progress of ranks that are about to join: it isn't the training's."""
+    absent = frozenset(members.absent_ranks)
+    progress = {
+        worker: {rank: found for rank, found in ranks.items() if rank not in absent}
+        for worker, ranks in observed.progress.items()
+        if worker not in members.absent
+    }
+    recoveries = {worker: found for worker, found in observed.recoveries.items() if worker not in members.absent}
+    return replace(observed, progress=progress, recoveries=recoveries)
 
 
 def is_alive(pod: PodView) -> bool:

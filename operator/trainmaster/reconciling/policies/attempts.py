@@ -12,17 +12,28 @@ spare that is ready takes the lost one's place, so then every worker has one at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
-from trainmaster.api.v1alpha1 import Failure, Phase
-from trainmaster.reconciling.observed.container_ends import count_ends, is_unresponsive_report
+from trainmaster.api.v1alpha1 import Failure
+from trainmaster.reconciling.observed.container_ends import is_unresponsive_report
 from trainmaster.reconciling.observed.lineup import can_open, desired_workers, next_workers
-from trainmaster.reconciling.observed.situation import Situation, is_alive
+from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.policies import crash_loop_backoff
 from trainmaster.reconciling.policies.attribution import cause_of
+from trainmaster.reconciling.policies.continuing import continued, has_formed, members_left, opened, ready_ranks
 from trainmaster.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIFE, Response, choose_response, delay
+from trainmaster.reconciling.policies.opening import (
+    count_workers,
+    have_nodes,
+    open_attempt,
+    opening,
+    opening_phase,
+    pods_recorded,
+    stand_ins,
+    worker_order,
+)
 from trainmaster.reconciling.policies.quarantine import with_failure, without_failure
 from trainmaster.reconciling.policies.topology import in_rank_order, is_unordered
 from trainmaster.reconciling.reasons import Strength, known_reason
@@ -55,14 +66,14 @@ def create(situation: Situation) -> Transition | None:
     return Transition(
         "Pending",
         "Created",
-        f"waiting for the pods of {_count(len(desired_workers(situation)))}",
+        f"waiting for the pods of {count_workers(len(desired_workers(situation)))}",
         StatusChange(
             attempt=1,
             start_time=started,
             attempt_start_time=started,
             pod_uids=[],
             pod_restart_counts=[],
-            worker_order=_worker_order(situation, desired_workers(situation)),
+            worker_order=worker_order(situation, desired_workers(situation)),
             code_digest=situation.code_digest,
             restart_request=situation.job.restart_request,
         ),
@@ -74,7 +85,10 @@ def fail_attempt(situation: Situation) -> Transition | None:
     if not situation.running:
         return None
     cause = cause_of(situation, situation.status.attempt)
-    return None if cause is None else end_attempt(situation, cause)
+    failure = situation.last_failure
+    if cause is None or failure is None or not _is_same_fault(situation, failure, cause):
+        return None if cause is None else end_attempt(situation, cause)
+    return _respond(_without(situation, failure), failure, at=failure.failed_at)
 
 
 def end_attempt(situation: Situation, cause: Failure, going: frozenset[str] = frozenset()) -> Transition:
@@ -118,13 +132,6 @@ def reopen(situation: Situation) -> Transition | None:
     return open_attempt(situation, workers, "AttemptOpened")
 
 
-def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) -> Transition:
-    """Returns the transition that opens the next attempt with these workers."""
-    message = f"attempt {situation.status.attempt + 1} opens with {_count(len(workers))}"
-    message += "".join(f"; {sentence}" for sentence in _stand_ins(situation, workers))
-    return Transition(_opening_phase(situation, workers), reason, message, _opening(situation, workers))
-
-
 def held_since(situation: Situation) -> str | None:
     """Returns when that began for which the job waits now: its attempt, or what broke it."""
     status = situation.status
@@ -159,11 +166,11 @@ def advance(situation: Situation) -> Transition:
         # Kubernetes keeps the kubelet's Events for an hour only; these ends must never count.
         ends = {**situation.restart_counts, **situation.stalled_before_attempt}
         change = StatusChange(pod_restart_counts=[ends.get(worker, 0) for worker in situation.workers])
-    are_placed = _have_nodes(situation, situation.workers)
+    are_placed = have_nodes(situation, situation.workers)
     if are_placed and not situation.worker_uids and not situation.lacks_domains:
         # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
-        change = _pods_recorded(situation, workers)
+        change = pods_recorded(situation, workers)
     if situation.up >= set(situation.workers) and (situation.worker_uids or change):
         return Transition(
             "Running",
@@ -203,6 +210,17 @@ def _respond(
         lived=since(situation.now, status.attempt_start_time),
     )
     nodes = with_failure(situation, cause)
+    moving = cause.node is not None and cause.node in nodes.avoided
+    waiting: tuple[PodView, ...] = ()
+    if crash_loop_backoff.is_limited(cause.reason, counted=counted):
+        waiting = crash_loop_backoff.outlasting(
+            situation, desired_workers(situation), status.attempt, situation.now + wait
+        )
+    replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
+    going |= frozenset(replacing)
+    left = members_left(situation, going, ready_ranks(situation))
+    if isinstance(left, str) and left not in cause.message:
+        cause = cause.model_copy(update={"message": f"{cause.message}; {left}"})
     change = nodes.change | StatusChange(
         restarts=restarts,
         disruptions=status.disruptions + (0 if counted else 1),
@@ -210,26 +228,20 @@ def _respond(
         next_attempt_time=to_text(situation.now + wait) if wait > 0 else None,
         startup_start_time=_startup_begins_after(situation, wait),
     )
+    if not isinstance(left, str):
+        return opened(situation, left, change | continued(situation, left, going))
     message = f"attempt {cause.attempt} ended: {cause.message}"
-    moving = cause.node is not None and cause.node in nodes.avoided
     if situation.unresponsive:
         message += "; its pod is replaced if it stays silent"
     if moving:
         message += f"; node {cause.node} is avoided from now on"
-    waiting: tuple[PodView, ...] = ()
-    if crash_loop_backoff.is_limited(cause.reason, counted=counted):
-        waiting = crash_loop_backoff.outlasting(
-            situation, desired_workers(situation), cause.attempt, situation.now + wait
-        )
     if waiting:
         message += f"; {crash_loop_backoff.sentence(waiting)}"
-    replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
-    going |= frozenset(replacing)
     workers = next_workers(situation, without=going)
     if wait <= 0 and can_open(situation, workers, without=going):
-        opening = _opening(situation, workers, going)
-        message += "".join(f"; {sentence}" for sentence in _stand_ins(situation, workers))
-        return Transition(_opening_phase(situation, workers), "AttemptOpened", message, change | opening)
+        message += "".join(f"; {sentence}" for sentence in stand_ins(situation, workers))
+        change |= opening(situation, workers, going)
+        return Transition(opening_phase(situation, workers), "AttemptOpened", message, change)
     change |= StatusChange(replacing_pod_uids=list(dict.fromkeys([*situation.status.replacing_pod_uids, *replacing])))
     if wait > 0:
         return Transition("Restarting", "BackOff", f"{message}; the next attempt waits {wait:g} s", change)
@@ -243,13 +255,6 @@ def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str
     current = frozenset(situation.worker_uids.values())
     moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in current]
     return list(dict.fromkeys([*moved, *(pod.uid for pod in waiting)]))
-
-
-def _stand_ins(situation: Situation, workers: tuple[int, ...]) -> Iterator[str]:
-    """Yields a sentence for each spare that takes a worker's place."""
-    for before, worker in zip(desired_workers(situation), workers, strict=False):
-        if before != worker and worker not in desired_workers(situation):
-            yield f"spare {worker} takes the place of worker {before}"
 
 
 def _startup_begins_after(situation: Situation, wait: float) -> str | None:
@@ -343,6 +348,18 @@ def _with_early_failures_merged(situation: Situation, cause: Failure) -> Situati
     return _without(situation, failure) if same else situation
 
 
+def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bool:
+    """Returns whether a continued attempt ends before its group has formed, by the fault that it answers.
+
+    So it is with bystanders that are late, and with ranks that had ended in the attempt before.
+    """
+    status = situation.status
+    if status.continues is None or failure.attempt != status.attempt - 1 or has_formed(situation):
+        return False
+    before = None if cause.worker is None else situation.reports_before.get(cause.worker)
+    return known_reason(cause.reason).strength is Strength.PEER or (before is not None and before.ended)
+
+
 def _is_own_deletion(failure: Failure, cause: Failure) -> bool:
     """Returns whether a pod is gone because the operator deleted it for its silent agent: no cause of anything."""
     silent = is_unresponsive_report(failure.reason, failure.exit_code) and cause.worker == failure.worker
@@ -385,62 +402,8 @@ def _furthest_step(situation: Situation, attempt: int) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def _opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
-    """Returns what opens the next attempt. A pod whose place a spare takes is replaced while the attempt goes on."""
-    replaced = situation.leaving | situation.unresponsive | going
-    left_out = [pod for worker, pod in situation.pods.items() if worker not in workers and is_alive(pod)]
-    workers = in_rank_order(situation, workers)
-    return _pods_recorded(situation, workers) | StatusChange(
-        attempt=situation.status.attempt + 1,
-        attempt_start_time=to_text(situation.now),
-        next_attempt_time=None,
-        resizing=None,
-        stopping=None,
-        code_digest=situation.code_digest,
-        restart_request=situation.job.restart_request,
-        replacing_pod_uids=[pod.uid for pod in left_out if situation.has_spares and pod.uid in replaced],
-    )
-
-
-def _opening_phase(situation: Situation, workers: Iterable[int]) -> Phase:
-    """Returns the phase in which an attempt opens: a pod that was made a moment ago may find no node for hours."""
-    return "Starting" if _have_nodes(situation, workers) else "Pending"
-
-
-def _have_nodes(situation: Situation, workers: Iterable[int]) -> bool:
-    return all(_has_node(situation, worker) for worker in workers)
-
-
-def _has_node(situation: Situation, worker: int) -> bool:
-    pod = situation.pods.get(worker)
-    return pod is not None and is_alive(pod) and pod.node is not None
-
-
-def _worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
-    """Returns the order to remember, where it isn't simply that of all pods."""
-    spec = situation.spec
-    ordered = spec.elastic is not None or spec.scheduling.topology is not None or situation.has_spares
-    return list(workers) if ordered else []
-
-
-def _pods_recorded(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
-    """Returns the order of the attempt's workers, their pods, and how often these have ended before."""
-    pods = [situation.pods[worker] for worker in workers]
-    first = situation.status.attempt == 1 and situation.running and not situation.worker_uids
-    ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
-    return StatusChange(
-        worker_order=_worker_order(situation, workers),
-        pod_uids=[pod.uid for pod in pods],
-        pod_restart_counts=[0] * len(pods) if first else ends,
-    )
-
-
 def _highest_attempt(situation: Situation) -> int:
     """Returns the highest attempt that any annotation of this job shows."""
     own = [child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid]
     assignments = [*own, *(pod.assignment for pod in situation.pods.values())]
     return max((item.attempt for item in assignments if item is not None), default=0)
-
-
-def _count(count: int) -> str:
-    return f"{count} worker{'' if count == 1 else 's'}"

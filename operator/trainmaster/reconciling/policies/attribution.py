@@ -56,7 +56,7 @@ MAX_LINE_CHARACTERS = 300
 
 def cause_of(situation: Situation, attempt: int) -> Failure | None:
     """Returns the cause of an attempt's end by what is known now; None while nothing speaks against the attempt."""
-    reports = situation.reports_of(attempt)
+    reports = _reports_of(situation, attempt)
     lost = _lost_worker(situation, attempt, reports)
     if lost is not None:
         return lost
@@ -64,11 +64,27 @@ def cause_of(situation: Situation, attempt: int) -> Failure | None:
     culprits = [report for report in ended if _is_culprit(report)]
     if culprits:
         first = min(culprits, key=lambda report: (-known_reason(report.reason).strength, report.at, report.worker))
-        return _from_report(situation, first, first.reason if first.reason in FAILURE_REASONS else "Error")
+        return failure_of(situation, first)
     if ended:
-        first = min(ended, key=lambda report: (report.state == "Stopped", report.at, report.worker))
-        return _from_report(situation, first, "Stopped" if first.state == "Stopped" else _weak_reason(first))
+        return failure_of(situation, min(ended, key=lambda each: (each.state == "Stopped", each.at, each.worker)))
     return None
+
+
+def failure_of(situation: Situation, report: Report) -> Failure:
+    """Returns the failure that a report of a worker's end speaks of."""
+    if _is_culprit(report):
+        return _from_report(situation, report, report.reason if report.reason in FAILURE_REASONS else "Error")
+    return _from_report(situation, report, "Stopped" if report.state == "Stopped" else _weak_reason(report))
+
+
+def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
+    """Returns the reports of those that were in an attempt's group: who only was about to join ends no attempt."""
+    reports = situation.reports_of(attempt)
+    if attempt == situation.status.attempt:
+        ended = (each for each in reports.items() if not situation.is_joining(each[1]))
+        return {worker: report for worker, report in ended if worker not in situation.finished}
+    before = situation.members.absent - situation.recorded_uids.keys()
+    return {worker: report for worker, report in reports.items() if worker not in before}
 
 
 def _is_culprit(report: Report) -> bool:
@@ -84,9 +100,12 @@ def _lost_worker(situation: Situation, attempt: int, reports: Mapping[int, Repor
     itself."""
     if attempt not in (situation.status.attempt, situation.status.attempt - 1):
         return None
-    for worker, uid in situation.worker_uids.items():
-        report = reports.get(worker)
-        if (report is not None and report.state == "Finished") or uid in situation.status.replacing_pod_uids:
+    finished = {worker for worker, report in reports.items() if report.state == "Finished"}
+    if attempt == situation.status.attempt:
+        finished |= situation.finished
+    uids = situation.worker_uids if attempt == situation.status.attempt else situation.recorded_uids
+    for worker, uid in uids.items():
+        if worker in finished or uid in situation.status.replacing_pod_uids:
             continue
         pod = situation.pods.get(worker)
         if pod is None or pod.uid != uid:

@@ -15,7 +15,8 @@ from dataclasses import replace
 from trainmaster.reconciling.observed.lineup import desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies import startup
-from trainmaster.reconciling.policies.attempts import held_since, open_attempt, restart_at
+from trainmaster.reconciling.policies.attempts import held_since, restart_at
+from trainmaster.reconciling.policies.opening import open_attempt
 from trainmaster.reconciling.times import since, to_text
 from trainmaster.reconciling.transition import NEW_STARTUP, StatusChange, Transition
 from trainmaster.rendering import rank_grace_seconds
@@ -28,7 +29,7 @@ def resize(situation: Situation) -> Transition | None:
     """Stops the ranks with a checkpoint, because the group shall be another one and can be."""
     if situation.spec.elastic is None or not situation.running:
         return None
-    current, wanted = set(situation.workers), set(desired_workers(situation))
+    current, wanted = _asked_for(situation), set(desired_workers(situation))
     if current == wanted:
         return None
     if not current - wanted and not _can_grow(situation):
@@ -43,7 +44,7 @@ def reopen_resized(situation: Situation) -> Transition | None:
     if situation.status.phase != "Restarting" or not situation.status.resizing:
         return None
     waiting = situation.now < (restart_at(situation) or 0.0)
-    if waiting and not all(_has_left(situation, worker) for worker in situation.workers):
+    if waiting and not all(_has_left(situation, worker) for worker in situation.members.present):
         return None
     able = scheduled_workers(situation)
     return _open_with(situation, able, "Resized") if is_enough(situation, able) else None
@@ -81,7 +82,7 @@ def grow_at(situation: Situation) -> float | None:
     """Returns when the job could grow, while it is smaller than it should be."""
     if situation.spec.elastic is None or not situation.running:
         return None
-    if set(situation.workers) == set(desired_workers(situation)):
+    if _asked_for(situation) == set(desired_workers(situation)):
         return None
     return situation.now - since(situation.now, situation.status.attempt_start_time) + GROW_AFTER
 
@@ -116,6 +117,11 @@ def _can_grow(situation: Situation) -> bool:
     ]
     running = [container for container in containers if container is not None and container.state == "running"]
     return len(running) == len(desired_workers(situation))
+
+
+def _asked_for(situation: Situation) -> set[int]:
+    """Returns the attempt's workers, without those that it trains without because the user doesn't ask for them."""
+    return set(situation.workers) - (situation.members.absent - set(desired_workers(situation)))
 
 
 def _has_left(situation: Situation, worker: int) -> bool:

@@ -111,7 +111,7 @@ def _report(child: ChildView, condition: WorkloadCondition, release: str | None 
 def _are_ready(situation: Situation) -> bool:
     if situation.status.phase == "Suspended":
         return False
-    pods = [situation.pods.get(worker) for worker in situation.workers]
+    pods = [situation.pods.get(worker) for worker in situation.members.present]
     return bool(pods) and all(pod is not None and is_alive(pod) and pod.ready for pod in pods)
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from trainmaster.reconciling.observed.lineup import can_open, next_workers
 from trainmaster.reconciling.observed.situation import Situation
-from trainmaster.reconciling.policies.attempts import open_attempt, restart_at
+from trainmaster.reconciling.policies.attempts import restart_at
+from trainmaster.reconciling.policies.opening import open_attempt
 from trainmaster.reconciling.times import to_text
 from trainmaster.reconciling.transition import StatusChange, Transition
 from trainmaster.rendering import rank_grace_seconds
@@ -36,7 +37,7 @@ def reopen_stopped(situation: Situation) -> Transition | None:
     """Opens the next attempt when all ranks have left; when they had their time `attempts.reopen` does."""
     if situation.status.phase != "Restarting" or not situation.status.stopping:
         return None
-    if not all(_has_left(situation, worker) for worker in situation.workers):
+    if not all(_has_left(situation, worker) for worker in situation.members.present):
         return None
     workers = next_workers(situation)
     return open_attempt(situation, workers, "AttemptOpened") if can_open(situation, workers) else None

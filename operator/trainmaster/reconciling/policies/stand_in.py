@@ -10,7 +10,8 @@ from __future__ import annotations
 from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.observed.lineup import can_open, desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
-from trainmaster.reconciling.policies.attempts import end_attempt, held_since, open_attempt, restart_at
+from trainmaster.reconciling.policies.attempts import end_attempt, held_since, restart_at
+from trainmaster.reconciling.policies.opening import open_attempt
 from trainmaster.reconciling.times import since, to_text
 from trainmaster.reconciling.transition import Transition
 

@@ -142,6 +142,11 @@ def start_problems(situation: Situation) -> Iterator[StartProblem]:
             yield from _pod(pod)
 
 
+def pod_problem(pod: PodView) -> StartProblem | None:
+    """Returns what keeps a pod from starting."""
+    return next(_pod(pod), None)
+
+
 def is_quota(problem: RefusedWrite) -> bool:
     """Returns whether a ResourceQuota without room refused a write (plugin/pkg/admission/resourcequota)."""
     return "exceeded quota" in problem.message

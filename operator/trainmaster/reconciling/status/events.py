@@ -6,8 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
 from trainmaster.reconciling.decision import JobEvent
+from trainmaster.reconciling.messages import duration
+from trainmaster.reconciling.observed.members import Members
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.status.conditions import condition
+from trainmaster.reconciling.times import to_seconds
+from trainmaster.rendering import JobIdentity, worker_layout
 
 
 def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tuple[JobEvent, ...]:
@@ -32,7 +36,9 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
         else:
             yield JobEvent("Normal", "Resumed", "The job goes on")
     # The first attempt is what applying the job asks for: its pods show enough, and a write until they exist is saved.
-    if new.attempt > max(old.attempt, 1):
+    if new.attempt > old.attempt and new.continues is not None and spec is not None:
+        yield from _continued(old, new, spec)
+    elif new.attempt > max(old.attempt, 1):
         yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
     running = condition(new.conditions, "Running")
     if new.scheduling_backoff and not old.scheduling_backoff and running is not None:
@@ -85,6 +91,26 @@ def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent
         limit = f" of {spec.failure_policy.max_restarts}" if spec is not None else ""
         cost = f"restart {new.restarts}{limit}"
     return JobEvent("Warning", failure.reason, f"Attempt {failure.attempt} ended: {failure.message}; {cost}")
+
+
+def _continued(old: JobStatus, new: JobStatus, spec: JobSpec) -> Iterator[JobEvent]:
+    """Yields who trains on in a continued attempt, or who has joined the others."""
+    before, after = _members(old, spec), _members(new, spec)
+    joined = {*before.absent_ranks} - {*after.absent_ranks}
+    shown = f"Attempt {new.attempt} continues with {new.training_with or after.shown(new.workers.desired)}"
+    if not joined:
+        yield JobEvent("Normal", "Continued", shown)
+        return
+    began, joins_at = to_seconds(old.attempt_start_time), to_seconds(new.attempt_start_time)
+    seconds = max((joins_at or 0.0) - (began or 0.0), 0.0)
+    waited = f"before, the job continued with {old.training_with} for {duration(seconds)}"
+    yield JobEvent("Normal", "Joined", f"{shown}: {after.named(joined)} joined; {waited}")
+
+
+def _members(status: JobStatus, spec: JobSpec) -> Members:
+    layout = worker_layout(JobIdentity("", "", ""), spec)
+    first = (index for group in layout for index in group.first_workers)
+    return Members.of(status.worker_order or first, layout, status.absent_ranks)
 
 
 def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:

@@ -5,6 +5,7 @@ Nothing here moves by itself: the same observations give the same status, so an 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
@@ -20,7 +21,7 @@ from trainmaster.reconciling.status.recovery import with_recovery
 from trainmaster.reconciling.status.stacks import due_stacks
 from trainmaster.reconciling.status.time_spent import book_time
 from trainmaster.reconciling.times import to_text
-from trainmaster.reconciling.transition import UNSET, StatusChange, Transition, Unset
+from trainmaster.reconciling.transition import NO_CHANGE, UNSET, StatusChange, Transition, Unset
 from trainmaster.wire.names import JOB_UID_LABEL
 
 INVALID_SPEC = "InvalidSpec"
@@ -104,6 +105,11 @@ def unreadable(job: Job, now: float) -> JobStatus:
 
 def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
     opened = transition.change.attempt not in (UNSET, situation.status.attempt)
+    if opened and isinstance(transition.change.continues, int):
+        # Who is left trains on.
+        return _counts(
+            situation.with_status(transition.change.apply(situation.status)), replace(transition, change=NO_CHANGE)
+        )
     alive = [worker for worker, pod in situation.pods.items() if is_alive(pod)]
     finished = frozenset() if opened else situation.finished
     up = frozenset() if opened else situation.up - finished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainmaster.api.v1alpha1 import Progress
+from trainmaster.api.v1alpha1 import JobStatus, Progress
 from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.wire.progress import RankProgress
@@ -47,7 +47,7 @@ def newest_progress(situation: Situation) -> Progress | None:
     # Rank 0, or the lowest one that reported.
     first = ranks[min(ranks)]
     samples = [rank.samples_per_second for rank in ranks.values() if rank.samples_per_second is not None]
-    is_same_attempt = old.attempt == attempt
+    is_same_attempt = is_of_current_ranks(situation.status, old.attempt)
     return Progress(
         attempt=attempt,
         step=old.step if first.step is None and is_same_attempt else first.step,
@@ -65,6 +65,12 @@ def newest_progress(situation: Situation) -> Progress | None:
         result=dict(first.result) or old.result,
         reported_at=reported_at,
     )
+
+
+def is_of_current_ranks(status: JobStatus, attempt: int | None) -> bool:
+    """Returns whether an attempt is the current one, or one whose processes the current one goes on with."""
+    began = status.attempt if status.continues is None else status.continues
+    return attempt is not None and began <= attempt <= status.attempt
 
 
 def _news_at(situation: Situation) -> str | None:

@@ -17,6 +17,8 @@ of the attempt's waits is booked.
 beyond. An interval in which no step was done stays open until one is, or until the attempt ends: a step that takes
 minutes and a hang can't be distinguished before.
 
+**A continued attempt** is the same training: its books are those of the attempt before.
+
 **An attempt that fails** lost the piece since its last report: recompute (it is done again), except what is longer than
 a step takes, which was a stall, and all of it where the reason is Hung.
 
@@ -36,6 +38,7 @@ from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Progress, TimeS
 from trainmaster.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.status.conditions import condition
+from trainmaster.reconciling.status.progress import is_of_current_ranks
 from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.reconciling.transition import StatusChange
 from trainmaster.wire.progress import RankProgress
@@ -91,7 +94,7 @@ class _Books:
     @classmethod
     def open(cls, status: JobStatus, start: int) -> _Books:
         time, published = status.time_spent, status.progress or Progress()
-        is_new_attempt = published.attempt != status.attempt
+        is_new_attempt = not is_of_current_ranks(status, published.attempt)
         until = _milliseconds(to_seconds(time.until)) if time is not None else None
         if time is None or until is None:
             return cls(start, dict.fromkeys(TIME_CATEGORIES, 0), published, is_new_attempt=is_new_attempt)
@@ -161,7 +164,9 @@ class _Latest:
 
 def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
     """Books time in which the attempt was meant to run."""
-    over = after.attempt != before.status.attempt or after.phase not in RUN_PHASES
+    # In a continued attempt the same ranks train on.
+    continues = after.continues is not None and after.attempt > before.status.attempt
+    over = (after.attempt != before.status.attempt and not continues) or after.phase not in RUN_PHASES
     failure = after.failures[0] if over and after.failures else None
     reason = failure.reason if failure is not None and failure.attempt == before.status.attempt else None
     succeeded = over and after.phase == "Succeeded"

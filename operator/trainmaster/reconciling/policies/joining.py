@@ -1,0 +1,148 @@
+"""Ranks that a continued attempt is without join it when they have started again; until then the others train on.
+
+A worker that doesn't come back ends nothing. One that fails while it starts costs what it would cost in any attempt,
+and is tried again after the back-off; where it has no restart left, or would end the job, it simply stays away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from trainmaster.reconciling.messages import duration
+from trainmaster.reconciling.observed.container_ends import is_unresponsive_report
+from trainmaster.reconciling.observed.lineup import can_open, continued_workers, desired_workers, next_workers
+from trainmaster.reconciling.observed.situation import Situation, is_alive
+from trainmaster.reconciling.policies.attempts import end_attempt
+from trainmaster.reconciling.policies.attribution import failure_of
+from trainmaster.reconciling.policies.continuing import (
+    continued,
+    has_formed,
+    members_left,
+    opened,
+    ready_ranks,
+    training,
+)
+from trainmaster.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIFE, choose_response, delay
+from trainmaster.reconciling.policies.opening import open_attempt
+from trainmaster.reconciling.policies.stand_in import JOINED_WITHIN
+from trainmaster.reconciling.policies.startup import pod_problem
+from trainmaster.reconciling.times import since
+from trainmaster.reconciling.transition import Transition
+from trainmaster.wire.report import Report
+
+# Seconds in which the ranks of a continued attempt have formed their group: it takes them a fraction of one.
+FORMED_WITHIN = 60.0
+
+
+def leave_out(situation: Situation) -> Transition | None:
+    """Continues without workers of an elastic job that the user doesn't ask for any more."""
+    if situation.spec.elastic is None or not situation.running:
+        return None
+    wanted = desired_workers(situation)
+    going = frozenset(uid for worker, uid in situation.worker_uids.items() if worker not in wanted)
+    members = members_left(situation, going) if going else ""
+    return None if isinstance(members, str) else opened(situation, members, continued(situation, members))
+
+
+def fall_back(situation: Situation) -> Transition | None:
+    """Starts all ranks anew where those of a continued attempt don't form their group."""
+    due = falls_back_at(situation)
+    if due is None or situation.now < due:
+        return None
+    late = [worker for worker in situation.members.present if not situation.has_joined(worker)]
+    why = f"attempt {situation.status.attempt} couldn't continue: worker {late[0]} didn't join its group"
+    workers = next_workers(situation)
+    if can_open(situation, workers):
+        transition = open_attempt(situation, workers, "AttemptOpened")
+        return replace(transition, message=f"{why}; {transition.message}")
+    return Transition("Restarting", "WaitingForPods", f"{why}; waiting for the pods of all workers")
+
+
+def falls_back_at(situation: Situation) -> float | None:
+    """Returns when the ranks of a continued attempt have had their time to form a group; None where they have one."""
+    if situation.status.continues is None or not situation.running or not situation.has_leaders_reports:
+        return None
+    if has_formed(situation):
+        return None
+    return situation.now - since(situation.now, situation.status.attempt_start_time) + FORMED_WITHIN
+
+
+def join(situation: Situation) -> Transition | None:
+    """Opens the next attempt with ranks that are ready, or with a spare that is to start in an absent one's place."""
+    if not _lacks_ranks(situation) or situation.finished or not has_formed(situation):
+        return None
+    ready, age = ready_ranks(situation), since(situation.now, situation.status.attempt_start_time)
+    stands_in = age >= JOINED_WITHIN and continued_workers(situation, situation.members.absent) != situation.workers
+    members = members_left(situation, ready=ready) if ready or stands_in else ""
+    if isinstance(members, str):
+        return None
+    transition = opened(situation, members, continued(situation, members))
+    if not ready:
+        return transition
+    before = situation.members.shown(len(desired_workers(situation)))
+    joined = f"continued with {before} for {duration(age)} until {situation.members.named(ready)} joined"
+    return replace(transition, reason="Joined", message=f"{transition.message}; {joined}")
+
+
+def retry(situation: Situation) -> Transition | None:
+    """Has ranks start once more that failed before they could join."""
+    for report, due in _failed_to_join(situation):
+        if due is not None and situation.now >= due and not isinstance(members_left(situation), str):
+            return end_attempt(situation, failure_of(situation, report))
+    return None
+
+
+def retries_at(situation: Situation) -> float | None:
+    """Returns when ranks that failed before they could join start once more, or a spare in the place of a worker."""
+    times = [due for _, due in _failed_to_join(situation) if due is not None]
+    if _lacks_ranks(situation) and situation.has_spares:
+        times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + JOINED_WITHIN)
+    return min((due for due in times if due > situation.now), default=None)
+
+
+def follow(situation: Situation) -> Transition | None:
+    """Says who trains, and what the absent ones wait for, while a continued attempt runs."""
+    if situation.status.continues is None or situation.status.phase != "Running":
+        return None
+    if not _lacks_ranks(situation):
+        return Transition("Running", "", "")
+    failed = {report.worker: report for report, _ in _failed_to_join(situation)}
+    missing = dict[int, str]()
+    for worker in situation.members.incomplete:
+        pod = situation.pods.get(worker)
+        problem = pod_problem(pod) if pod is not None and is_alive(pod) else None
+        if worker in failed:
+            missing[worker] = f"couldn't join: {failure_of(situation, failed[worker]).message}"
+        elif worker in desired_workers(situation):
+            # What keeps it changes its words with every try, so only its kind is written down.
+            missing[worker] = "is starting" if problem is None else f"doesn't start ({problem.reason})"
+    message = training(situation, situation.members, missing, attempt=situation.status.attempt)
+    return Transition("Running", "Continued", message)
+
+
+def _lacks_ranks(situation: Situation) -> bool:
+    return situation.running and situation.status.continues is not None and bool(situation.status.absent_ranks)
+
+
+def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None]]:
+    """Yields what ranks reported that failed before they could join, and when they are to start once more, if ever."""
+    if not _lacks_ranks(situation):
+        return
+    for worker in situation.members.incomplete:
+        report, pod = situation.reports.get(worker), situation.pods.get(worker)
+        if report is None or report.state != "Failed" or not situation.is_joining(report):
+            continue
+        if pod is None or not is_alive(pod) or pod.uid != report.uid:
+            # Another pod comes, and starts by itself.
+            continue
+        if is_unresponsive_report(report.reason, report.exit_code):
+            continue
+        restarts = situation.status.restarts
+        response = choose_response(situation.spec, failure_of(situation, report), restarts)
+        if response.answer == "Fail":
+            yield report, None
+            continue
+        cause = failure_of(situation, report)
+        wait = delay(situation.spec, response.answer, cause=cause, restarts=restarts + 1, lived=0.0)
+        yield report, min(report.at, situation.now) + max(wait, PAUSE_AFTER_SHORT_LIFE)
