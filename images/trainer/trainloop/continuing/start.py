@@ -1,0 +1,119 @@
+"""`init_process_group` makes a group that can continue, where an agent is there that assigns attempts.
+
+Scripts call torch's own function, so it is wrapped, in the ranks that such an agent has started, when `recovery` is
+imported. `new_group` is wrapped for groups beside it. All else of torch stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, distributed_c10d
+
+from trainloop.continuing.forming import Continuing
+from trainloop.continuing.group import BACKEND, Group
+from trainloop.continuing.orders import FILE_VARIABLE, JOINS_VARIABLE
+
+_torch: Any = distributed_c10d
+_current: Continuing | None = None
+_wrapped = False
+
+
+def continuing() -> Continuing | None:
+    """Returns this process's way to the next attempt; None where its group is torch's own."""
+    return _current
+
+
+def install() -> None:
+    """Wrap torch's functions, once, where an agent assigns attempts."""
+    global _wrapped
+    if _wrapped or not os.environ.get(FILE_VARIABLE) or not dist.is_available() or dist.is_initialized():
+        return
+    _wrapped = True
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+    for name, wrapper in (("init_process_group", _init_process_group), ("new_group", _new_group)):
+        function = functools.wraps(getattr(dist, name))(functools.partial(wrapper, getattr(dist, name)))
+        setattr(dist, name, function)
+        setattr(distributed_c10d, name, function)
+
+
+def _init_process_group(
+    original: Any,
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: timedelta | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    *others: Any,
+    device_id: Any = None,
+    **options: Any,
+) -> None:
+    global _current
+    accelerator, number, size = _accelerator(backend), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    usual = init_method in (None, "env://") and store is None and not others and size > 1
+    if accelerator is None or not usual:
+        original(backend, init_method, timeout, world_size, rank, store, *others, device_id=device_id, **options)
+        return
+    timeout = timeout or (_torch.default_pg_nccl_timeout if accelerator else _torch.default_pg_timeout)
+    attempt, file = int(os.environ.get("TRAINMASTER_ATTEMPT", "1")), Path(os.environ[FILE_VARIABLE])
+    joins = JOINS_VARIABLE in os.environ
+    _current = Continuing(number, size, attempt, file, joins=joins, accelerator=accelerator, timeout=timeout)
+    if joins:
+        # Alone until it joins, it meets nobody.
+        original(BACKEND, store=HashStore(), rank=number, world_size=size, timeout=timeout, **options)
+    else:
+        original(BACKEND, init_method, timeout, world_size, rank, **options)
+    _name(dist.group.WORLD, accelerator)
+
+
+def _new_group(
+    original: Any,
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    *others: Any,
+    **options: Any,
+) -> Any:
+    accelerator = _accelerator(backend)
+    if _current is None or others or accelerator is None:
+        if _current is not None:
+            _current.obstacle = f"it makes a group of its own with the backend {backend}"
+        return original(ranks, timeout, backend, *others, **options)
+    made = original(ranks, timeout, BACKEND, **options)
+    if isinstance(made, Group):
+        _name(made, accelerator)
+    return made
+
+
+def _create(options: Any, _backend_options: Any) -> Group:
+    assert _current is not None
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    return _current.create(options.store, ranks)
+
+
+def _accelerator(backend: str | None) -> str | None:
+    """Returns the backend for the accelerator's tensors that `backend` asks for, empty for none; None where it asks for
+    one that can't continue.
+    """
+    if backend is None:
+        return "nccl" if torch.cuda.is_available() else ""
+    asked = {part.rpartition(":")[2] for part in backend.lower().split(",")}
+    if not asked <= {"gloo", "nccl"}:
+        return None
+    return "nccl" if "nccl" in asked else ""
+
+
+def _name(group: Any, accelerator: str) -> None:
+    """Let torch say of a group what the script has asked for."""
+    _, store = _torch._world.pg_map[group]
+    config = f"cpu:gloo,cuda:{accelerator}" if accelerator else "cpu:gloo,cuda:gloo"
+    _torch._world.pg_map[group] = (accelerator or "gloo", store)
+    _torch._world.pg_backend_config[group] = config
