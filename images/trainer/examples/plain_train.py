@@ -1,7 +1,8 @@
-"""A script of one's own needs torch only: torchrun's environment, DDP, and the three lines with `Recovery`.
+"""A script of one's own needs torch only: torchrun's environment, DDP, and the four lines with `recovery`.
 
-It classifies points by whether they are inside a circle. By those lines it goes on after a fault from the step that the
-ranks have in memory, or from the last one on the disk, reports its progress, and stops on SIGTERM with its state saved.
+It classifies points by whether they are inside a circle. By those lines its ranks train on when others are lost, go on
+from the step that they have in memory, or from the last one on the disk, report their progress, and stop on SIGTERM
+with their state saved.
 """
 
 import math
@@ -28,13 +29,14 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     recovery = Recovery(model, optimizer, every=SAVE_EVERY, rehearsal=True)
     for step in recovery.steps(STEPS):
-        generator = torch.Generator().manual_seed(step * size + rank)
-        points = torch.rand(64, 2, generator=generator) * 2 - 1
-        inside = (points.norm(dim=1) < math.sqrt(0.5)).float()
-        loss = nn.functional.binary_cross_entropy_with_logits(model(points).squeeze(1), inside)
-        optimizer.zero_grad()
-        loss.backward()
+        for part in recovery.parts():
+            generator = torch.Generator().manual_seed(step * size + part)
+            points = torch.rand(64, 2, generator=generator) * 2 - 1
+            inside = (points.norm(dim=1) < math.sqrt(0.5)).float()
+            loss = nn.functional.binary_cross_entropy_with_logits(model(points).squeeze(1), inside)
+            loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
         recovery.report(loss=loss.item())
         if rank == 0 and (step % SAVE_EVERY == 0 or step == STEPS):
             print(f"step {step}/{STEPS} loss {loss.item():.4f}", flush=True)

@@ -7,6 +7,7 @@ trains an attempt twice. Standard library only, Python 3.9 and later, because it
 - `executor` is one loop, one queue of events, and the actions that the planner asks for. `main` is the command line.
 - `process/` runs an attempt: the setup line, the launcher, its ranks, what they print and leave behind.
 - `warm/` keeps a process from which ranks are forked, with everything slow imported.
+- `library/` brings `trainloop.recovery` to where the job's Python finds it.
 - `network/` is the leader and its followers, HTTP for the operator, and the way to the leader.
 - `progress/` knows how far ranks are whose script says nothing.
 - `hang/` finds ranks that make no progress, and which of all ranks stopped first.

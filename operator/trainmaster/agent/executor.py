@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from trainmaster.agent import library
 from trainmaster.agent.assignment import AssignmentFile
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.errors import LaunchError
@@ -87,6 +88,11 @@ class Executor:
 
             self._code = Code(self._loop, settings, self._events.append)
             self._code.enter(environ)
+        self._complaint = ""
+        try:
+            library.enter(environ, settings.state_dir)
+        except OSError as error:
+            self._complain(f"scripts can't import trainloop.recovery: cannot write {error.filename}: {error.strerror}")
         self._setup = SetupLine(self._loop, settings.setup, environ, self._printers, self._events.append)
         self._warm: WarmProcess | None = None
         self._learning: Learning | None = None
@@ -96,7 +102,6 @@ class Executor:
         """It outlives its run, because what was seen last of the ranks is shown until the next one."""
         self._mlflow_run: Mapping[str, str] | None = None
         """What names the job's run in MLflow, once it was found."""
-        self._complaint = ""
         self._planned_at = _now()
         """The moment for which there was nothing left to do."""
         self._state = initial(settings, environ, saved_report.read_report(settings.state_dir), self._planned_at)

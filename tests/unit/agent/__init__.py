@@ -22,6 +22,7 @@
 | `progress/trainer_environment` | `progress/test_trainer_reports` |
 | `progress/trainer_reports` | `progress/test_trainer_reports` |
 | `progress/trainer_server` | `test_trainer_server`, `trainer/test_progress_huggingface` |
+| `library/stand_in` | `processes/agent/test_library` |
 | `hang/diagnosis` | `hang/test_diagnosis` |
 | `hang/evidence` | `hang/test_stall`, `test_hangs` |
 | `hang/heartbeats` | `test_hostile_lines`, `test_parsers` |

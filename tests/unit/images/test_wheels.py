@@ -1,4 +1,4 @@
-"""What is in the wheels: the operator's has neither the local cluster nor the training loop (`pyproject.toml`)."""
+"""What is in the wheels: the operator's has no local cluster, and the training loop as data (`pyproject.toml`)."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def test_the_operator_s_image_copies_the_operator_alone() -> None:
         "pyproject.toml",
         "README.md",
         "operator",
+        "images/trainer/trainloop",
     ]
 
 

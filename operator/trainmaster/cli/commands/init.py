@@ -26,7 +26,7 @@ def init(
 ) -> None:
     """Write a commented job.yaml and train.py to begin with.
 
-    The script trains a small network with DDP and goes on from its checkpoint; it also runs under plain torchrun.
+    The script trains a small network with DDP, and a fault costs it no step; it also runs under plain torchrun.
 
     Example: trainmaster init circles --name circles --workers 2
     """

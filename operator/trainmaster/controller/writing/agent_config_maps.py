@@ -4,7 +4,7 @@
   is there already is read once: whoever may create ConfigMaps could have put another program in its place. Pods don't
   rely on that: they compare the hash themselves (`rendering/verified_agent.py`).
 - **Looked for again** when a pod waits for its container for longer than it should (`ensure`): somebody may have
-  deleted it, and no watch shows these objects, which are half a megabyte each.
+  deleted it, and no watch shows these objects, which are 0.7 MB each.
 - **Removed** when no StatefulSet names it: a moment after one has gone, and with every sweep. Sets of an earlier
   operator's name another one, which stays as long as they do.
 """
