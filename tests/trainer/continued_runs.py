@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -51,15 +52,19 @@ class Run:
             os.mkfifo(f"{self.group}.{rank}")
 
     def go(self, meanwhile: Callable[[Run], None] = lambda run: None, seconds: float = 100) -> list[Any]:
-        """Run to the end; `meanwhile` is called again and again. Returns what each rank's last process returned."""
+        """Run to the end, which waits for all ranks that come again; `meanwhile` is called again and again. Returns what
+        each rank's last process returned.
+        """
         until = time.monotonic() + seconds
         try:
             for rank in range(self.size):
                 self._start(rank)
-            while any(process.is_alive() for process in self.processes.values()):
+            while any(process.is_alive() for rank, process in self.processes.items() if rank not in self.absent):
                 assert time.monotonic() < until, f"the run hangs: {self.said()}"
                 meanwhile(self)
                 self._look()
+                if self.orders and (self.is_whole() or not self.rejoin):
+                    (self.folder / "may-end").touch()
                 time.sleep(0.005)
         finally:
             for process in self.processes.values():
@@ -209,6 +214,15 @@ class FaultyTrainer(ContinuedTrainer):
         super()._load(state)
 
 
+def _wait(may_end: Path, trainer: Any) -> None:
+    """Takes a little time in each step, and waits before the last ones for ranks that are to join."""
+    time.sleep(0.005)
+    if trainer.state.step >= trainer.state.total - 4:
+        group = trainer.continuing
+        while not may_end.exists() and group.membership.known <= group.attempt and not group.broken:
+            time.sleep(0.005)
+
+
 def _rank(variables: dict[str, str], settings: Config, folder: Path, fault: Fault | None) -> Any:
     os.environ.update(variables)
     rank = os.environ["RANK"]
@@ -219,8 +233,7 @@ def _rank(variables: dict[str, str], settings: Config, folder: Path, fault: Faul
             trainer = FaultyTrainer(settings, world)
             trainer.fault = fault
             trainer.records = (folder / f"log-{rank}").open("a", buffering=1)
-            slow = float(os.environ.get("TEST_STEP_SECONDS", "0"))
-            trainer.before_step.append(lambda _: time.sleep(slow))
+            trainer.before_step.append(partial(_wait, folder / "may-end"))
             stopped = trainer.run()
             return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped}
     except BaseException:

@@ -176,6 +176,7 @@ class ContinuedTrainer(Trainer):
         self.continuing = world.continuing
         self.memory = _Memory(self.memory, _Kept(self.replica.model, world.device), joins=world.is_alone)
         self._summed: Summed | None = None  # of the newest step
+        self._cut_off = False  # a pass has begun, and hasn't ended
         self._hooks_due = False  # the step is made, and `after_step` wasn't called
         #: The step after which this rank has evaluated, and the one after which all ranks have.
         self._evaluated = self._all_evaluated = -1
@@ -240,11 +241,18 @@ class ContinuedTrainer(Trainer):
         summed = super()._agree(fetched)
         assert isinstance(summed, Summed)
         self._summed = summed
-        return summed
+        # Unchecked, because DDP expects a backward after a forward; the check comes after it.
+        return summed.unchecked
 
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         loss = super()._forward_backward(rule, fetched, agreed)
         self.world.check()  # before the step is judged, or made: the gradients may be garbage
+        return loss
+
+    def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
+        self._cut_off = True
+        loss = super()._passes(rule, fetched, agreed)
+        self._cut_off = False
         return loss
 
     def _advance(self, *arguments: Any) -> None:
@@ -314,6 +322,10 @@ class ContinuedTrainer(Trainer):
         self.optimizer.zero_grad(set_to_none=True)
         self.exchange.skip()
         self.judge.loss = None
+        if self._cut_off:
+            # By what a task's own collective has left. DDP expects the backward of that forward.
+            self._cut_off = False
+            restoring.rehearse(self)
         if self.memory.whole:
             self.memory.restore()
 

@@ -51,11 +51,15 @@ class Summed:
         self.newer = False
 
     def __call__(self) -> list[float]:
-        # Once it is known it stays so, whatever happens to the group: the step was made by it.
+        numbers = self.unchecked()
+        self._check()
+        return numbers
+
+    def unchecked(self) -> list[float]:
+        """Returns the sum; garbage where the group has broken. Once it is known it stays so."""
         if self._numbers is None:
-            *numbers, newer = self._waited()
-            self._check()
-            self._numbers, self.newer = numbers, newer > 0
+            *self._numbers, newer = self._waited()
+            self.newer = newer > 0
         return list(self._numbers)
 
 
