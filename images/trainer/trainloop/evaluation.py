@@ -49,7 +49,8 @@ class Evaluator:
 
         Raises TrainingError for measurements that can't be put together.
         """
-        size, rank = self.world.data_size, self.world.data_rank
+        ranks = self.world.present[:: self.world.tensor]
+        size, rank = len(ranks), ranks.index(self.world.data_rank * self.world.tensor)
         measured: dict[str, list[torch.Tensor]] = {}
         for block in self._blocks(self.settings.batch * size):
             if self.world.sum([float(stop())])[0] > 0:
@@ -62,8 +63,8 @@ class Evaluator:
                 measured.setdefault(name, []).append(counted.cpu())
         # Rows of one rank are sent to all at once, at the end. Ranks that share each layer have measured the same.
         own = {name: _of_passes(values) for name, values in measured.items()}
-        gathered = self.world.gather(own)[:: self.world.tensor]
-        totals = {name: _of_ranks(name, [one.get(name) for one in gathered]) for name in own}
+        gathered = self.world.gather(own)
+        totals = {name: _of_ranks(name, [gathered[rank].get(name) for rank in ranks]) for name in own}
         if not totals:
             raise TrainingError("the task's evaluation has no samples: give some, or set evaluation to None")
         return {"loss": totals["loss"] / max(1.0, totals["count"]), **self.task.results(totals)}

@@ -111,25 +111,30 @@ def report_path(settings: MetricsSettings, checkpoints: Path | None) -> Path:
 
 
 class MetricsLog:
-    """The log writes on rank 0; on the other ranks it does nothing."""
+    """The log writes on the main rank; on the other ranks it does nothing."""
 
     def __init__(self, settings: MetricsSettings, path: Path, main: bool) -> None:
-        self.settings, self.path, self._main = settings, path, main
+        self.settings, self.path = settings, path
         self.file = path / "metrics.jsonl"
         # A benchmark has the console for its own table.
         self.quiet = False
         self.attempt = int(os.environ.get("TRAINMASTER_ATTEMPT", "1"))
         self._outputs: list[Output] = []
         self._failed = False
+        self.lead(main)
+
+    def lead(self, main: bool) -> None:
+        """Write from now on, or no more."""
+        self._main = main
         if main:
             try:
-                path.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise ConfigError(f"metrics.path {path} can't be made: {error.strerror}") from error
-        if main and (settings.tensorboard or settings.prometheus_file):
+                raise ConfigError(f"metrics.path {self.path} can't be made: {error.strerror}") from error
+        if main and not self._outputs and (self.settings.tensorboard or self.settings.prometheus_file):
             from trainloop.outputs import outputs
 
-            self._outputs = outputs(settings, path)
+            self._outputs = outputs(self.settings, self.path)
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
         """Write one JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.

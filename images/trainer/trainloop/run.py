@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
 from trainloop.config import Config
 from trainloop.distributed.preflight import check
-from trainloop.distributed.world import environment, has_agent, joined
+from trainloop.distributed.world import World, environment, has_agent, joined
 from trainloop.trainer import Trainer
 
 
@@ -16,12 +20,18 @@ def train(config: Config) -> bool:
         from trainloop.distributed.diagnostics import dump_stacks_on_signal
 
         dump_stacks_on_signal(environment()[0])
-    with joined(config.distributed, partial(check, config.preflight, config.fingerprint())) as world:
+    join: Callable[..., AbstractContextManager[World]] = joined
+    make: Callable[[Config, Any], Trainer] = Trainer
+    if "TRAINMASTER_GROUP_FILE" in os.environ:
+        from trainloop.continued import ways  # with a group that outlives its ranks
+
+        join, make = ways(config)
+    with join(config.distributed, partial(check, config.preflight, config.fingerprint())) as world:
         if has_agent():
             from trainloop.distributed.machine import announce
 
             announce(world.device, world.rank, world.local_rank)
-        trainer = Trainer(config, world)
+        trainer = make(config, world)
         stopped = trainer.run()
         if world.is_main and not stopped:
             if config.metrics.plot:

@@ -74,7 +74,7 @@ class Checkpointer:
             raise ConfigError(f"checkpoint.path {path} can't be written to: name a directory where this user may write")
         self._pending: Callable[[], Checkpoint] | None = None
         self._found = storage.Survey([], {})  # what was there when the pending save began
-        self.writer = self._find_writer()
+        self.find_writer()
         if settings.format == "sharded" and any(world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
@@ -207,7 +207,8 @@ class Checkpointer:
             there = (self.is_writer if own else self.world.is_main) and checkpoint.path.is_dir()
             problem = verify(checkpoint.path) if there else None
             self._pass_over(problem)
-            holders = [rank for rank, has in enumerate(self.world.gather(there and problem is None)) if has]
+            hold = self.world.gather(there and problem is None)
+            holders = [rank for rank in self.world.present if hold[rank]]
             lacks = self.is_writer and self.world.rank not in holders
             if holders and own and any(self.world.gather(lacks)):
                 from trainloop.checkpoints.spreading import spread  # for nodes with disks of their own
@@ -239,10 +240,11 @@ class Checkpointer:
             self._thread.close()
         return problems
 
-    def _find_writer(self) -> int:
-        """Returns the lowest rank that writes where this rank can read."""
-        if self.world.size == 1 or self.settings.storage == "shared":
-            return 0
+    def find_writer(self) -> None:
+        """Have the lowest rank write that does so where this rank can read."""
+        self.writer = self.world.first
+        if self.world.size == 1 or self.settings.storage == "shared" or self.writer < 0:
+            return
         nonce = self.world.from_rank(0, secrets.token_hex(8))
         mark = self.path / f".seen-{nonce}-{self.world.rank}"
         mark.touch()
@@ -250,4 +252,4 @@ class Checkpointer:
         seen = [int(other.name.rsplit("-", 1)[1]) for other in self.path.glob(f".seen-{nonce}-*")]
         self.world.barrier()
         mark.unlink()
-        return min(seen)
+        self.writer = min(seen)

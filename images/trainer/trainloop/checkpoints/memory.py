@@ -50,6 +50,9 @@ class NothingInMemory:
     def end(self) -> None:
         """The run is at its end, and leaves nothing in memory."""
 
+    def close(self) -> None:
+        """Keep nothing any more; what is in memory stays."""
+
     def __enter__(self) -> NothingInMemory:
         return self
 

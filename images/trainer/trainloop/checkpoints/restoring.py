@@ -84,7 +84,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
     ranks, world = saved["ranks"], trainer.world
     if trainer.exchange.load([rank["compression"] for rank in ranks], world.rank):
         trainer.log.info(f"{checkpoint.path} has remainders of compression that fit no parameter: they are dropped")
-    if world.data_rank < len(ranks):
+    if world.data_rank < len(ranks) and ranks[world.data_rank].get("rank", world.data_rank) == world.data_rank:
         seeding.restore(ranks[world.data_rank]["random"], world.device)
     else:
         seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.data_rank, trainer.state.step)

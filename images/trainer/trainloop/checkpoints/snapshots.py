@@ -39,6 +39,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
 
     trainer.replica.settle(trainer.optimizer)
     own = {
+        "rank": trainer.world.data_rank,  # another one's stands in for a rank that is absent
         "random": seeding.capture(trainer.world.device),
         "compression": {name: tensor.cpu() for name, tensor in trainer.exchange.memory.items()},
     }

@@ -58,8 +58,18 @@ class World:
     tensor: int = 1  # ranks, neighbours, that share each layer, and so have the same data
 
     @property
+    def present(self) -> Sequence[int]:
+        """Returns the ranks that train now."""
+        return range(self.size)
+
+    @property
+    def first(self) -> int:
+        """Returns the lowest rank that trains now."""
+        return 0
+
+    @property
     def is_main(self) -> bool:
-        return self.rank == 0
+        return self.rank == self.first
 
     @property
     def data_rank(self) -> int:
@@ -228,7 +238,7 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
     if size == 1:
         yield World(rank, size, local_rank, local_size, device, backend)
         return
-    _announce(settings)
+    hand_over(settings)
     timeout = timedelta(seconds=settings.timeout_seconds)
     store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
     store.set_timeout(timeout)
@@ -247,7 +257,7 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
     dist.destroy_process_group()
 
 
-def _announce(settings: DistributedSettings) -> None:
+def hand_over(settings: DistributedSettings) -> None:
     """Hand interface and debug level to the communication libraries, which read them from the environment."""
     if settings.interface:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):

@@ -1,0 +1,416 @@
+"""A run goes on in its own processes when ranks are lost, and takes new ones in, where the agent can assign that.
+
+A step is made only after all that it gets from other ranks is there and good. So when the group breaks, each present
+rank is after the last step that it has made, or is given the state by one that is a step ahead; they form the group of
+the next attempt (`continuing`), share out the lost ranks' samples, and make the interrupted step again: the same
+samples, so that the batch stays whole. What else was interrupted, an evaluation or a save, is made again.
+
+A rank that is to join builds all that a run has, makes a few passes whose results are thrown away, and waits. It is let
+in at a step's end, the same one on all ranks, because a sum that they make in each step says that there is a newer
+attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from trainloop import seeding
+from trainloop.checkpoints import restoring, stateful, storage
+from trainloop.checkpoints.checkpointer import Checkpointer
+from trainloop.checkpoints.memory import NothingInMemory, in_memory
+from trainloop.checkpoints.snapshots import TrainState
+from trainloop.checkpoints.storage import Checkpoint
+from trainloop.config import Config
+from trainloop.continuing.membership import NO_STATE
+from trainloop.data import Fetched
+from trainloop.distributed.continued import ContinuingWorld, Summed, joined
+from trainloop.distributed.world import World, choose_device, environment
+from trainloop.distributed.world import joined as joined_for_good
+from trainloop.errors import TrainingError
+from trainloop.hooks import Hook
+from trainloop.metrics import Window
+from trainloop.optimization.optimizer import UpdateRule
+from trainloop.parallel.balance import Balancer, build_balancer
+from trainloop.recovery import generators
+from trainloop.recovery.slots import Buffers
+from trainloop.recovery.tensors import cloned
+from trainloop.resources import fit_threads
+from trainloop.tasks import Task
+from trainloop.trainer import Agreed, Trainer
+
+#: Passes of a rank that joins: DDP orders its buckets anew, which is collective, in the second one's forward.
+_REHEARSALS = 2
+
+
+def ways(
+    config: Config,
+) -> tuple[Callable[..., AbstractContextManager[World]], Callable[[Config, Any], Trainer]]:
+    """Returns how ranks join for this run, and what trains: a group and a trainer that can continue, if they can."""
+    _, size, local_rank, _ = environment()
+    if size == 1:
+        return joined_for_good, Trainer
+    reason = obstacle(config, choose_device(config.distributed.device, local_rank))
+    if reason is None:
+        return joined, ContinuedTrainer
+
+    def trainer(config: Config, world: World) -> Trainer:
+        made = Trainer(config, world)
+        made.progress.cannot_continue(reason)
+        return made
+
+    return joined_for_good, trainer
+
+
+def obstacle(config: Config, device: torch.device) -> str | None:
+    """Returns why a run can't go on without ranks that are lost; None where it can."""
+    parallel, communication = config.parallel, config.communication
+    feedback = communication.compression in ("onebit", "powersgd")
+    reasons = {
+        f"with parallel.strategy {parallel.strategy} a lost rank's part of the state is nowhere else": (
+            parallel.strategy != "ddp"
+        ),
+        "with communication.local_steps a lost rank's own steps are lost": communication.local_steps > 1,
+        "with delayed.pattern the gradients that a lost rank has added up are lost": config.delayed.pattern is not None,
+        f"what communication.compression {communication.compression} left out on a lost rank is lost": feedback,
+        "with checkpoint.format sharded nobody saves a lost rank's part": config.checkpoint.format == "sharded",
+        "with precision.compute fp16 a step can't be made again": config.precision.compute == "fp16",
+        f"on {device.type} a step that is queued can't be taken back": device.type != "cpu",
+    }
+    return next((reason for reason, found in reasons.items() if found), None)
+
+
+class _Kept:
+    """Keeps what a step changes before it is made: this rank's generators, and the model's buffers."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+        self._buffers, self._device = Buffers(model), device
+        self._values = list[torch.Tensor]()
+        self._versions = list[int]()
+        self._random = b""
+
+    def keep(self) -> None:
+        self._random = generators.packed(self._device)
+        tensors = self._buffers.now()
+        if not self._values:
+            self._values, self._versions = [each.clone() for each in tensors], [each._version for each in tensors]
+        for number, tensor in enumerate(tensors):
+            # Batch normalisation writes to its rows without counting.
+            if tensor.dim() < 2 or tensor._version != self._versions[number]:
+                self._values[number].copy_(tensor)
+                self._versions[number] = tensor._version
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        generators.restore(generators.as_tensor(self._random), self._device)
+        for number, (tensor, value) in enumerate(zip(self._buffers.now(), self._values, strict=True)):
+            tensor.copy_(value)
+            self._versions[number] = tensor._version
+
+
+class _Memory(NothingInMemory):
+    """Keeps the state in memory as `inner` does, anew in each attempt, and knows whether the state is whole."""
+
+    def __init__(self, inner: NothingInMemory, kept: _Kept, *, joins: bool) -> None:
+        self.inner, self._kept, self._joins = inner, kept, joins
+        self.whole = not joins
+
+    def resume(self, newest: Checkpoint | None) -> bool:
+        self.resumed = self.inner.resume(newest)
+        return self.resumed
+
+    def begin(self) -> None:
+        if not self._joins:
+            self._kept.keep()
+            self.inner.begin()
+
+    def begin_anew(self, inner: NothingInMemory) -> None:
+        """The run goes on as another attempt."""
+        self.inner.close()
+        self.inner, self._joins = inner, False
+        self.begin()
+
+    def changing(self) -> None:
+        self.inner.changing()
+        self.whole = False
+
+    def finished(self) -> None:
+        self._kept.keep()
+        self.whole = True
+        self.inner.finished()
+
+    def forget(self) -> None:
+        self.inner.forget()
+
+    def end(self) -> None:
+        self.inner.end()
+
+    def loaded(self) -> None:
+        """The state is another rank's now."""
+        self._kept.keep()
+        self.whole = True
+
+    def restore(self) -> None:
+        """Take back what a step that isn't made has changed."""
+        self._kept.restore()
+
+    def __exit__(self, *failure: Any) -> None:
+        self.inner.__exit__(*failure)
+
+
+class ContinuedTrainer(Trainer):
+    """Trains as `Trainer` does, through attempts that are continued."""
+
+    world: ContinuingWorld
+    memory: _Memory
+
+    def __init__(self, config: Config, world: ContinuingWorld, task: Task | None = None) -> None:
+        super().__init__(config, world, task)
+        self.continuing = world.continuing
+        self.memory = _Memory(self.memory, _Kept(self.replica.model, world.device), joins=world.is_alone)
+        self._summed: Summed | None = None  # of the newest step
+        self._cut_off = False  # a pass has begun, and hasn't ended
+        self._hooks_due = False  # the step is made, and `after_step` wasn't called
+        #: The step after which this rank has evaluated, and the one after which all ranks have.
+        self._evaluated = self._all_evaluated = -1
+        self._all_saved = -1
+        self._began = time.time()
+
+    def prepare(self) -> None:
+        if not self.world.is_alone:
+            super().prepare()
+            return
+        config = self.config  # the state comes from the ranks that train
+        anew = config.checkpoint.model_copy(update={"resume": False, "start_from": None})
+        self.config = config.model_copy(update={"checkpoint": anew})
+        super().prepare()
+        self.config = config
+        self.progress.enter("setup", message="rehearses, to join the ranks that train")
+        for _ in range(_REHEARSALS):
+            restoring.rehearse(self)
+
+    def _train(self) -> bool:
+        again = self.memory.resumed
+        if self.world.is_alone:
+            self.progress.ready()
+            if self._form():
+                return True
+            again = True
+        else:
+            self._say_whether_able()
+        while True:
+            try:
+                return self._go_on(again)
+            except Exception as error:
+                # Also what garbage has led to, in a hook's own collectives, say.
+                if not self.continuing.broken:
+                    raise
+                print(f"rank {self.world.rank}: interrupted after step {self.state.step}: {error!r}", file=sys.stderr)
+            if self._form():
+                return True
+            again = True
+
+    def _go_on(self, again: bool) -> bool:
+        """Train to the end; with `again` what comes between steps may be due after the last one."""
+        stop = again and self._between_steps()
+        while self.state.step < self.state.total and not stop:
+            stop = self.train_step()
+            if not stop and self._others_join() and self._form():
+                return True
+            stop = stop or self._between_steps()
+        return self._end(stopped=stop or self.evaluate())
+
+    def _others_join(self) -> bool:
+        """Returns whether a newer attempt is to begin after this step, the same on all ranks."""
+        # Not before DDP has ordered its buckets anew, with those who have begun together.
+        return self._summed is not None and self._summed.newer and self.state.step > self._started_at + 1
+
+    def _end(self, stopped: bool) -> bool:
+        stopped = super()._end(stopped)
+        self.world.barrier()  # a rank that has left can help nobody to get here
+        return stopped
+
+    def _agree(self, fetched: Fetched) -> Agreed:
+        summed = super()._agree(fetched)
+        assert isinstance(summed, Summed)
+        self._summed = summed
+        # Unchecked, because DDP expects a backward after a forward; the check comes after it.
+        return summed.unchecked
+
+    def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
+        loss = super()._forward_backward(rule, fetched, agreed)
+        self.world.check()  # before the step is judged, or made: the gradients may be garbage
+        return loss
+
+    def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
+        self._cut_off = True
+        loss = super()._passes(rule, fetched, agreed)
+        self._cut_off = False
+        return loss
+
+    def _advance(self, *arguments: Any) -> None:
+        super()._advance(*arguments)
+        self._evaluated = self._all_evaluated = self._all_saved = -1
+        self._hooks_due = bool(self.after_step)
+
+    def _call(self, hooks: list[Hook]) -> None:
+        if hooks is self.after_step:
+            self._hooks_due = False
+        super()._call(hooks)
+        if hooks:
+            self.world.check()
+
+    def evaluate(self) -> bool:
+        if self._all_evaluated == self.state.step:
+            return False
+        if self._evaluated == self.state.step:
+            # Others haven't, and need this rank's part. It has written what came out.
+            self._enter("evaluate", self.config.evaluation.seconds)
+            self.replica.settle(self.optimizer)
+            stopped = self.evaluator.evaluate(lambda: self._stop_requested) is None
+            self._enter("train")
+        else:
+            stopped = super().evaluate()
+        self._evaluated = self.state.step
+        return stopped
+
+    def save(self) -> None:
+        if self._all_saved != self.state.step:
+            super().save()
+
+    def _form(self) -> bool:
+        """Form the group of the next attempt, and get ready to go on; returns whether this rank was stopped instead."""
+        while True:
+            try:
+                self._make_whole()
+                step = self.state.step if self.memory.whole else NO_STATE
+                self.continuing.form(step, self._give, self._load, lambda: self._stop_requested)
+            except ValueError as error:
+                raise TrainingError("a step is half made on all ranks that are left: none can go on") from error
+            except SystemExit:
+                if self._stop_requested:
+                    return True
+                raise
+            try:
+                self._begin_anew()
+                return False
+            except Exception:
+                if not self.continuing.broken:
+                    raise
+
+    def _make_whole(self) -> None:
+        """Go back to the end of the last step that was made."""
+        if self.world.is_alone:
+            return
+        if self._hooks_due:
+            try:
+                self._hooks_due = False
+                super()._call(self.after_step)
+                self.memory.finished()
+            except Exception as error:
+                if not self.continuing.broken:
+                    raise
+                print(f"rank {self.world.rank}: a hook after step {self.state.step}: {error!r}", file=sys.stderr)
+        self._random = generators.packed(self.world.device)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.exchange.skip()
+        self.judge.loss = None
+        if self._cut_off:
+            # By what a task's own collective has left. DDP expects the backward of that forward.
+            self._cut_off = False
+            restoring.rehearse(self)
+        if self.memory.whole:
+            self.memory.restore()
+
+    def _give(self) -> dict[str, Any]:
+        """Returns the state, for a rank that lacks it."""
+        return {
+            "model": dict(self.replica.model_state()),
+            "optimizer": self.replica.optimizer_state(self.optimizer),
+            "train": vars(self.state).copy(),
+            "anomaly": (self.objectives or self.detector).state(),
+            "stateful": stateful.capture(self) if self.stateful else {},
+            "weights": list(self.balancer.weights),
+            "startedAt": self._started_at,
+            "evaluated": self._evaluated,
+            "verdict": [self.judge.can_return, self.judge.rollbacks],
+            "parents": [self.checkpoints.parent, self.checkpoints._parents] if self.checkpoints else [None, {}],
+        }
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.replica.load_model(state["model"])
+        self.replica.load_optimizer(self.optimizer, cloned(state["optimizer"]))
+        self.state = TrainState(**cloned(state["train"]))
+        (self.objectives or self.detector).load(state["anomaly"])
+        stateful.restore(self, cloned(state["stateful"]))
+        self.balancer.weights = state["weights"]
+        self._started_at, self._evaluated = state["startedAt"], state["evaluated"]
+        self.judge.can_return, self.judge.rollbacks = state["verdict"]
+        if self.checkpoints:
+            self.checkpoints.parent, self.checkpoints._parents = state["parents"]
+        if self.world.is_alone:
+            seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank, self.state.step)
+        else:
+            # It has drawn for this step, which it hadn't made.
+            generators.restore(generators.as_tensor(self._random), self.world.device)
+        self.memory.loaded()
+
+    def _begin_anew(self) -> None:
+        """Get ready for the first step in a new group; all ranks are after the same step."""
+        attempt, present, state = self.continuing.attempt, self.world.present, self.state
+        os.environ["TRAINMASTER_ATTEMPT"] = str(attempt)
+        self.progress.joined_again(state.step)
+        self._say_whether_able()
+        self.log.attempt = attempt
+        self.log.lead(self.world.is_main)
+        self._share_out(present)
+        self.loader.start(state.position, state.place)
+        # Of the steps since the last line a lost rank's numbers are lost.
+        self._window, self._ended = Window(), None
+        nodes, absent = self.world.gather(platform.node()), sorted(set(range(self.world.size)) - set(present))
+        if not absent:
+            fit_threads(nodes.count(platform.node()), self.config.data.workers)
+        self.memory.begin_anew(in_memory(self))
+        [evaluated] = self.world.sum([self._evaluated == state.step])
+        if evaluated == len(present):
+            self._all_evaluated = state.step
+        if self.checkpoints:
+            self.checkpoints.find_writer()
+            self._adopt_checkpoint(self.checkpoints)
+        self.log.write("event", {"event": "continued", "step": state.step, "absent": absent})
+        others = f" without rank(s) {', '.join(map(str, absent))}" if absent else ", with all ranks"
+        self.log.info(f"continued as attempt {attempt} after step {state.step}{others}")
+
+    def _share_out(self, present: Sequence[int]) -> None:
+        """Give absent ranks' samples to those that are present, in proportion to their own."""
+        weights = self.balancer.weights
+        everyone = len(present) == self.world.size
+        self.balancer = build_balancer(self.config.balance, self.world) if everyone else Balancer(weights)
+        self.balancer.weights = weights
+        self.loader.weights = [weight if rank in present else 0.0 for rank, weight in enumerate(weights)]
+
+    def _adopt_checkpoint(self, checkpoints: Checkpointer) -> None:
+        """Take the checkpoint of this step for saved, where all ranks know so, or those who write it have it whole."""
+        step, own = self.state.step, ""
+        if checkpoints.is_writer:
+            # What an older run has left there isn't this one's.
+            here = [one for one in storage.survey(checkpoints.path).whole if one.step == step]
+            own = here[0].name if here and here[0].created >= self._began else "none"
+        known, found = zip(*self.world.gather((checkpoints.has_saved(step), own)), strict=True)
+        names = {*found} - {""}
+        if all(known) or (len(names) == 1 and names != {"none"}):
+            self._all_saved, self.judge.can_return = step, True
+            checkpoints.parent = checkpoints.parent if all(known) else names.pop()
+
+    def _say_whether_able(self) -> None:
+        if self.continuing.obstacle is None:
+            self.progress.able(self.continuing.attempt)
+        else:
+            self.progress.cannot_continue(self.continuing.obstacle)

@@ -1,0 +1,163 @@
+"""Where the agent assigns attempts that are continued, the world stays as it is while ranks are lost and others join.
+
+`rank` and `size` never change (see `continuing`). `World`'s collectives raise `Broken` where the group has broken
+meanwhile, so that nobody uses what such a collective leaves. In what is gathered, the lowest present rank's value
+stands in for those of absent ranks; in a sum they count as nothing. A rank that joins is alone until then: what it sums
+or gathers is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from trainloop.continuing import start
+from trainloop.continuing.forming import Continuing
+from trainloop.distributed.diagnostics import serve_flight_recorder
+from trainloop.distributed.serialization import decode, encode
+from trainloop.distributed.world import (
+    DistributedSettings,
+    PreflightCheck,
+    World,
+    choose_backend,
+    choose_device,
+    environment,
+    hand_over,
+)
+from trainloop.recovery.agreement import Group
+from trainloop.recovery.place import Place
+
+T = TypeVar("T")
+
+
+class Broken(RuntimeError):
+    """The group has broken: a collective that has returned may not have been made."""
+
+
+class Summed:
+    """A sum over the present ranks is under way; calling it waits. `newer` is then the same on all of them."""
+
+    def __init__(self, waited: Callable[[], list[float]], check: Callable[[], None]) -> None:
+        self._waited, self._check = waited, check
+        self._numbers: list[float] | None = None
+        #: Whether some rank knows of a newer attempt.
+        self.newer = False
+
+    def __call__(self) -> list[float]:
+        numbers = self.unchecked()
+        self._check()
+        return numbers
+
+    def unchecked(self) -> list[float]:
+        """Returns the sum; garbage where the group has broken. Once it is known it stays so."""
+        if self._numbers is None:
+            *self._numbers, newer = self._waited()
+            self.newer = newer > 0
+        return list(self._numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuingWorld(World):
+    """A world of which ranks may be absent."""
+
+    continuing: Continuing
+
+    @property
+    def is_alone(self) -> bool:
+        """Returns whether this rank is still to join."""
+        return self.continuing.joins
+
+    @property
+    def present(self) -> Sequence[int]:
+        return self.continuing.present
+
+    @property
+    def first(self) -> int:
+        return -1 if self.is_alone else self.present[0]
+
+    def check(self) -> None:
+        """Raise Broken where the group has broken."""
+        if self.continuing.broken:
+            raise Broken("the group has broken")
+
+    def summing(self, values: Sequence[float]) -> Summed:
+        membership = self.continuing.membership
+        newer = float(not self.is_alone and membership.known > self.continuing.attempt)
+        return Summed(super().summing([*values, newer]), self.check)
+
+    def averaging(self, number: torch.Tensor) -> Callable[[], torch.Tensor]:
+        waited = super().averaging(number)
+
+        def checked() -> torch.Tensor:
+            mean = waited()
+            self.check()
+            return mean
+
+        return checked
+
+    def gather(self, value: T) -> list[T]:
+        if self.is_alone:
+            return [value] * self.size
+        message = encode(value)
+        lengths = [int(length) for [length] in self.gather_numbers([message.numel()])]
+        padded = torch.zeros(max(lengths), dtype=torch.uint8)
+        padded[: message.numel()] = message
+        gathered = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(gathered, padded)
+        self.check()
+        stands_in = [rank if rank in self.present else self.first for rank in range(self.size)]
+        return [decode(gathered[rank][: lengths[rank]]) for rank in stands_in]
+
+    def from_rank(self, source: int, value: T) -> T:
+        if self.is_alone:
+            return value
+        found = super().from_rank(source if source in self.present else self.first, value)
+        self.check()
+        return found
+
+
+class _CheckedGroup(Group):
+    """The group by which `recovery` gathers what ranks hold."""
+
+    def __init__(self, place: Place, check: Callable[[], None]) -> None:
+        super().__init__(place)
+        self._check = check
+
+    def gather(self, value: Any) -> list[Any]:
+        found = super().gather(value)
+        self._check()
+        return found
+
+
+def group_of(world: World, place: Place) -> Group:
+    """Returns the group by which `recovery` gathers what ranks of this world hold."""
+    return _CheckedGroup(place, world.check) if isinstance(world, ContinuingWorld) else Group(place)
+
+
+@contextmanager
+def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[ContinuingWorld]:
+    """Do what `world.joined` does, with a group that can be formed anew. A rank that is to join others meets nobody.
+
+    The group isn't left at the end: a rank that leaves first would break what others still wait for. The process ends
+    anyway.
+    """
+    start.install()
+    rank, size, local_rank, local_size = environment()
+    device = choose_device(settings.device, local_rank)
+    backend = choose_backend(settings.backend, device)
+    hand_over(settings)
+    both = backend if backend == "gloo" or device.type == "cpu" else f"cpu:gloo,{device.type}:{backend}"
+    dist.init_process_group(both, timeout=timedelta(seconds=settings.timeout_seconds))
+    continuing = start.continuing()
+    assert continuing is not None
+    if check is not None and not continuing.joins:
+        check(distributed_c10d._get_default_store(), rank, size)
+    serve_flight_recorder(rank, both)
+    yield ContinuingWorld(rank, size, local_rank, local_size, device, backend, continuing=continuing)

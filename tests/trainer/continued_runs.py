@@ -1,0 +1,241 @@
+"""Runs whose ranks are lost, and which go on in their own processes: what an agent does for them is done here."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from tests.trainer.ranks import free_port, start_rank
+from tests.trainer.toy import weights
+from trainloop.config import Config
+from trainloop.continued import ContinuedTrainer
+from trainloop.data import Fetched
+from trainloop.distributed.continued import joined
+
+#: Where a rank meets its end, and in the step after which one.
+Fault = tuple[str, int]
+
+
+@dataclass
+class Run:
+    """A run of several ranks, and its agent."""
+
+    folder: Path
+    settings: Config
+    size: int
+    #: Of a rank's first process, and of those that join in its place.
+    faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
+    #: Whether lost ranks come again.
+    rejoin: bool = True
+    variables: dict[str, str] = field(default_factory=dict)
+    attempt: int = 1
+    absent: set[int] = field(default_factory=set)
+    processes: dict[int, BaseProcess] = field(default_factory=dict)
+    lives: dict[int, int] = field(default_factory=dict)
+    #: Each assignment's attempt and absent ranks.
+    orders: list[tuple[int, list[int]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.port, self.group = free_port(), self.folder / "group"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for rank in range(self.size):
+            os.mkfifo(f"{self.group}.{rank}")
+
+    def go(self, meanwhile: Callable[[Run], None] = lambda run: None, seconds: float = 100) -> list[Any]:
+        """Run to the end, which waits for all ranks that come again; `meanwhile` is called again and again. Returns what
+        each rank's last process returned.
+        """
+        until = time.monotonic() + seconds
+        try:
+            for rank in range(self.size):
+                self._start(rank)
+            while any(process.is_alive() for rank, process in self.processes.items() if rank not in self.absent):
+                assert time.monotonic() < until, f"the run hangs: {self.said()}"
+                meanwhile(self)
+                self._look()
+                if self.orders and (self.is_whole() or not self.rejoin):
+                    (self.folder / "may-end").touch()
+                time.sleep(0.005)
+        finally:
+            for process in self.processes.values():
+                process.kill()
+                process.join()
+        return [self._result(rank) for rank in range(self.size)]
+
+    def kill(self, *ranks: int) -> None:
+        for rank in ranks:
+            os.kill(self.processes[rank].pid or 0, signal.SIGKILL)
+
+    def is_whole(self) -> bool:
+        """Returns whether all ranks train in the newest attempt."""
+        return not self.absent and all(self.progress(rank).get("group") == self.attempt for rank in range(self.size))
+
+    def progress(self, rank: int) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / f"progress-{rank}").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def said(self) -> str:
+        return "\n".join(log.read_text() for log in sorted(self.folder.glob("said-*")))
+
+    def samples(self) -> dict[int, list[int]]:
+        """Returns the samples by which each step was made, the last time that it was made."""
+        lines = [json.loads(line) for log in self.folder.glob("log-*") for line in log.read_text().splitlines()]
+        made = dict[int, int]()
+        for kind, step, attempt, _ in lines:
+            if kind == "made":
+                made[step] = max(attempt, made.get(step, 0))
+        found = dict[int, list[int]]()
+        for kind, step, attempt, samples in lines:
+            if kind == "passes" and made.get(step) == attempt:
+                found.setdefault(step, []).extend(samples)
+        return {step: sorted(samples) for step, samples in sorted(found.items())}
+
+    def _look(self) -> None:
+        lost = {
+            rank
+            for rank, process in self.processes.items()
+            if process.exitcode == -signal.SIGKILL and (rank not in self.absent or self.lives[rank] < 0)
+        }
+        joining = {rank for rank in self.absent if self.processes[rank].exitcode == -signal.SIGKILL}
+        ready = {rank for rank in self.absent - joining if self.progress(rank).get("continuing") == "ready"}
+        if lost:
+            self._assign(self.absent | lost)
+        if self.rejoin:
+            for rank in lost | joining:
+                self._start(rank)
+        if ready and not lost:
+            self._assign(self.absent - ready)
+
+    def _assign(self, absent: set[int]) -> None:
+        self.attempt, self.absent = self.attempt + 1, set(absent)
+        self.orders.append((self.attempt, sorted(absent)))
+        order = {"attempt": self.attempt, "worldSize": self.size, "absent": sorted(absent)}
+        temporary = self.group.with_name(".group")
+        temporary.write_text(json.dumps({**order, "master": "127.0.0.1", "port": free_port()}))
+        temporary.replace(self.group)
+        for rank in set(range(self.size)) - absent:
+            try:
+                fifo = os.open(f"{self.group}.{rank}", os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:
+                continue
+            os.write(fifo, b"1")
+            os.close(fifo)
+
+    def _start(self, rank: int) -> None:
+        life = self.lives[rank] = self.lives.get(rank, -1) + 1
+        progress = self.folder / f"progress-{rank}"
+        progress.unlink(missing_ok=True)
+        mine = {
+            "TRAINMASTER_ATTEMPT": str(self.attempt),
+            "TRAINMASTER_JOB_UID": "job",
+            "TRAINMASTER_GROUP_FILE": str(self.group),
+            "TRAINMASTER_PROGRESS_FILE": str(progress),
+            **({"TRAINMASTER_JOINS": "1"} if rank in self.absent else {}),
+            **self.variables,
+        }
+        out = self.folder / f"out-{rank}"
+        out.unlink(missing_ok=True)
+        what = (mine, self.settings, self.folder, self.faults.get((rank, life)))
+        self.processes[rank] = start_rank(_rank, rank, self.size, self.port, out, *what)
+
+    def _result(self, rank: int) -> Any:
+        process, out = self.processes[rank], self.folder / f"out-{rank}"
+        if process.exitcode or not out.exists():
+            return signal.Signals(-process.exitcode).name if process.exitcode else "no answer"
+        kind, value = pickle.loads(out.read_bytes())
+        return value if kind == "value" else f"error: {value}"
+
+
+class FaultyTrainer(ContinuedTrainer):
+    """Meets a fault on purpose, and records the samples of each step."""
+
+    fault: Fault | None = None
+    log: Any
+
+    def meets(self, where: str) -> None:
+        if self.fault is not None and (where, self.state.step) == self.fault:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def record(self, kind: str, step: int, samples: list[int]) -> None:
+        self.records.write(json.dumps([kind, step, self.continuing.attempt, samples]) + "\n")
+
+    def _passes(self, rule: Any, fetched: Fetched, agreed: Any) -> Any:
+        self.meets("forward")
+        own = fetched.step.micro[: len(fetched.step.micro) - fetched.step.padding]
+        self.record("passes", self.state.step + 1, sum(own, []))
+        loss = super()._passes(rule, fetched, agreed)
+        self.meets("backward")
+        return loss
+
+    def _step(self, optimizer: Any) -> None:
+        self.meets("optimizer")
+        super()._step(optimizer)
+        self.meets("stepped")
+
+    def _advance(self, *arguments: Any) -> None:
+        super()._advance(*arguments)
+        self.record("made", self.state.step, [])
+
+    def evaluate(self) -> bool:
+        self.meets("evaluate")
+        stopped = super().evaluate()
+        self.meets("evaluated")
+        return stopped
+
+    def save(self) -> None:
+        self.meets("save")
+        super().save()
+        self.meets("saved")
+
+    def _make_whole(self) -> None:
+        self.meets("forming")
+        super()._make_whole()
+
+    def _begin_anew(self) -> None:
+        self.meets("formed")
+        super()._begin_anew()
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.state.step = 0
+        self.meets("joining")
+        super()._load(state)
+
+
+def _wait(may_end: Path, trainer: Any) -> None:
+    """Takes a little time in each step, and waits before the last ones for ranks that are to join."""
+    time.sleep(0.005)
+    if trainer.state.step >= trainer.state.total - 4:
+        group = trainer.continuing
+        while not may_end.exists() and group.membership.known <= group.attempt and not group.broken:
+            time.sleep(0.005)
+
+
+def _rank(variables: dict[str, str], settings: Config, folder: Path, fault: Fault | None) -> Any:
+    os.environ.update(variables)
+    rank = os.environ["RANK"]
+    for descriptor in (1, 2):
+        os.dup2(os.open(folder / f"said-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    try:
+        with joined(settings.distributed) as world:
+            trainer = FaultyTrainer(settings, world)
+            trainer.fault = fault
+            trainer.records = (folder / f"log-{rank}").open("a", buffering=1)
+            trainer.before_step.append(partial(_wait, folder / "may-end"))
+            stopped = trainer.run()
+            return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped}
+    except BaseException:
+        traceback.print_exc()
+        raise
