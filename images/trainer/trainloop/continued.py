@@ -410,7 +410,8 @@ class ContinuedTrainer(Trainer):
             checkpoints.parent = checkpoints.parent if all(known) else names.pop()
 
     def _say_whether_able(self) -> None:
-        if self.continuing.obstacle is None:
+        self.continuing.able = self.continuing.obstacle is None
+        if self.continuing.able:
             self.progress.able(self.continuing.attempt)
         else:
-            self.progress.cannot_continue(self.continuing.obstacle)
+            self.progress.cannot_continue(str(self.continuing.obstacle))
