@@ -162,6 +162,36 @@ def test_outside_trainmaster_nothing_is_written(tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_rank_reports_the_group_that_it_is_in_and_times_the_next_one_anew(tmp_path: Path) -> None:
+    progress, file = Progress(tmp_path / "progress"), tmp_path / "progress"
+    progress.join()
+    progress.begin(0)
+    progress.able(1)
+    progress.wait_for_data(3.0)
+    progress.step(1)
+    before = json.loads(file.read_text())
+    assert (before["continuing"], before["group"]) == ("able", 1)
+    progress.joined_again(1)
+    progress.able(3)
+    formed = json.loads(file.read_text())
+    assert (formed["continuing"], formed["group"], formed["startStep"], formed["dataSeconds"]) == ("able", 3, 1, 0.0)
+    assert formed["restoredAt"] >= formed["joinedAt"] > before["joinedAt"] and "firstStepAt" not in formed
+    progress.step(2)
+    assert json.loads(file.read_text())["firstStepAt"] >= formed["restoredAt"]
+
+
+def test_a_rank_is_either_ready_to_join_or_able_to_continue_or_says_why_not(tmp_path: Path) -> None:
+    progress, file = Progress(tmp_path / "progress"), tmp_path / "progress"
+    progress.ready()
+    assert json.loads(file.read_text())["continuing"] == "ready"
+    progress.able(2)
+    progress.cannot_continue("x" * 300)
+    assert {"group": 2, "cannotContinue": "x" * MAXIMUM_MESSAGE}.items() <= json.loads(file.read_text()).items()
+    assert "continuing" not in json.loads(file.read_text())
+    progress.able(3)
+    assert "cannotContinue" not in json.loads(file.read_text())
+
+
 @pytest.mark.torch
 def test_each_rank_reports_its_own_samples_a_second_so_that_their_sum_is_the_jobs(tmp_path: Path) -> None:
     runs = run_ranks(2, _reported_and_logged, config(tmp_path, batch={"size": 7}), tmp_path)

@@ -1,0 +1,319 @@
+"""The ranks that are present form a group anew, in their own processes, and give the state to who lacks it.
+
+They meet in a store that the lowest of them serves, at the address and port of the attempt. Nobody connects before
+all are there, so a rank that dies meanwhile costs no timeout: the next attempt's assignment ends the waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from trainloop.continuing.group import Group
+from trainloop.continuing.membership import NO_STATE, Membership, source_of
+from trainloop.continuing.orders import Order, Orders
+from trainloop.continuing.real import Listener, Real
+from trainloop.continuing.start import GroupLostError
+from trainloop.recovery.encoding import Encoded, decode
+
+#: Seconds that a rank whose group has broken waits for the next attempt. Its agent stops it sooner if there is none.
+PATIENCE = 20.0
+#: Seconds in which the ranks of an attempt meet and connect, once they have the assignment.
+MEETING = 15.0
+_LOOK_AGAIN = 0.002
+_SLICE = timedelta(milliseconds=50)
+
+
+class Continuing:
+    """This process's groups, and its way from one attempt to the next."""
+
+    def __init__(
+        self, rank: int, size: int, attempt: int, file: Path, *, joins: bool, accelerator: str, timeout: timedelta
+    ) -> None:
+        """`accelerator` is the backend for the accelerator's tensors; empty: there is none."""
+        self.rank, self.size, self.joins = rank, size, joins
+        self.groups = list[Group]()
+        self.membership = Membership(rank, None if joins else Order(attempt, size))
+        #: Whether somebody looks after each step whether it was made: then failures are swallowed.
+        self.able = False
+        #: Why this rank can't continue, as far as its groups are the reason.
+        self.obstacle: str | None = None
+        self._accelerator, self._timeout = accelerator, timeout
+        self._reals = list[Real]()
+        self._forming: Sequence[Real] | None = None
+        self._store: Store | None = None
+        self._error: Exception | None = None
+        self._changed = threading.Condition()
+        self._orders = Orders(file, rank, self._received)
+
+    @property
+    def broken(self) -> bool:
+        """Returns whether a step that is under way isn't made."""
+        return self.membership.broken
+
+    @property
+    def attempt(self) -> int:
+        """Returns the attempt of the group that this rank is in; 0: in none."""
+        return 0 if self.membership.group is None else self.membership.group.attempt
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Returns the ranks that train now; alone, all: a rank that hasn't joined rehearses its own part."""
+        group = self.membership.group
+        return tuple(range(self.size)) if group is None else group.present
+
+    def create(self, store: Store, ranks: Sequence[int]) -> Group:
+        """Returns a new group of these global ranks, of which this one is one. Ranks that begin together connect; one
+        that joins is alone until then.
+        """
+        group = Group(ranks.index(self.rank), ranks, self._failed)
+        if not self.joins:
+            real = self._connected(store, range(len(ranks)), group.rank(), self._timeout)
+            self._reals.append(real)
+            group.use(real, range(len(ranks)), self._devices())
+        self.groups.append(group)
+        return group
+
+    def form(
+        self,
+        step: int,
+        give: Callable[[], Any],
+        load: Callable[[Any], None],
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> int:
+        """Leave the group, and form that of the newest attempt; returns the step after which all ranks go on.
+
+        `step` is the last one that this rank has made, `NO_STATE` before it has any. `give` returns the state after it,
+        of plain values and tensors; `load` loads another rank's. Raises GroupLostError where no attempt comes, and
+        SystemExit where the rank was replaced or `stopped`.
+        """
+        while True:
+            order = self._next(stopped)
+            self._leave()
+            try:
+                newest = self._form(order, step, give, load)
+            except (RuntimeError, OSError) as error:  # torch's errors of stores and groups are RuntimeErrors
+                self._error = error
+                self._end(self._forming or ())
+                self._forming = None
+                continue
+            with self._changed:
+                self.membership = self.membership.formed(order)
+            self.joins = False
+            return newest
+
+    def _form(self, order: Order, step: int, give: Callable[[], Any], load: Callable[[Any], None]) -> int:
+        with self._changed:
+            self.membership = self.membership.meets(order)
+        reals = self._meet(order)
+        self._forming = reals
+        if self._superseded(order):
+            raise RuntimeError(f"attempt {order.attempt} was followed by another one")
+        newest = self._agree(reals[0], order, step, give, load)
+        for group, real in zip(self.groups, reals, strict=True):
+            members = [place for place, rank in enumerate(group.ranks) if rank not in order.absent]
+            group.use(real, members, self._devices())
+        self._reals, self._forming = list(reals), None
+        return newest
+
+    def _next(self, stopped: Callable[[], bool]) -> Order:
+        """Wait for the attempt that comes next."""
+        until = time.monotonic() + PATIENCE
+        with self._changed:
+            while (order := self.membership.forms()) is None:
+                if self.membership.is_over() or stopped():
+                    raise SystemExit(143)
+                if time.monotonic() > until and not self.joins:
+                    why = "the group has broken, and no attempt was assigned to go on in"
+                    raise GroupLostError(f"{why}: {self._error}") from self._error
+                self._changed.wait(0.1)
+            return order
+
+    def _meet(self, order: Order) -> list[Real]:
+        """Returns the real groups of an attempt. In a thread, because connecting can't be interrupted; one that nobody
+        waits for any more ends by its timeout.
+        """
+        made, problem = list[Real](), list[Exception]()
+
+        def meet() -> None:
+            try:
+                made.extend(self._connect(order))
+            except Exception as error:
+                problem.append(error)
+            with self._changed:
+                self._changed.notify_all()
+
+        thread = threading.Thread(target=meet, daemon=True, name="meeting")
+        thread.start()
+        with self._changed:
+            while thread.is_alive() and not problem and len(made) < len(self.groups):
+                if self._superseded(order):
+                    raise RuntimeError(f"attempt {order.attempt} was followed by another one")
+                self._changed.wait(0.05)
+        if problem:
+            raise RuntimeError(f"the group of attempt {order.attempt} can't be formed: {problem[0]}") from problem[0]
+        return made
+
+    def _connect(self, order: Order) -> list[Real]:
+        until = time.monotonic() + MEETING
+        present = order.present
+        store = self._store = self._serve_or_find(order, until)
+        beside = PrefixStore(f"attempt-{order.attempt}", store)
+        if beside.add("here", 1) == len(present):
+            beside.set("all", "here")
+        while not beside.check(["all"]):
+            if self._superseded(order) or time.monotonic() > until:
+                raise RuntimeError("not all ranks have come")
+            with suppress(RuntimeError):
+                beside.wait(["all"], _SLICE)
+        reals = []
+        for number, group in enumerate(self.groups):
+            members = [rank for rank in group.ranks if rank in present]
+            left = timedelta(seconds=MEETING)
+            of_group = PrefixStore(str(number), beside)
+            reals.append(self._connected(of_group, members, members.index(self.rank), left))
+        return reals
+
+    def _connected(self, store: Store, members: Sequence[int], place: int, timeout: timedelta) -> Real:
+        listener = Listener()
+        store.set(f"port-{place}", str(listener.port))
+        ports = [int(port) for port in store.multi_get([f"port-{each}" for each in range(len(members))])]
+        devices = self._devices()
+        return Real(
+            store,
+            place,
+            len(members),
+            listener=listener,
+            ports=ports,
+            accelerator=devices[0] if devices else None,
+            backend=self._accelerator,
+            timeout=timeout,
+            waits=self._timeout,
+        )
+
+    def _serve_or_find(self, order: Order, until: float) -> Store:
+        # With it torch takes whoever listens on the port for the store (torch 2.13, TCPStore.cpp).
+        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+        limit = timedelta(seconds=MEETING)
+        if self.rank == order.present[0]:
+            return TCPStore(order.master, order.port, is_master=True, wait_for_workers=False, timeout=limit)
+        # A client of torch's that comes too early tries again after half a second.
+        while True:
+            try:
+                socket.create_connection((order.master, order.port), timeout=1.0).close()
+                return TCPStore(order.master, order.port, is_master=False, timeout=limit)
+            except OSError:
+                if self._superseded(order) or time.monotonic() > until:
+                    raise
+                time.sleep(_LOOK_AGAIN)
+
+    def _agree(self, real: Real, order: Order, step: int, give: Callable[[], Any], load: Callable[[Any], None]) -> int:
+        """All are after the newest step that any has made; who isn't is given the state."""
+        gloo = real.of(torch.device("cpu"))
+        steps = torch.full((len(order.present),), NO_STATE, dtype=torch.int64)
+        steps[order.present.index(self.rank)] = step
+        _reduce(gloo, steps, dist.ReduceOp.MAX)
+        by_rank = dict(zip(order.present, steps.tolist(), strict=True))
+        newest, source = source_of(by_rank)
+        lacking = [rank for rank, has in by_rank.items() if has < newest]
+        if self.rank == source and lacking:
+            encoded = Encoded(give())
+            data = torch.empty(encoded.size, dtype=torch.uint8)
+            encoded.copy_into(data, torch._foreach_copy_)
+            for rank in lacking:
+                _send(gloo, order.present.index(rank), data)
+        state = decode(_receive(gloo, order.present.index(source))) if self.rank in lacking else None
+        # Nobody loads, and so leaves what it has, before all have what they need.
+        _reduce(gloo, torch.zeros(1), dist.ReduceOp.MAX)
+        if state is not None:
+            load(state)
+        return newest
+
+    def _superseded(self, order: Order) -> bool:
+        newest = self.membership.newest
+        return newest is not None and newest.attempt > order.attempt
+
+    def _received(self, order: Order) -> None:
+        with self._changed:
+            before = self.membership
+            self.membership = before.received(order)
+            news = self.membership is not before
+            breaks = self.membership.broken and not before.broken
+            self._changed.notify_all()
+        if breaks and self.able:
+            self._error = GroupLostError(f"attempt {order.attempt} goes on without a rank of this group")
+            self._break(self._error)
+        if news:
+            self._end(self._forming or ())
+
+    def _failed(self, error: Exception) -> bool:
+        """A collective has failed, which a backend's thread may say."""
+        if not self.able:
+            return False
+        with self._changed:
+            first = not self.membership.broken
+            self.membership = self.membership.failed()
+            if first:
+                self._error = error
+        if first:
+            print(f"rank {self.rank}: a collective failed, so this step isn't made: {_first_line(error)}", flush=True)
+            self._break(error)
+        return True
+
+    def _break(self, error: Exception) -> None:
+        """No group makes a collective any more, and whoever waits for one, here or elsewhere, waits no longer."""
+        for group in self.groups:
+            group.fail(error)
+        self._end(self._reals)
+
+    def _leave(self) -> None:
+        """Let go of the real groups: when their last reference goes, nothing of theirs touches memory any more."""
+        for group in self.groups:
+            group.leave()
+        self._end(self._reals)
+        self._reals = []
+
+    def _end(self, reals: Sequence[Real]) -> None:
+        for real in reals:
+            real.end()
+
+    def _devices(self) -> list[torch.device]:
+        if not self._accelerator:
+            return []
+        present = torch.accelerator.current_accelerator()
+        assert present is not None
+        return [torch.device(present.type, torch.accelerator.current_device_index())]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
+def _reduce(gloo: Any, tensor: torch.Tensor, operation: Any) -> None:
+    options = dist.AllreduceOptions()
+    options.reduceOp = operation
+    gloo.allreduce([tensor], options).wait()
+
+
+def _send(gloo: Any, place: int, data: torch.Tensor) -> None:
+    gloo.send([torch.tensor([data.numel()])], place, 0).wait()
+    gloo.send([data], place, 0).wait()
+
+
+def _receive(gloo: Any, place: int) -> torch.Tensor:
+    length = torch.zeros(1, dtype=torch.int64)
+    gloo.recv([length], place, 0).wait()
+    data = torch.empty(int(length), dtype=torch.uint8)
+    gloo.recv([data], place, 0).wait()
+    return data

@@ -1,0 +1,63 @@
+"""The agent assigns an attempt that is continued through a file, and wakes the rank through a FIFO (docs/protocol.md).
+
+The file has the newest attempt, so it doesn't matter whether a wake-up is missed or comes twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order is one attempt: who is in its group, and where the group meets."""
+
+    attempt: int
+    size: int
+    absent: frozenset[int] = frozenset()
+    master: str = ""
+    port: int = 0
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        return tuple(rank for rank in range(self.size) if rank not in self.absent)
+
+
+def parse(text: str) -> Order | None:
+    """Returns the order that a file's text gives; None where it gives none."""
+    try:
+        data: Any = json.loads(text)
+        absent = frozenset(data["absent"])
+        order = Order(int(data["attempt"]), int(data["worldSize"]), absent, str(data["master"]), int(data["port"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+    return order if order.present and all(type(rank) is int and 0 <= rank < order.size for rank in absent) else None
+
+
+class Orders:
+    """Reads orders in a thread, and calls `received` with each, there."""
+
+    def __init__(self, file: Path, rank: int, received: Callable[[Order], None]) -> None:
+        self._file, self._received = file, received
+        # Open for writing too: so it opens without a writer, and has no end when a writer closes it.
+        self._fifo = os.open(f"{file}.{rank}", os.O_RDWR | os.O_CLOEXEC)
+        threading.Thread(target=self._follow, daemon=True, name="orders").start()
+
+    def read(self) -> Order | None:
+        """Returns the order that is there."""
+        try:
+            return parse(self._file.read_text())
+        except OSError:
+            return None
+
+    def _follow(self) -> None:
+        while True:
+            os.read(self._fifo, 64)
+            if (order := self.read()) is not None:
+                self._received(order)

@@ -1,0 +1,116 @@
+"""A real group is gloo's, and on a GPU NCCL's too, among the ranks that are present. Any thread can end it.
+
+Ending has to wake a thread that waits in a collective. NCCL's abort does so. Gloo's doesn't (torch 2.13): there the
+group's own connections are shut down, which fails all that is under way, here and at the peers. They are known by the
+ports that gloo listens on, which the ranks exchange before they connect.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store
+
+
+class Listener:
+    """A gloo device listens as soon as it is made, and before there is a group."""
+
+    def __init__(self) -> None:
+        before = set(_listening())
+        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+        gloo = dist.ProcessGroupGloo
+        self.device: Any = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
+        #: The port, which is gloo's alone on this host; 0 where it can't be told.
+        self.port = next((port for port in _listening() if port not in before), 0)
+
+
+class Real:
+    """Has the backends of one group by device type."""
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        *,
+        listener: Listener,
+        ports: Sequence[int],
+        accelerator: torch.device | None,
+        backend: str = "",
+        timeout: timedelta,
+        waits: timedelta,
+    ) -> None:
+        """Connect within `timeout`; every rank of the group does so. A collective `waits` so long. `ports` are all
+        ranks' `Listener.port`. Raises RuntimeError.
+        """
+        self.rank, self.size = rank, size
+        self._ports, self._own_port = frozenset(ports), listener.port
+        options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._timeout, options._devices = timeout, [listener.device]
+        options._threads = 2
+        gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)
+        gloo._set_default_timeout(waits)
+        self._backends: dict[str, Any] = {"cpu": gloo}
+        if accelerator is not None:
+            self._backends[accelerator.type] = _accelerated(backend, store, rank, size, waits)
+
+    def of(self, device: torch.device) -> Any:
+        """Returns the backend for tensors on `device`."""
+        return self._backends[device.type]
+
+    def end(self) -> None:
+        """Fail all that is under way, and wake whoever waits for it. To be called from any thread, more than once."""
+        for kind, backend in list(self._backends.items()):
+            if kind != "cpu":
+                with suppress(RuntimeError):
+                    backend.abort()
+        for connection in _connections(self._own_port, self._ports):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _accelerated(backend: str, store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    if backend != "nccl":
+        raise RuntimeError(f"{backend} can't continue: only gloo and NCCL can")
+    options: Any = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Yields this process's sockets, each as a duplicate that is closed when the next one is asked for."""
+    for link in list(Path("/proc/self/fd").iterdir()):
+        try:
+            if not str(link.readlink()).startswith("socket:"):
+                continue
+            duplicate = socket.socket(fileno=os.dup(int(link.name)))
+        except OSError:
+            continue  # it was closed meanwhile
+        with duplicate:
+            if duplicate.family in (socket.AF_INET, socket.AF_INET6) and duplicate.type == socket.SOCK_STREAM:
+                yield duplicate
+
+
+def _listening() -> Iterator[int]:
+    for each in _sockets():
+        if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            yield each.getsockname()[1]
+
+
+def _connections(own: int, ports: frozenset[int]) -> Iterator[socket.socket]:
+    """Yields the connections that peers made to this rank's port, or this rank to theirs."""
+    for each in _sockets():
+        try:
+            ours, theirs = each.getsockname()[1], each.getpeername()[1]
+        except OSError:
+            continue  # it listens, or isn't connected any more
+        if own and (ours == own or theirs in ports):
+            yield each

@@ -1,0 +1,140 @@
+"""`init_process_group` makes a group that can continue, where an agent is there that assigns attempts.
+
+Scripts call torch's own function, so it is wrapped when `recovery` is imported. That may be before a rank is forked, so
+it looks for the agent when it is called. `new_group` is wrapped for groups beside it. All else of torch stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, distributed_c10d
+
+if TYPE_CHECKING:
+    from trainloop.continuing.forming import Continuing
+    from trainloop.continuing.group import Group
+
+#: The file whose name, with the rank behind it, is that of the rank's FIFO (`orders`).
+FILE_VARIABLE = "TRAINMASTER_GROUP_FILE"
+#: Set for a rank that is to join ranks that train already.
+JOINS_VARIABLE = "TRAINMASTER_JOINS"
+#: What torch knows groups that can continue by.
+BACKEND = "trainmaster"
+
+_torch: Any = distributed_c10d
+_current: Continuing | None = None
+_wrapped = False
+
+
+def continuing() -> Continuing | None:
+    """Returns this process's way to the next attempt; None where its group is torch's own."""
+    return _current
+
+
+class GroupLostError(RuntimeError):
+    """The group has broken: what a collective returned is nothing."""
+
+
+def check() -> None:
+    """Raises GroupLostError where the group has broken, so that what a collective returned counts as nothing."""
+    if _current is not None and _current.able and _current.broken:
+        raise GroupLostError("the group has broken")
+
+
+def install() -> None:
+    """Wrap torch's functions, once."""
+    global _wrapped
+    if _wrapped or not dist.is_available():
+        return
+    _wrapped = True
+    for name, wrapper in (("init_process_group", _init_process_group), ("new_group", _new_group)):
+        function = functools.wraps(getattr(dist, name))(functools.partial(wrapper, getattr(dist, name)))
+        setattr(dist, name, function)
+        setattr(distributed_c10d, name, function)
+
+
+def _init_process_group(
+    original: Any,
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: timedelta | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    *others: Any,
+    device_id: Any = None,
+    **options: Any,
+) -> None:
+    global _current
+    accelerator = _accelerator(backend)
+    usual = init_method in (None, "env://") and store is None and not others and os.environ.get(FILE_VARIABLE)
+    if accelerator is None or not usual or os.environ["WORLD_SIZE"] == "1":
+        original(backend, init_method, timeout, world_size, rank, store, *others, device_id=device_id, **options)
+        return
+    # Imported by ranks that can continue.
+    from trainloop.continuing.forming import Continuing
+
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+    number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    timeout = timeout or (_torch.default_pg_nccl_timeout if accelerator else _torch.default_pg_timeout)
+    attempt, file = int(os.environ.get("TRAINMASTER_ATTEMPT", "1")), Path(os.environ[FILE_VARIABLE])
+    joins = JOINS_VARIABLE in os.environ
+    _current = Continuing(number, size, attempt, file, joins=joins, accelerator=accelerator, timeout=timeout)
+    if joins:
+        # Alone until it joins, it meets nobody.
+        original(BACKEND, store=HashStore(), rank=number, world_size=size, timeout=timeout, **options)
+    else:
+        original(BACKEND, init_method, timeout, world_size, rank, **options)
+    _name(dist.group.WORLD, accelerator)
+
+
+def _new_group(
+    original: Any,
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    *others: Any,
+    **options: Any,
+) -> Any:
+    accelerator = _accelerator(backend)
+    if _current is None or others or accelerator is None:
+        if _current is not None:
+            _current.obstacle = f"it makes a group of its own with the backend {backend}"
+        return original(ranks, timeout, backend, *others, **options)
+    made = original(ranks, timeout, BACKEND, **options)
+    if made is not dist.GroupMember.NON_GROUP_MEMBER:
+        _name(made, accelerator)
+    return made
+
+
+def _create(options: Any, _backend_options: Any) -> Group:
+    assert _current is not None
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    return _current.create(options.store, ranks)
+
+
+def _accelerator(backend: str | None) -> str | None:
+    """Returns the backend for the accelerator's tensors that `backend` asks for, empty for none; None where it asks for
+    one that can't continue.
+    """
+    if backend is None:
+        return "nccl" if torch.cuda.is_available() else ""
+    asked = {part.rpartition(":")[2] for part in backend.lower().split(",")}
+    if not asked <= {"gloo", "nccl"}:
+        return None
+    return "nccl" if "nccl" in asked else ""
+
+
+def _name(group: Any, accelerator: str) -> None:
+    """Let torch say of a group what the script has asked for."""
+    _, store = _torch._world.pg_map[group]
+    config = f"cpu:gloo,cuda:{accelerator}" if accelerator else "cpu:gloo,cuda:gloo"
+    _torch._world.pg_map[group] = (accelerator or "gloo", store)
+    _torch._world.pg_backend_config[group] = config
