@@ -92,7 +92,7 @@ async def train_with_faults(made: World, name: str, state: str, interval: float,
     path = steps_file(made.folder, name)
     steps = Steps(path)
     await made.apply(job)
-    due = first = (await steps.first_new(0, 0.0, WORKERS))[0]
+    due = first = (await steps.first_new(0, 0.0, range(WORKERS)))[0]
     lost = []
     for _ in range(faults):
         # Not in step with the checkpoints.
@@ -101,7 +101,7 @@ async def train_with_faults(made: World, name: str, state: str, interval: float,
         steps.poll()
         attempt, killed = max(steps.done), time.time()
         os.kill(steps.pids[attempt, random.randrange(WORKERS)], signal.SIGKILL)
-        back, _ = await steps.first_new(attempt, killed, WORKERS)
+        back, _ = await steps.first_new(attempt, killed, range(WORKERS))
         lost.append(back - killed - PAUSE)
     await asyncio.sleep(max(due + interval - time.time(), 0))
     path.with_name(f"{path.name}.stop").touch()

@@ -3,8 +3,8 @@
 `serve` is the cluster's process, with faked pods where a benchmark needs thousands; `hostile_agents` plays agents that
 answer as no agent does; `watched_operator` and `probed_operator` are operators that measure themselves.
 `ticking` is any command that measures its event loop, and `strangers` attack a port.
-`steps` reads what ranks of `bench.programs` have written down; `stepping_jobs` are their jobs, and the same ranks under
-torchrun. `faults` gives such a job faults; `failures` says what couldn't be measured.
+`steps` reads what ranks of `bench.programs` have written down; `stepping_jobs` are their jobs. `faults` gives such a
+job faults; `failures` says what couldn't be measured.
 
 With TRAINMASTER_TEST_KUBECONFIG the benchmarks run on that cluster instead (an operator must not run there already).
 """

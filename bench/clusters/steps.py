@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 
 # A cold start of four ranks takes a third of this on a busy machine.
@@ -15,23 +17,26 @@ class Steps:
     """Steps reads what the ranks have written down."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._read = 0
         # By attempt, rank and step: when it was done.
         self.done: dict[int, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        # By attempt and step: how many micro-batches all ranks together had in it.
+        self.parts: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.pids: dict[tuple[int, int], int] = {}
 
     def poll(self) -> None:
-        if not self._path.exists():
+        if not self.path.exists():
             return
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._read)
             text = file.read()
         whole = text.rfind(b"\n") + 1
         self._read += whole
         for line in text[:whole].decode().splitlines():
-            at, attempt, rank, pid, step = line.split()
+            at, attempt, rank, pid, step, parts = line.split()
             self.done[int(attempt)][int(rank)][int(step)] = float(at)
+            self.parts[int(attempt)][int(step)] += int(parts)
             self.pids[int(attempt), int(rank)] = int(pid)
 
     def is_steady(self, attempt: int, ranks: int) -> bool:
@@ -57,9 +62,10 @@ class Steps:
         return max((max(each.values()) - min(each.values()) for each in when if each), default=0.0) if count else 0.0
 
     async def first_new(
-        self, attempt: int, since: float, ranks: int, seconds: float = NEW_STEP_SECONDS
+        self, attempt: int, since: float, ranks: Collection[int], seconds: float = NEW_STEP_SECONDS
     ) -> tuple[float, int]:
-        """Waits for a later attempt's first step that nobody had done in `attempt` or before.
+        """Waits until each of these ranks has done a step, in a later attempt, that nobody had done in `attempt` or
+        before.
 
         Returns when the slowest rank had done it, and how many steps had been done again. What ranks of `attempt` did
         after the fault, before they noticed it, counts as done before.
@@ -68,20 +74,40 @@ class Steps:
         while time.monotonic() < deadline:
             self.poll()
             reached = self.furthest(attempt)
-            newest = max(self.done, default=0)
-            if newest > attempt:
-                back = self._first_beyond(newest, reached, since, ranks)
-                if back is not None:
-                    begun = min(min(steps) for steps in self.done[newest].values())
-                    return back, max(0, reached - begun + 1)
+            back = [self._first_beyond(attempt, rank, reached, since) for rank in ranks]
+            if None not in back:
+                later = [steps for number, done in self.done.items() if number > attempt for steps in done.values()]
+                return max(at for at in back if at), max(0, reached - min(min(steps) for steps in later) + 1)
             await asyncio.sleep(0.02)
         raise TimeoutError(f"no new step within {seconds:g} s after attempt {attempt}")
 
-    def _first_beyond(self, attempt: int, step: int, since: float, ranks: int) -> float | None:
-        firsts = []
-        for steps in self.done[attempt].values():
-            later = [at for each, at in steps.items() if each > step and at > since]
-            if not later:
-                return None
-            firsts.append(min(later))
-        return max(firsts) if len(firsts) == ranks else None
+    def _first_beyond(self, attempt: int, rank: int, step: int, since: float) -> float | None:
+        later = (ranks[rank] for number, ranks in self.done.items() if number > attempt and rank in ranks)
+        return min((at for steps in later for each, at in steps.items() if each > step and at > since), default=None)
+
+    async def joined(self, attempt: int, rank: int, seconds: float = NEW_STEP_SECONDS) -> float:
+        """Waits until a rank that was lost in an attempt does steps in a later one, and returns since when."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.poll()
+            if (at := self._first_beyond(attempt, rank, -1, 0.0)) is not None:
+                return at
+            await asyncio.sleep(0.02)
+        raise TimeoutError(f"rank {rank} isn't back within {seconds:g} s after attempt {attempt}")
+
+    def longest_gap(self, ranks: Collection[int], since: float, until: float) -> float:
+        """Returns the longest time in which one of these ranks has done no step, of those that ended in between."""
+        gaps = []
+        for rank in ranks:
+            times = sorted(at for done in self.done.values() for at in done.get(rank, {}).values())
+            gaps += [at - before for before, at in itertools.pairwise(times) if since < at <= until]
+        return max(gaps, default=0.0)
+
+    def shares(self, attempt: int, whole: int, until: float) -> list[float]:
+        """Returns each step's share of a whole batch, from after an attempt until `until`."""
+        found = []
+        for number, parts in self.parts.items():
+            if number > attempt:
+                ended = {step: max(ranks.get(step, 0.0) for ranks in self.done[number].values()) for step in parts}
+                found += [count / whole for step, count in parts.items() if ended[step] <= until]
+        return found

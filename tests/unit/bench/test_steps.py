@@ -1,4 +1,4 @@
-"""`bench.clusters.steps` says how long the work had taken that a fault causes to be repeated."""
+"""`bench.clusters.steps` says when ranks go on after a fault, what they repeat, and what happened meanwhile."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from bench.clusters.steps import Steps
 
 
-def written(path: Path, lines: list[tuple[float, int, int, int]]) -> Steps:
-    """Returns what ranks have written down: time, attempt, rank and step."""
-    path.write_text("".join(f"{at:.4f} {attempt} {rank} 1{rank} {step}\n" for at, attempt, rank, step in lines))
+def written(path: Path, lines: list[tuple[float, int, int, int]], parts: int = 1) -> Steps:
+    """Returns what ranks have written down: time, attempt, rank and step, of so many micro-batches each."""
+    path.write_text("".join(f"{at:.4f} {attempt} {rank} 1{rank} {step} {parts}\n" for at, attempt, rank, step in lines))
     steps = Steps(path)
     steps.poll()
     return steps
@@ -27,3 +27,43 @@ def test_the_steps_that_are_repeated_had_taken_their_time_in_the_attempt_before(
 
 def test_no_steps_have_taken_no_time(tmp_path: Path) -> None:
     assert written(tmp_path / "steps", []).seconds_of_last(1, 3) == 0.0
+
+
+def lost_and_back() -> list[tuple[float, int, int, int]]:
+    """Returns the steps of three ranks, one in each second. Rank 2 is lost at 10.5, two go on in attempt 2 from 12.0
+    and 12.2 on, and make step 15 after a pause when it is back in attempt 3, at 18.0.
+    """
+    lines = [(float(step), 1, rank, step) for step in range(1, 11) for rank in range(3)]
+    lines += [(step + 1 + 0.2 * rank, 2, rank, step) for step in range(11, 15) for rank in range(2)]
+    return lines + [(step + 3.0, 3, rank, step) for step in range(15, 20) for rank in range(3)]
+
+
+async def test_survivors_go_on_when_the_slowest_of_them_has_done_a_new_step(tmp_path: Path) -> None:
+    steps = written(tmp_path / "steps", lost_and_back())
+    assert await steps.first_new(1, 10.5, {0, 1}) == (pytest.approx(12.2), 0)
+    assert await steps.first_new(1, 10.5, range(3)) == (pytest.approx(18.0), 0)
+
+
+async def test_a_step_that_the_lost_rank_took_part_in_is_no_new_one(tmp_path: Path) -> None:
+    late = [*lost_and_back(), (10.6, 1, 0, 11), (10.6, 1, 1, 11)]
+    assert await written(tmp_path / "steps", late).first_new(1, 10.5, {0, 1}) == (pytest.approx(13.2), 1)
+
+
+async def test_ranks_that_never_go_on_are_waited_for_no_longer_than_that(tmp_path: Path) -> None:
+    steps = written(tmp_path / "steps", [(1.0, 1, rank, 1) for rank in range(2)])
+    with pytest.raises(TimeoutError, match="no new step"):
+        await steps.first_new(1, 0.0, {0}, seconds=0.05)
+
+
+async def test_the_longest_gap_is_between_two_steps_of_one_rank_until_the_lost_one_is_back(tmp_path: Path) -> None:
+    steps = written(tmp_path / "steps", lost_and_back())
+    back = await steps.joined(1, 2)
+    assert back == 18.0
+    assert steps.longest_gap({0, 1}, 12.2, back) == pytest.approx(3.0)
+    assert steps.longest_gap({0, 1}, 12.2, 16.0) == pytest.approx(1.0)
+
+
+def test_steps_with_a_smaller_batch_are_those_after_the_fault(tmp_path: Path) -> None:
+    steps = written(tmp_path / "steps", lost_and_back(), parts=4)
+    assert steps.shares(1, 12, 17.0) == [pytest.approx(8 / 12)] * 4
+    assert [share for share in steps.shares(1, 8, 17.0) if share < 1] == []

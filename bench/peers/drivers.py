@@ -1,0 +1,220 @@
+"""Each driver runs the same work (`bench.programs.parts`) on ranks that are processes of this machine, and kills them.
+
+| driver | what it is | its settings |
+|---|---|---|
+| torchft | torchft nightly: a lighthouse, and a manager in each rank | heartbeat, quorum and join times below |
+| nvrx | nvidia-resiliency-ext's in-process restart | intervals below; its store in a process of its own |
+| torchrun | `torchrun --max-restarts`, from the last checkpoint | a store for each round of ranks |
+| plain | DDP that nothing protects | |
+
+torchrun keeps one store for all rounds of ranks, and torch 2.13 gives the process groups of all rounds the same keys in
+it: a rank of the second round may read the address of a dead rank of the first, and ends with "connectFullMesh failed".
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives each round a store of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bench.clusters.stepping_jobs import SCRIPT, environment, steps_file
+from bench.clusters.steps import Steps
+from bench.peers.environments import python_of
+from bench.programs.installed import ROOT
+
+END_SECONDS = 20.0
+CHECKPOINT_STEPS = 100
+# A replica is dead to torchft's lighthouse after this long without a heartbeat. Its default is 5 s, with a heartbeat
+# each 100 ms.
+TORCHFT_DEAD_MS, TORCHFT_HEARTBEAT_MS = 500, 50
+NVRX_INTERVAL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks are a driver's processes and what they write down."""
+
+    steps: Steps
+    count: int
+    # Whether the others go on without a lost rank (else all begin anew), and whether it comes back.
+    survives: bool = True
+    returns: bool = True
+    # Starts a lost rank again, as a supervisor would; None where the driver does that itself.
+    start: Callable[[int], None] | None = None
+
+    def printed(self) -> str:
+        """Returns the end of what each process has printed."""
+        logs = sorted(self.steps.path.parent.glob("*.log"))
+        return "\n".join(f"{log.name}: {log.read_text()[-500:]}" for log in logs)
+
+    def kill(self, group: int) -> int:
+        """Kills a random rank, and returns which."""
+        rank = random.randrange(self.count)
+        os.kill(self.steps.pids[group, rank], signal.SIGKILL)
+        if self.start is not None:
+            self.start(rank)
+        return rank
+
+
+Driver = Callable[[Path, int, str], AbstractContextManager[Ranks]]
+
+
+class _Processes:
+    """Each process is in a session of its own (`bench.peers.busy`), and has a file for what it prints."""
+
+    def __init__(self, folder: Path, module: str, python: Path, count: int, variables: dict[str, str]) -> None:
+        self._folder, self._command = folder, [str(python), "-m", module]
+        self._variables = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            # c10d's warnings look up the other side's name, which takes seconds where no DNS answers.
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+            "STEPS_FILE": str(folder / "steps"),
+            "WORLD_SIZE": str(count),
+            **variables,
+        }
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, rank: int) -> None:
+        with (self._folder / f"rank{rank}.log").open("ab") as log:
+            self._started.append(
+                subprocess.Popen(
+                    self._command,
+                    env={**self._variables, "RANK": str(rank)},
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+    def stop(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def _processes(folder: Path, module: str, python: Path, count: int, variables: dict[str, str]) -> Iterator[_Processes]:
+    ranks = _Processes(folder, module, python, count, variables)
+    try:
+        for rank in range(count):
+            ranks.start(rank)
+        yield ranks
+    finally:
+        ranks.stop()
+
+
+@contextmanager
+def _server(command: list[str], port: int, log: Path) -> Iterator[None]:
+    """Runs a server until the end, and waits until it listens."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{command[0]} doesn't listen: {log.read_text()[-500:]}")
+            time.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextmanager
+def torchft(folder: Path, count: int, _: str) -> Iterator[Ranks]:
+    """Runs ranks of torchft, each a replica group; a lost one is started again at once."""
+    python, port = python_of("torchft"), _free_port()
+    times = {
+        "heartbeat_timeout": int(os.environ.get("T_DEAD", 500)),
+        "quorum_tick": 10,
+        "join_timeout": int(os.environ.get("T_JOIN", 500)),
+    }
+    options = [word for name, value in times.items() for word in (f"--{name}_ms", str(value))]
+    lighthouse = [str(python.with_name("torchft_lighthouse")), "--bind", f"[::]:{port}", "--min_replicas", "1"]
+    variables = {
+        "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}",
+        "HEARTBEAT_MS": str(TORCHFT_HEARTBEAT_MS),
+        "GLOO_SECONDS": "5",
+    }
+    with (
+        _server([*lighthouse, *options], port, folder / "lighthouse.log"),
+        _processes(folder, "bench.programs.torchft_ranks", python, count, variables) as ranks,
+    ):
+        yield Ranks(Steps(folder / "steps"), count, start=ranks.start)
+
+
+STORE = """
+import sys, time, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+while True: time.sleep(60)
+"""
+
+
+@contextmanager
+def nvrx(folder: Path, count: int, _: str) -> Iterator[Ranks]:
+    """Runs ranks of NVRx's in-process restart; a lost one doesn't come back."""
+    python, port = python_of("nvrx"), _free_port()
+    variables = {"STORE_PORT": str(port), "INTERVAL_SECONDS": str(NVRX_INTERVAL_SECONDS)}
+    with (
+        _server([str(python), "-c", STORE, str(port)], port, folder / "store.log"),
+        _processes(folder, "bench.programs.nvrx_ranks", python, count, variables),
+    ):
+        yield Ranks(Steps(folder / "steps"), count, returns=False)
+
+
+@contextmanager
+def torchrun(folder: Path, count: int, python_path: str) -> Iterator[Ranks]:
+    """Runs the plain script's ranks under torchrun, which starts them again whenever one ends; state is on the disk."""
+    variables = environment(folder, "ranks", python_path, in_memory=False, checkpoint_steps=CHECKPOINT_STEPS)
+    variables |= {"TRAINMASTER_CHECKPOINT_DIR": str(folder / "checkpoints")}
+    variables |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    with (folder / "torchrun.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--max-restarts", "1000", str(SCRIPT)], env={**os.environ, **variables}, stdout=log, stderr=log
+        )
+    try:
+        yield Ranks(Steps(steps_file(folder, "ranks")), count, survives=False)
+    finally:
+        # torchrun starts each rank in a session of its own; those that it leaves behind are found before it ends.
+        ranks_left = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for rank in ranks_left:
+            with suppress(psutil.NoSuchProcess):
+                rank.kill()
+
+
+@contextmanager
+def plain(folder: Path, count: int, _: str) -> Iterator[Ranks]:
+    """Runs ranks that nothing protects."""
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    with _processes(folder, "bench.programs.plain_ranks", Path(sys.executable), count, variables):
+        yield Ranks(Steps(folder / "steps"), count)
+
+
+DRIVERS: dict[str, Driver] = {"torchft": torchft, "nvrx": nvrx, "torchrun": torchrun}

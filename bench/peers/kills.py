@@ -1,0 +1,54 @@
+"""Kills ranks of a driver one after the other, and measures what each costs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from bench.clusters.faults import Cost, meanwhile
+from bench.peers.drivers import Driver, Ranks
+
+START_SECONDS = 180
+
+
+async def kills(driver: Driver, ranks: int, count: int, python_path: str) -> AsyncIterator[Cost]:
+    """Yields what each kill cost, in one run after the other where a lost rank doesn't come back."""
+    done = 0
+    while done < count:
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder, driver(Path(folder), ranks, python_path) as run:
+            while done < count:
+                yield await _kill(run)
+                done += 1
+                if not run.returns:
+                    break
+
+
+async def _kill(run: Ranks) -> Cost:
+    group = await steady(run)
+    since = time.time()
+    lost = run.kill(group)
+    everyone = set(range(run.count))
+    survivors = everyone - {lost} if run.survives else everyone
+    back, redone = await run.steps.first_new(group, since, survivors)
+    cost = Cost(back - since, redone, run.steps.seconds_of_last(group, redone))
+    if run.survives:
+        cost.meanwhile = await meanwhile(run.steps, group, survivors, lost, back, run.returns)
+    return cost
+
+
+async def steady(run: Ranks) -> int:
+    """Returns the group that trains, once all ranks have been in it for a while."""
+    async with asyncio.timeout(START_SECONDS):
+        while True:
+            run.steps.poll()
+            group = max(run.steps.done, default=0)
+            if run.steps.issteady(group, run.count):
+                await asyncio.sleep(random.uniform(0.5, 1.5))
+                # It may have been another one's turn meanwhile.
+                if group == max(run.steps.done):
+                    return group
+            await asyncio.sleep(0.1)

@@ -1,0 +1,129 @@
+"""Ranks of NVRx's in-process restart: the training function is called anew in the processes that are left.
+
+Run by a Python that has nvidia-resiliency-ext (`bench.peers.environments`). Model and optimizer outlive a restart of
+the function; ranks compare their steps, and the furthest one gives the others its state. NVRx's abort is made for NCCL:
+under gloo a rank that waits for another survivor would wait for its timeout. So a rank whose function ends lets go of
+the group itself, which closes its connections. The benchmark serves the store, because NVRx ends with the rank that
+serves it. `INTERVAL_SECONDS` is how often NVRx looks for faults.
+"""
+
+# NVRx reads annotations as they are, so that they can't be strings.
+import gc
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import nvidia_resiliency_ext.inprocess as inprocess
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.programs.parts import loss_of, network, own_parts
+from bench.programs.stepping_ranks import write_down
+
+STORE = {"host_name": "127.0.0.1", "port": int(os.environ["STORE_PORT"]), "wait_for_workers": False}
+
+
+class Training:
+    """Training is what outlives a restart of the function."""
+
+    def __init__(self) -> None:
+        self.net: nn.Module = network()
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=1e-3)
+        self.step, self.rank = 0, int(os.environ["RANK"])
+        # Adam makes its state in the first step.
+        for parameter in self.net.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def synchronize(self, rank: int, size: int) -> None:
+        """Gives ranks that are behind the state of the furthest one."""
+        steps = torch.zeros(size, dtype=torch.int64)
+        steps[rank] = self.step
+        dist.all_reduce(steps)
+        newest = int(steps.max())
+        if self.step == newest == int(steps.min()):
+            return
+        for tensor in self._state():
+            dist.broadcast(tensor, int(steps.argmax()))
+        self.step = newest
+
+    def _state(self) -> list[torch.Tensor]:
+        moments: list[Any] = list(self.optimizer.state.values())
+        weights = [parameter.data for parameter in self.net.parameters()]
+        return weights + [value for state in moments for value in state.values()]
+
+
+def seconds(value: float) -> timedelta:
+    return timedelta(seconds=value)
+
+
+INTERVAL = float(os.environ["INTERVAL_SECONDS"])
+
+
+@inprocess.Wrapper(
+    store_kwargs=STORE,
+    monitor_thread_interval=seconds(INTERVAL),
+    monitor_process_interval=seconds(INTERVAL),
+    heartbeat_interval=seconds(0.2),
+    progress_watchdog_interval=seconds(INTERVAL),
+    heartbeat_timeout=seconds(10),
+    last_call_wait=seconds(0),
+    termination_grace_time=seconds(0.1),
+)
+def train(training: Training, call: inprocess.CallWrapper | None = None) -> None:
+    """Trains until it is ended; after an error nothing holds the group any more."""
+    assert call is not None
+    store = dist.TCPStore(STORE["host_name"], STORE["port"], is_master=False)
+    store = dist.PrefixStore(f"ranks{call.iteration}", store)
+    dist.init_process_group("gloo", store=store, timeout=seconds(10), **ranks())
+    try:
+        steps(training, call)
+    except BaseException as error:
+        # In torch 2.13 a group that is deleted while its thread deletes a work waits for it for ever, with the GIL that
+        # the thread needs.
+        time.sleep(0.05)
+        # The frames have DDP, and it has the group.
+        failure = error.with_traceback(None)
+    gc.collect()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    raise failure
+
+
+def ranks() -> dict[str, int]:
+    """Returns this rank and how many there are, which NVRx changes when one is lost."""
+    return {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+
+
+def steps(training: Training, call: inprocess.CallWrapper) -> None:
+    """Trains until a collective fails."""
+    rank, size = ranks().values()
+    training.synchronize(rank, size)
+    model = DistributedDataParallel(training.net)
+    while True:
+        parts = 0
+        for part in own_parts(model, rank, size):
+            loss = loss_of(model, training.step + 1, part, size)
+            loss.backward()
+            loss.item()
+            parts += 1
+        # A step that has begun isn't interrupted.
+        with call.atomic():
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+            training.step += 1
+        # NVRx numbers the ranks that are left anew.
+        write_down(training.step, 1 + call.iteration, parts, training.rank)
+        if training.step == 1:
+            # NVRx collects garbage until there is none, each time through all that is imported.
+            gc.collect()
+            gc.freeze()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    train(Training())

@@ -1,0 +1,51 @@
+"""The work of a step, the same for every program that is compared: `PARTS` micro-batches over all ranks.
+
+A rank has those of its number when nobody is lost. `PAUSE` is how long a rank with its own share sleeps in a step, as
+if it waited for a device: four ranks that only calculated would leave two cores no time to breathe. Extra micro-batches
+cost a rank their pause too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+PARTS, SAMPLES = 12, 16
+PAUSE = 0.03
+WIDTH = 256
+
+
+def network() -> nn.Module:
+    """Returns a model of 0.8 MB with the same weights on every rank."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 512), nn.Tanh(), nn.Linear(512, 128))
+
+
+def loss_of(model: nn.Module, step: int, part: int, size: int) -> torch.Tensor:
+    """Returns the loss of a micro-batch; `size` ranks share a step."""
+    import torch
+
+    time.sleep(float(os.environ.get("PAUSE", PAUSE)) * size / PARTS)
+    points = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(step * PARTS + part))
+    # A rank's own share has the weight of a whole batch, because DDP takes the mean over ranks.
+    loss: torch.Tensor = model(points).pow(2).mean() * size / PARTS
+    return loss
+
+
+def own_parts(model: DistributedDataParallel, rank: int, size: int) -> Iterator[int]:
+    """Yields the micro-batches that are a rank's own; only the last one sends gradients."""
+    mine = range(rank, PARTS, size)
+    for part in mine:
+        with nullcontext() if part == mine[-1] else model.no_sync():
+            yield part
