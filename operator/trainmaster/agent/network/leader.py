@@ -348,11 +348,16 @@ class Leader:
         return Stop(report.attempt, FAILURE_GRACE, delay, report)
 
     def _may_continue(self, failed: Report, now: float) -> bool:
-        """Returns whether an operator may continue the attempt: all ranks that live say that they can go on."""
-        kept = (self._kept.get((failed.attempt, worker)) for worker in self._present - {failed.worker})
+        """Returns whether an operator may continue the attempt: all ranks that live say that they can go on.
+
+        A continued attempt has only workers that can, until they report something else.
+        """
+        kept = [self._kept.get((failed.attempt, worker)) for worker in self._present - {failed.worker}]
         others = [line.report for line in kept if line is not None]
-        able = all(report.able or report.state == "Failed" for report in others)
-        return able and any(report.able for report in (failed, *others)) and self.is_watched(now)
+        continued = self._assignment is not None and self._assignment.continues is not None
+        some = failed.able or any(report.able for report in others) or (continued and None in kept)
+        able = some and all(report.able or report.state == "Failed" for report in others)
+        return able and self.is_watched(now)
 
     def _failed_report(self) -> Optional[Report]:
         """Returns a failure of the current attempt, a culprit's where there is one."""
