@@ -104,8 +104,8 @@ def shown(
         outcome = "Running" if found.running_at is not None and phase == "Running" else "Starting"
     failure = None if found.failure is None else dict(found.failure)
     times = {"startedAt": found.started_at, "runningAt": found.running_at, "endedAt": ended_at}
-    shown = {"attempt": attempt, **times, "outcome": outcome, "failure": failure}
-    return {**shown, "continues": found.continues, "trainingWith": found.training_with}
+    ended = {"outcome": outcome, "failure": failure}
+    return {"attempt": attempt, **times, **ended, "trainingWith": found.training_with}
 
 
 def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
