@@ -42,6 +42,7 @@ from trainmaster.agent.process.output import PrintedEnd, Printer, Printers
 from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.process.setup_line import SetupLine
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
@@ -222,20 +223,15 @@ class Executor:
             self._warm.preload(action.modules)
 
     def _launch(self, action: actions.Launch) -> events.Event:
-        assignment, settings = action.assignment, self._settings
-        address = lookup_hosts(settings.hosts_file, assignment.master)
-        if assignment.master == assignment.hosts[action.node_rank]:
-            # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while, and its store
-            # would look for itself in vain.
-            address = settings.pod_ip or address
-        if address:
-            assignment = assignment._replace(hosts=(address, *assignment.hosts[1:]))
+        assignment, settings = self._with_address(action.assignment, action.node_rank), self._settings
         port = self._serve_trainer(assignment.attempt)
+        environ = {**action.environ, **self._find_mlflow_run(action)}
+        put, node_rank = self._events.append, action.node_rank
         run = RunProcesses(
-            self._loop, settings, assignment, action.node_rank, self._printers, self._events.append, self._warm, port
+            self._loop, settings, assignment, node_rank, self._printers, put, self._command, environ, self._warm, port
         )
         try:
-            launched = run.start(self._command, {**action.environ, **self._find_mlflow_run(action)})
+            launched = run.start()
         except LaunchError as error:
             return events.LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS))
         except OSError as error:
@@ -254,6 +250,35 @@ class Executor:
             answer = os.path.join(attempt_dir(settings, assignment.attempt), MODULES_FILE)
             self._learning = Learning(self._loop, run, answer, warm.learn)
         return launched
+
+    def _with_address(self, assignment: Assignment, node_rank: int) -> Assignment:
+        """Returns an assignment with the master's address in place of its name, where it is known."""
+        address = lookup_hosts(self._settings.hosts_file, assignment.master)
+        if assignment.master == assignment.hosts[node_rank]:
+            # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while, and its store
+            # would look for itself in vain.
+            address = self._settings.pod_ip or address
+        hosts = list(assignment.hosts)
+        hosts[assignment.master_place] = address or assignment.master
+        return assignment._replace(hosts=tuple(hosts))
+
+    def _adopt(self, action: actions.Adopt) -> Optional[events.Event]:
+        try:
+            saved_report.write_report(self._settings.state_dir, action.report)
+        except OSError as error:
+            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
+        return None
+
+    def _regroup(self, action: actions.Regroup) -> Optional[events.Event]:
+        from trainmaster.agent.hang.watch import RankWatch
+
+        run, assignment = self._launched, self._with_address(action.assignment, action.node_rank)
+        try:
+            run.regroup(actions.Regroup(assignment, action.node_rank, action.killed, action.restarted))
+        except OSError as error:
+            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
+        self._watch = RankWatch(self._settings, run)
+        return None
 
     def _find_mlflow_run(self, action: actions.Launch) -> Mapping[str, str]:
         """Returns what names the job's run in MLflow to the worker of rank 0, where the pods name an experiment."""
@@ -451,6 +476,9 @@ _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.KillLeftovers: lambda it, _: children.send(children.leftovers(it._settings.state_dir), signal.SIGKILL),
     actions.ApplyAssignment: Executor._apply,
     actions.Begin: Executor._begin,
+    actions.Adopt: Executor._adopt,
+    actions.Decline: lambda _, __: None,
+    actions.Regroup: Executor._regroup,
     actions.Hurry: lambda it, _: it._network.hurry(_now()),
     actions.FetchCode: Executor._fetch_code,
     actions.RefuseLaunch: lambda _, action: events.LaunchFailed(action.error),
@@ -466,6 +494,7 @@ _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.Terminate: lambda it, action: it._launched.terminate(action),
     actions.FindSavingRanks: lambda it, _: it._launched.saving_ranks(),
     actions.Kill: lambda it, action: children.send(action.pids, signal.SIGKILL),
+    actions.KillRemains: lambda _, action: children.send(children.session_members([action.pid]), signal.SIGKILL),
     actions.Sweep: lambda it, _: it._launched.sweep(),
     actions.Conclude: Executor._conclude,
     actions.FlushProgress: lambda it, _: None if it._watch is None else it._watch.finish(_now()),

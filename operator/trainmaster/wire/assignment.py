@@ -131,9 +131,9 @@ class Assignment(NamedTuple):
 
     def present(self, node_rank: int, own: int) -> tuple[int, ...]:
         """Returns a worker's local ranks that are in the attempt's group; `own`: this worker's number of ranks."""
-        first = self.first_rank(node_rank, own)
-        absent = set(self.absent)
-        return tuple(local_rank for local_rank in range(own) if first + local_rank not in absent)
+        first, absent = self.first_rank(node_rank, own), set(self.absent)
+        count = own if self.processes is None else self.processes[node_rank]
+        return tuple(local_rank for local_rank in range(count) if first + local_rank not in absent)
 
     def node_rank(self, worker: int, uid: str) -> int | None:
         """Returns the NODE_RANK of a worker's pod, or None where its index or its uid isn't listed.

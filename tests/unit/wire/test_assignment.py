@@ -48,7 +48,7 @@ def test_a_continued_assignment_survives_the_wire_and_names_who_is_present() -> 
     assignment = Assignment.parse(CONTINUED)
     assert Assignment.parse(json.loads(json.dumps(assignment.to_wire()))) == assignment
     assert (assignment.continues, assignment.absent, assignment.master) == (1, (0, 2), GOOD["hosts"][0])
-    assert (assignment.present(0, 2), assignment.present(1, 1)) == ((1,), ())
+    assert (assignment.present(0, 2), assignment.present(1, 2)) == ((1,), ())
     assert Assignment.parse({**CONTINUED, "absent": []}).absent == ()
 
 

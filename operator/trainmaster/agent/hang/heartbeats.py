@@ -19,7 +19,9 @@ COUNT_BYTES = 8
 class Heartbeats:
     """Heartbeats has the newest progress of each rank, as `poll` finds it in the files of one attempt."""
 
-    def __init__(self, path: str, ranks: range) -> None:
+    def __init__(self, path: str, ranks: range, since: float = 0.0) -> None:
+        self._since = since
+        """What ranks say to have happened before that, in seconds since the epoch, was of an earlier attempt."""
         # The plain file is the first rank's, where that doesn't write one of its own.
         self._files = [(ranks[0], path), *((rank, f"{path}.{rank}") for rank in ranks)]
         self._seen: dict[str, tuple[int, int, int]] = {}
@@ -45,9 +47,9 @@ class Heartbeats:
             if written is None and (path not in self._written or count == self._counts.get(path)):
                 continue
             if written is not None:
-                self._written[path] = written
+                self._written[path] = self._of_this_attempt(written)
             self._counts[path], progress = count, self._written[path]
-            if rank not in self.first_step_at and _has_stepped(progress):
+            if rank not in self.first_step_at and self._has_stepped(progress):
                 self.first_step_at[rank] = progress.first_step_at or self._seen[path][1] / 1e9
             if count is not None:
                 self.counted.add(rank)
@@ -58,6 +60,18 @@ class Heartbeats:
             self.ranks[rank] = progress
             changed = True
         return changed
+
+    def _of_this_attempt(self, written: RankProgress) -> RankProgress:
+        joined_at, restored_at, first_step_at = (
+            None if at is None or at < self._since else at
+            for at in (written.joined_at, written.restored_at, written.first_step_at)
+        )
+        return written._replace(joined_at=joined_at, restored_at=restored_at, first_step_at=first_step_at)
+
+    def _has_stepped(self, progress: RankProgress) -> bool:
+        if self._since:
+            return progress.first_step_at is not None
+        return progress.step is not None and progress.step > (progress.start_step or 0)
 
     def _read(self, path: str) -> Optional[bytes]:
         """Returns what a file holds, if it has changed."""
@@ -72,10 +86,6 @@ class Heartbeats:
             return None
         self._seen[path] = seen
         return text
-
-
-def _has_stepped(progress: RankProgress) -> bool:
-    return progress.step is not None and progress.step > (progress.start_step or 0)
 
 
 def _read_count(path: str) -> Optional[int]:

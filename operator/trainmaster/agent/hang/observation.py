@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Optional
 
 from trainmaster.agent.hang.heartbeats import Heartbeats
 from trainmaster.agent.planner.state import Now
-from trainmaster.agent.process.launcher import attempt_dir
 from trainmaster.agent.progress.counters import Counters
 from trainmaster.agent.progress.printed import Printed
 from trainmaster.agent.progress.sources import Sources
@@ -27,7 +27,11 @@ UP_SECONDS = 1.0
 
 
 class Observation:
-    """Observes the ranks of an attempt, which were started at `started_at`, on the monotonic clock."""
+    """Observes the ranks of an attempt, which were started at `started_at`, on the monotonic clock.
+
+    `folder` is theirs; `present` are the global ranks in the group, all where it is None. In a continued attempt ranks
+    were woken at `regrouped_at` (seconds since the epoch), and are up when they are in its group.
+    """
 
     def __init__(
         self,
@@ -35,15 +39,20 @@ class Observation:
         attempt: int,
         first_rank: int,
         started_at: float,
+        folder: str,
         printed: Optional[Printed] = None,
         counters: Optional[Counters] = None,
+        present: Optional[Collection[int]] = None,
+        regrouped_at: float = 0.0,
     ) -> None:
         self._settings = settings
         self._attempt = attempt
         self._started_at = started_at
         self._own = range(first_rank, first_rank + settings.processes)
-        heartbeats = Heartbeats(os.path.join(attempt_dir(settings, attempt), "progress"), self._own)
-        self._sources = Sources(settings, self._own, started_at, heartbeats, printed, counters)
+        self._present = self._own if present is None else present
+        self._heartbeats = Heartbeats(os.path.join(folder, "progress"), self._own, regrouped_at)
+        self._continued = regrouped_at > 0 or len(self._present) < len(self._own)
+        self._sources = Sources(settings, self._own, started_at, self._heartbeats, printed, counters)
         self._published_at = 0.0
         self._unpublished = False
         self.up = False
@@ -53,8 +62,29 @@ class Observation:
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
-        """Returns the newest progress of each rank."""
-        return self._sources.ranks
+        """Returns the newest progress of each rank that is in the group."""
+        return {rank: progress for rank, progress in self._sources.ranks.items() if rank in self._present}
+
+    @property
+    def words(self) -> dict[int, str]:
+        """Returns what ranks say of continuing, by local rank: those that wait to join too."""
+        found = self._heartbeats.ranks.items()
+        return {rank - self._own[0]: progress.continuing for rank, progress in found if progress.continuing}
+
+    @property
+    def groups(self) -> dict[int, int]:
+        """Returns the attempt whose group ranks are in, as far as they say so, by local rank."""
+        found = self._heartbeats.ranks.items()
+        return {rank - self._own[0]: progress.group for rank, progress in found if progress.group is not None}
+
+    @property
+    def _settled(self) -> bool:
+        """Returns whether nothing is awaited of the ranks, so that their files may be read less often."""
+        if not self._continued:
+            return self.up
+        formed = all(self.groups.get(rank - self._own[0]) == self._attempt for rank in self._present)
+        joining = [rank for rank in self._own if rank not in self._present]
+        return formed and all(self.words.get(rank - self._own[0]) == "ready" for rank in joining)
 
     def receive(self, body: object, now: float) -> None:
         """The Trainer of this worker's first rank has reported."""
@@ -65,7 +95,7 @@ class Observation:
         self.refresh(now.steady)
         if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
             self.up = True
-        self.deadline = now.steady + (POLL_SECONDS if self.up else FIRST_POLLS_SECONDS)
+        self.deadline = now.steady + (POLL_SECONDS if self._settled else FIRST_POLLS_SECONDS)
         if self._unpublished and now.steady - self._published_at >= LINE_SECONDS:
             return self._line(now)
         return None
@@ -80,8 +110,8 @@ class Observation:
         self._unpublished = self._sources.poll(now) or self._unpublished
 
     def states(self, now: float) -> dict[int, RankState]:
-        """Returns this worker's ranks as they are now, by what is known of their progress."""
-        return {rank: self._sources.state(rank, now) for rank in self._own}
+        """Returns this worker's ranks in the group as they are now, by what is known of their progress."""
+        return {rank: self._sources.state(rank, now) for rank in self._present}
 
     def silent_seconds(self, rank: int, now: float) -> float:
         """Returns for how long a rank has made no progress."""
@@ -90,7 +120,7 @@ class Observation:
     @property
     def first_step_at(self) -> Optional[float]:
         """Returns when the last of the ranks whose progress is known had done its first step; None while one hasn't."""
-        done = self._sources.first_step_at
+        done = {rank: at for rank, at in self._sources.first_step_at.items() if rank in self._present}
         return max(done.values()) if done and len(done) == len(self.ranks) else None
 
     def _line(self, now: Now) -> ProgressLine:

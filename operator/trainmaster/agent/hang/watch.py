@@ -7,7 +7,8 @@ the planner has to know, and what has to be sent to the leader, is returned.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Optional, Union
 
 from trainmaster.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, Evidence
@@ -16,10 +17,16 @@ from trainmaster.agent.hang.stacks import main_thread_first
 from trainmaster.agent.hang.stall import CollectEvidence, FailHung, Stall, StallAction, within
 from trainmaster.agent.network.actions import LeaveLeader
 from trainmaster.agent.planner.actions import SendToLeader
-from trainmaster.agent.planner.events import AttemptFailed, Event, Progressed, RankProvoked, RanksUp
+from trainmaster.agent.planner.events import (
+    AttemptFailed,
+    ContinuingChanged,
+    Event,
+    Progressed,
+    RankProvoked,
+    RanksUp,
+)
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.process import children
-from trainmaster.agent.process.launcher import attempt_dir
 from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.progress.counters import Counters
 from trainmaster.agent.settings import Settings
@@ -42,7 +49,14 @@ class RankWatch:
         self._run = run
         self._first = first = run.first_rank()
         counters = Counters(run.questionable, settings.progress_timeout)
-        self._observation = Observation(settings, run.attempt, first, run.started_at, run.printed, counters)
+        present = [first + local_rank for local_rank in run.present]
+        # The time that ranks may be silent begins anew with their group.
+        started_at = time.monotonic() if run.regrouped_at else run.started_at
+        self._observation = Observation(
+            settings, run.attempt, first, started_at, run.folder, run.printed, counters, present, run.regrouped_at
+        )
+        self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
+        """What was sent last of what ranks say of continuing."""
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
         self._evidence: Optional[Evidence] = None
         self._evidence_at = math.inf
@@ -119,6 +133,10 @@ class RankWatch:
             found.append(RanksUp(self._run.attempt))
         if line is not None:
             found.append(Progressed(line, self._observation.first_step_at))
+        continuing = self._observation.words, self._observation.groups
+        if continuing != self._continuing:
+            self._continuing = continuing
+            found.append(ContinuingChanged(self._run.attempt, *continuing))
         if self._can_hang:
             states = self._observation.states(now.steady).values()
             found += self._perform(self._stall.observe(states, leader, now.steady), now)
@@ -144,8 +162,7 @@ class RankWatch:
         return [SendToLeader(line)]
 
     def _collect(self, now: Now) -> Evidence:
-        folder = attempt_dir(self._settings, self._run.attempt)
-        return Evidence(folder, self._run.questionable(), now.steady)
+        return Evidence(self._run.folder, self._run.questionable(), now.steady)
 
     def _perform(self, actions: Sequence[StallAction], now: Now) -> list[Found]:
         found: list[Found] = []

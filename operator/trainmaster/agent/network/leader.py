@@ -19,7 +19,7 @@ from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Send
 from trainmaster.agent.network.kept_lines import KeptLines
 from trainmaster.agent.network.lines import json_line
 from trainmaster.agent.network.workers import Worker, Workers
-from trainmaster.agent.planner.ranks import FAILURE_GRACE
+from trainmaster.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.process.environment import mismatches
 from trainmaster.wire.assignment import Assignment
@@ -70,13 +70,16 @@ KEPT_ATTEMPTS = 3
 class Leader:
     """See the module. `now` is when the agent's life began, on the monotonic clock."""
 
-    def __init__(self, worker: int, pod_uid: str, job_uid: str, now: float) -> None:
+    def __init__(self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float) -> None:
         self._job_uid = job_uid
+        self._processes = processes
         self._own = Worker(worker, pod_uid, None, now)
         self._workers = Workers(self._own)
         self._assignment: Optional[Assignment] = None
         self._named: frozenset[int] = frozenset()
         """The assignment's workers."""
+        self._present: frozenset[int] = frozenset()
+        """Those that have ranks in the attempt's group."""
         self._assignment_line = b""
         self._kept: dict[tuple[int, int], ReportLine] = {}
         """Reports by attempt and worker, each with its place in the stream."""
@@ -123,6 +126,9 @@ class Leader:
         """The agent has accepted a higher assignment: send it to everybody."""
         self._assignment = assignment
         self._named = frozenset(assignment.workers)
+        self._present = frozenset(
+            worker for place, worker in enumerate(assignment.workers) if assignment.present(place, self._processes)
+        )
         self._own.seen = assignment.attempt
         self._kept = {key: line for key, line in self._kept.items() if key[0] >= assignment.attempt - 1}
         self._progress.forget(lambda worker, _: worker in self._named)
@@ -164,7 +170,7 @@ class Leader:
 
     def record(self, report: Report, now: Now) -> list[LeaderAction]:
         """Keep another worker's report, which came from the leader, for an operator that watches this agent."""
-        self._record(report)
+        self._record(report, now.steady)
         return self._drain()
 
     def keep_output(self, line: OutputLine) -> list[LeaderAction]:
@@ -261,7 +267,7 @@ class Leader:
             first.append(self._diagnosis.question)
         failed = self._failed_report()
         if failed is not None:
-            first.append(_stop(failed))
+            first.append(self._stop(failed, now.steady))
         if self._modules is not None:
             first.append(self._modules)
         self._send((peer,), self._assignment_line + b"".join(json_line(message.to_wire()) for message in first))
@@ -271,7 +277,7 @@ class Leader:
         """A message of a worker; each speaks for itself only."""
         if isinstance(message, Reported):
             if message.report.worker == row.worker:
-                self._record(message.report if row is self._own else message.report._replace(uid=row.uid))
+                self._record(message.report if row is self._own else message.report._replace(uid=row.uid), now.steady)
         elif isinstance(message, ProgressLine):
             self._add_progress(message._replace(worker=row.worker))
         elif isinstance(message, Stalled):
@@ -308,7 +314,7 @@ class Leader:
 
     # Reports
 
-    def _record(self, report: Report) -> None:
+    def _record(self, report: Report, now: float) -> None:
         """Keep a report and publish it; the same one again is only acknowledged again."""
         key = (report.attempt, report.worker)
         kept = self._kept.get(key)
@@ -324,18 +330,38 @@ class Leader:
         self._seq += 1
         self._kept[key] = ReportLine(self._seq, report)
         self._publish(self._kept[key])
-        if report.state == "Failed" and self._assignment is not None and report.attempt == self._assignment.attempt:
-            self._send_all(_stop(report))
+        if self._stops_others(report):
+            self._send_all(self._stop(report, now))
+
+    def _stops_others(self, report: Report) -> bool:
+        """Returns whether a rank of the current attempt's group has failed; what only waits to join stops nobody."""
+        assignment = self._assignment
+        if assignment is None or report.state != "Failed" or report.attempt != assignment.attempt:
+            return False
+        return report.worker in self._present and report.rank not in assignment.absent
+
+    def _stop(self, report: Report, now: float) -> Stop:
+        """Returns the order to stop an attempt in which this worker has failed."""
+        # After a mere broken connection the rank at fault may be on its way out: SIGTERM would hide its exit code.
+        delay = 0.0 if report.culprit else FAILURE_GRACE
+        delay = CONTINUE_SECONDS if self._may_continue(report, now) else delay
+        return Stop(report.attempt, FAILURE_GRACE, delay, report)
+
+    def _may_continue(self, failed: Report, now: float) -> bool:
+        """Returns whether an operator may continue the attempt: all ranks that live say that they can go on.
+
+        A continued attempt has only workers that can, until they report something else.
+        """
+        kept = [self._kept.get((failed.attempt, worker)) for worker in self._present - {failed.worker}]
+        others = [line.report for line in kept if line is not None]
+        continued = self._assignment is not None and self._assignment.continues is not None
+        some = failed.able or any(report.able for report in others) or (continued and None in kept)
+        able = some and all(report.able or report.state == "Failed" for report in others)
+        return able and self.is_watched(now)
 
     def _failed_report(self) -> Optional[Report]:
         """Returns a failure of the current attempt, a culprit's where there is one."""
-        if self._assignment is None:
-            return None
-        failed = [
-            line.report
-            for (attempt, _), line in self._kept.items()
-            if attempt == self._assignment.attempt and line.report.state == "Failed"
-        ]
+        failed = [line.report for line in self._kept.values() if self._stops_others(line.report)]
         return max(failed, key=lambda report: report.culprit, default=None)
 
     def _send_ack(self, report: Report) -> None:
@@ -375,7 +401,7 @@ class Leader:
     def _begin_diagnosis(self, attempt: int, now: float) -> None:
         """A rank somewhere is over its limit: ask all workers for evidence."""
         if self._assignment is not None and attempt == self._assignment.attempt:
-            question = self._diagnosis.begin(attempt, len(self._named), now)
+            question = self._diagnosis.begin(attempt, len(self._present), now)
             if question is not None:
                 self._send_all(question)
 
@@ -389,15 +415,15 @@ class Leader:
             self._evidence.keep(line.worker, line.attempt, _part(line.ranks), data)
             self._publish_data(data)
         self._diagnosis.add(line.worker, line)
-        if self._diagnosis.question is not None and not self._diagnosis.unanswered(self._named):
+        if self._diagnosis.question is not None and not self._diagnosis.unanswered(self._present):
             self._conclude(now)
 
     def _conclude(self, now: Now) -> None:
         asked_at = self._diagnosis.asked_at
-        silent = {worker: self._steps_of(worker, asked_at) for worker in self._diagnosis.unanswered(self._named)}
+        silent = {worker: self._steps_of(worker, asked_at) for worker in self._diagnosis.unanswered(self._present)}
         conclusion = self._diagnosis.conclude(silent)
         if isinstance(conclusion, Silent):
-            self._report_lost(conclusion, now.wall)
+            self._report_lost(conclusion, now)
         elif conclusion is not None:
             self._send_all(conclusion)
 
@@ -413,7 +439,7 @@ class Leader:
         current = self._assignment is not None and attempt == self._assignment.attempt
         return min(steps.values(), default=-1) if current else -1
 
-    def _report_lost(self, silent: Silent, wall: float) -> None:
+    def _report_lost(self, silent: Silent, now: Now) -> None:
         """Report workers whose agents don't answer. One that comes back joins again and learns what became of it."""
         for worker in silent.workers:
             row = self._workers.get(worker)
@@ -421,9 +447,9 @@ class Leader:
                 self._actions.append(Close(row.peer))
                 self._lose_connection(row.peer)
             uid = row.uid if row is not None else self._expected_uid(worker)
-            self._record(
-                Report(silent.attempt, worker, uid, "Failed", reason="AgentLost", error=silent.message, at=wall)
-            )
+            error, at = silent.message, now.wall
+            report = Report(silent.attempt, worker, uid, "Failed", reason="AgentLost", error=error, at=at)
+            self._record(report, now.steady)
 
     def _expected_uid(self, worker: int) -> str:
         """Returns the pod that the assignment names for a worker; empty in the first attempt, which names none."""
@@ -486,9 +512,3 @@ class Leader:
 def _part(ranks: Iterable[int]) -> int:
     """Names a line of a worker by its ranks, because one with many sends several."""
     return min(ranks, default=0)
-
-
-def _stop(report: Report) -> Stop:
-    """Returns the order to stop an attempt in which this worker has failed."""
-    # After a mere broken connection the rank at fault may still be on its way out: SIGTERM would hide its exit code.
-    return Stop(report.attempt, FAILURE_GRACE, 0.0 if report.culprit else FAILURE_GRACE, report)

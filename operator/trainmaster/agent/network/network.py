@@ -76,7 +76,7 @@ class Network:
         self._settings = settings
         self._put = put
         self._numbers = itertools.count(OWN + 1)
-        self._leader = Leader(settings.worker, settings.pod_uid, settings.job_uid, now.steady)
+        self._leader = Leader(settings.worker, settings.pod_uid, settings.job_uid, settings.processes, now.steady)
         may_join = bool(settings.port and settings.agents_secret)
         self._follower = Follower(settings.worker, may_join, now.steady)
         self._server = Server(loop, settings, put, self._numbers)

@@ -38,6 +38,29 @@ class Begin(Action):
     node_rank: int
 
 
+class Adopt(Action):
+    """Save that what runs here, or is prepared, goes on in a continued attempt, before anything of it does."""
+
+    report: Report
+    assignment: Assignment
+    node_rank: int
+
+
+class Decline(Action):
+    """Report that this worker can't go on in a continued attempt, because no process of its ranks is left."""
+
+    report: Report
+
+
+class Regroup(Action):
+    """Kill ranks that are absent, wake those that go on, and start others again to join (`state.Regrouping`)."""
+
+    assignment: Assignment
+    node_rank: int
+    killed: tuple[int, ...]
+    restarted: tuple[int, ...]
+
+
 class Hurry(Action):
     """Try to reach worker 0 now, and more often for a while."""
 
@@ -126,6 +149,12 @@ class Kill(Action):
     """Send SIGKILL to processes."""
 
     pids: tuple[int, ...]
+
+
+class KillRemains(Action):
+    """Kill what a rank that ended has started: it shares the rank's sockets, which others wait to see closed."""
+
+    pid: int
 
 
 class Sweep(Action):

@@ -81,6 +81,8 @@ class Launched(OwnEvent):
     wraps_ranks: bool
     """Whether ranks announce themselves; else the launcher is the only rank that is known."""
     first_rank: int
+    continuable: bool = False
+    """Whether the agent has started the ranks itself, so that they can go on in a continued attempt."""
 
 
 class LauncherStarted(OwnEvent):
@@ -200,6 +202,23 @@ class RanksUp(OwnEvent):
     """All ranks of this worker have been started and have shown life."""
 
     attempt: int
+
+
+class ContinuingChanged(OwnEvent):
+    """Ranks say something else of continuing than before; both are by local rank."""
+
+    attempt: int
+    words: Mapping[int, str]
+    """`able` or `ready`."""
+    groups: Mapping[int, int]
+    """The attempt whose group each rank is in."""
+
+
+class RankNotStarted(OwnEvent):
+    """A rank that should join couldn't be started."""
+
+    local_rank: int
+    error: str
 
 
 class Progressed(OwnEvent):

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster.agent.planner import actions, ranks
+from trainmaster.agent.planner import actions, changes, continuing, ranks
+from trainmaster.agent.planner.classification import failed
 from trainmaster.agent.planner.leaving import exit_at
 from trainmaster.agent.planner.state import CodeState, Now, Preparation, SavedReport, State
-from trainmaster.agent.planner.update import RESOLVED_SECONDS, may_launch, wanted_attempt
+from trainmaster.agent.planner.update import RESOLVED_SECONDS, may_launch
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import FollowerMessage, Joined, Reported
 from trainmaster.wire.reasons import EXIT_TERMINATED
@@ -107,6 +108,17 @@ def _publish_report(state: State, _now: Now) -> Actions:
     return () if state.report is None or state.report == state.published else (actions.PublishReport(state.report),)
 
 
+def _adopt(state: State, now: Now) -> Actions:
+    if not continuing.goes_on(state) or state.assignment is None or state.node_rank is None:
+        return ()
+    report = changes.current_report(state, now)._replace(attempt=state.assignment.attempt)
+    return (actions.Adopt(report, state.assignment, state.node_rank),)
+
+
+def _regroup(state: State, _now: Now) -> Actions:
+    return () if state.regrouping is None else (actions.Regroup(*state.regrouping),)
+
+
 def _end_ranks(state: State, now: Now) -> Actions:
     run = state.run
     if run is None:
@@ -164,7 +176,9 @@ def _start(state: State, now: Now) -> Actions:
         return ()
     report = Report(assignment.attempt, settings.worker, settings.pod_uid, "Waiting", settings.node, at=now.wall)
     node_rank = assignment.node_rank(settings.worker, settings.pod_uid)
-    if node_rank is not None and wanted_attempt(state) is not None:
+    if node_rank is not None and state.wanted_attempt is not None:
+        if assignment.continues is not None and assignment.present(node_rank, settings.processes):
+            return (actions.Decline(_declined(state, report, assignment.continues)),)
         if assignment.code is not None and assignment.code != state.code.wanted:
             return (actions.FetchCode(assignment.code),)
         if _lacks_code(state, assignment) and not state.code.problem:
@@ -174,6 +188,14 @@ def _start(state: State, now: Now) -> Actions:
     if state.report is not None and state.report._replace(at=report.at) == report:
         return ()
     return (actions.PublishReport(report),)
+
+
+def _declined(state: State, report: Report, continues: int) -> Report:
+    """Returns the end of ranks that had ended before the attempt began: what was known of it, where that was said."""
+    ended = state.ended
+    if ended is not None and ended.state == "Failed" and ended.attempt >= continues:
+        return ended._replace(attempt=report.attempt, at=report.at, able=False)
+    return failed(report, "AgentLost", "no process of this worker's ranks is left that could go on in the attempt")
 
 
 def _lacks_code(state: State, assignment: Assignment) -> bool:
@@ -212,6 +234,8 @@ _STEPS: tuple[Callable[[State, Now], Actions], ...] = (
     _flush_progress,
     _save_report,
     _publish_report,
+    _adopt,
+    _regroup,
     _end_ranks,
     _warm_up,
     _prepare,
@@ -252,12 +276,18 @@ def _reported(state: State, report: Report) -> State:
     return state._replace(report=report)
 
 
+def _declining(state: State, action: actions.Decline, now: Now) -> State:
+    state = _reported(state, action.report)
+    return state._replace(started=action.report.attempt, ended_at=now.steady, acknowledged=0)
+
+
 def _examined(state: State, _action: actions.Action, _now: Now) -> State:
     return state.change_run(lambda run: run._replace(examinations=run.examinations[1:]))
 
 
 def _terminated(state: State, _action: actions.Action, now: Now) -> State:
-    return state.change_run(lambda run: ranks.terminated(run, now.steady, state.settings.grace_seconds))
+    state = state.change_run(lambda run: ranks.terminated(run, now.steady, state.settings.grace_seconds))
+    return continuing.refreshed(state, now)
 
 
 _DONE: dict[type, Callable[[State, Any, Now], State]] = {
@@ -265,6 +295,9 @@ _DONE: dict[type, Callable[[State, Any, Now], State]] = {
     actions.ApplyAssignment: lambda state, action, _: state._replace(applied=action.assignment),
     actions.Introduce: lambda state, _, __: state._replace(introducing=False),
     actions.Begin: _begun,
+    actions.Adopt: continuing.adopt,
+    actions.Decline: _declining,
+    actions.Regroup: lambda state, _, __: state._replace(regrouping=None),
     actions.FetchCode: lambda state, action, _: state._replace(
         code=CodeState(before=state.code.has or state.code.before, wanted=action.digest)
     ),

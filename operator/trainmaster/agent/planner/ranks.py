@@ -20,6 +20,10 @@ from trainmaster.wire.report import Report
 FAILURE_GRACE = 0.4
 """Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has
 exited, and its code is what matters."""
+CONTINUE_SECONDS = 3.0
+"""Ranks that can go on live for so long after another has failed, for an operator to continue the attempt."""
+LEAVING_SECONDS = 1.0
+"""An agent whose pod is deleted lets able ranks train on for so long, for an operator to continue without them."""
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
 SAVING_POLL_SECONDS = 0.02
@@ -42,6 +46,18 @@ def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
         run = run._replace(terminate_at=now, grace=grace)
     ends_at = min(run.grace_ends_at, now + grace)
     return run._replace(grace_ends_at=ends_at, kill_at=min(run.kill_at, ends_at) if run.terminated else run.kill_at)
+
+
+def leave(run: Run, now: float, grace: float) -> Run:
+    """End the ranks LEAVING_SECONDS later than `stop` does, and take that from their grace."""
+    if run.terminated:
+        return stop(run, now, grace)
+    return run._replace(terminate_at=now + LEAVING_SECONDS, grace=max(0.0, grace - LEAVING_SECONDS))
+
+
+def discard(run: Run, now: float) -> Run:
+    """Send the ranks SIGKILL at once: others go on without them."""
+    return run._replace(terminated=True, terminate_at=None, kill_at=now, last_kill_at=now)
 
 
 def terminated(run: Run, now: float, grace: float) -> Run:

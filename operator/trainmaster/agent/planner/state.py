@@ -79,6 +79,17 @@ class Examination(NamedTuple):
     was_ended: bool = False
 
 
+class Regrouping(NamedTuple):
+    """Regrouping is what a continued attempt asks of processes that go on, once its report is published."""
+
+    assignment: Assignment
+    node_rank: int
+    killed: tuple[int, ...]
+    """Pids of absent ranks that still live: a stopped process's sockets close only when it ends."""
+    restarted: tuple[int, ...]
+    """Local ranks whose processes are started again, to join."""
+
+
 class Run(NamedTuple):
     """Run has the processes of an attempt. Moments are of the monotonic clock."""
 
@@ -120,6 +131,18 @@ class Run(NamedTuple):
     provoked: bool = False
     """Whether a hung rank was ended to make it print its stacks; how the ranks then end isn't classified."""
     conclude_at: Optional[float] = None
+    continuable: bool = False
+    """Whether the agent has started the ranks itself, so that they can go on in a continued attempt."""
+    continued: bool = False
+    """Whether the attempt is a continued one."""
+    present: tuple[int, ...] = ()
+    """Local ranks that are in the attempt's group."""
+    absent: tuple[int, ...] = ()
+    """Local ranks that aren't."""
+    words: Mapping[int, str] = {}
+    """What ranks say of continuing, `able` or `ready`, by local rank."""
+    groups: Mapping[int, int] = {}
+    """The attempt whose group ranks are in, as far as they say so, by local rank."""
 
     @property
     def stopping(self) -> bool:
@@ -186,6 +209,7 @@ class State(NamedTuple):
     """The newest attempt that was started here, in this life of the agent or an earlier one."""
     preparation: Optional[Preparation] = None
     run: Optional[Run] = None
+    regrouping: Optional[Regrouping] = None
     environ: Optional[Mapping[str, str]] = None
     """What the setup line leaves behind, found once in an agent's life."""
     setup_runs: bool = False
@@ -243,4 +267,18 @@ class State(NamedTuple):
     @property
     def can_hang(self) -> bool:
         """Returns whether ranks run that nobody is ending."""
-        return self.run is not None and not self.run.stopping and self.ended is None
+        run = self.run
+        return run is not None and bool(run.present) and not run.stopping and self.ended is None
+
+    @property
+    def node_rank(self) -> Optional[int]:
+        """Returns this worker's NODE_RANK in the newest assignment; None where it has no ranks to run there."""
+        assignment, settings = self.assignment, self.settings
+        if assignment is None or assignment.state != "Run":
+            return None
+        return assignment.node_rank(settings.worker, settings.pod_uid)
+
+    @property
+    def wanted_attempt(self) -> Optional[int]:
+        """Returns the attempt whose ranks should run here."""
+        return None if self.node_rank is None or self.assignment is None else self.assignment.attempt

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster.agent.planner import events, ranks
+from trainmaster.agent.planner import changes, continuing, events, ranks
 from trainmaster.agent.planner.actions import (
-    CancelSetup,
     DescribeEnvironment,
     Diagnose,
     EndWarm,
@@ -17,15 +16,14 @@ from trainmaster.agent.planner.actions import (
     Publish,
     SendToLeader,
 )
-from trainmaster.agent.planner.classification import classify, failed, finished, is_superseded, stopped
+from trainmaster.agent.planner.classification import classify, failed
 from trainmaster.agent.planner.leaving import contact_changed
-from trainmaster.agent.planner.recovery import begin, measured
-from trainmaster.agent.planner.state import Now, Run, SavedReport, State
+from trainmaster.agent.planner.recovery import measured
+from trainmaster.agent.planner.state import Ending, Now, Run, SavedReport, State
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import newer
 from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, Ping
 from trainmaster.wire.values import last_lines
 
@@ -44,7 +42,7 @@ def initial(settings: Settings, environ: Mapping[str, str], saved: SavedReport |
     if report.ended:
         return state._replace(report=report, saved=saved._replace(report=report), ended_at=now.steady)
     error = "the agent of this attempt ended without a report; its container was killed or its node restarted"
-    return _end(state, failed(_report(state, now), "AgentLost", error), now)
+    return changes.end(state, failed(changes.current_report(state, now), "AgentLost", error), now)
 
 
 def update(state: State, event: events.Event, now: Now) -> State:
@@ -60,58 +58,61 @@ def _assignment_received(state: State, event: events.AssignmentReceived, now: No
     if state.assignment is not None and (state.exit_code is not None or not newer(state.assignment, assignment)):
         # On its way out it starts nothing more: the next agent finds the assignment in the file.
         return state
-    state = state._replace(assignment=assignment)
-    if state.terminating or wanted_attempt(state) == state.started:
+    known, state = state.assignment, state._replace(assignment=assignment)
+    if state.wanted_attempt == state.started:
         return state
-    state = _seen(state, now)
-    if state.way is not None and wanted_attempt(state) is not None:
+    goes_on = continuing.goes_on(state)
+    if not goes_on or known is None or not set(assignment.absent) <= set(known.absent):
+        # Ranks that only join follow from no fault.
+        state = changes.seen(state, now)
+    if state.way is not None and state.wanted_attempt is not None:
         state = state._replace(way=state.way.told(assignment.attempt, now.wall))
-    return _stop(state, now, assignment.grace_seconds)
-
-
-def wanted_attempt(state: State) -> int | None:
-    """Returns the attempt whose ranks should run here."""
-    assignment = state.assignment
-    if assignment is None or assignment.state != "Run":
-        return None
-    takes_part = assignment.node_rank(state.settings.worker, state.settings.pod_uid) is not None
-    return assignment.attempt if takes_part else None
+    if goes_on:
+        return state
+    if state.run is not None and continuing.leaves_group(state):
+        return state._replace(run=ranks.discard(state.run, now.steady))
+    return state if state.terminating else changes.stop(state, now, assignment.grace_seconds)
 
 
 def _termination_requested(state: State, _event: events.TerminationRequested, now: Now) -> State:
     """SIGTERM: the ranks get the pod's whole grace period, and then the agent leaves."""
     if state.terminating:
         return state
-    return _stop(state._replace(terminating=True), now, state.settings.grace_seconds)
+    state = state._replace(terminating=True)
+    if state.run is not None and state.report is not None and state.report.able:
+        return state._replace(run=ranks.leave(state.run, now.steady, state.settings.grace_seconds))
+    return changes.stop(state, now, state.settings.grace_seconds)
 
 
 def _stop_requested(state: State, event: Stop, now: Now) -> State:
     if event.report is not None and event.report.worker != state.settings.worker:
         # An operator may watch this worker, not the leader: it reads who failed before who was stopped for it.
-        state = _post(state, KeepReport(event.report))
-    if event.attempt != state.started:
+        state = changes.post(state, KeepReport(event.report))
+    if event.attempt != state.started or continuing.is_absent(state):
         return state
-    return _stop(_seen(state, now), now, event.grace_seconds, event.after_seconds)
+    return changes.stop(changes.seen(state, now), now, event.grace_seconds, event.after_seconds)
 
 
 def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
     if event.attempt != state.started:
         return state
     error = "the workers' environments differ:\n" + "\n".join(event.lines)
-    return _fail(state, failed(_report(state, now), "PreflightMismatch", error[:MAX_ERROR_CHARACTERS]), now)
+    return changes.fail(
+        state, failed(changes.current_report(state, now), "PreflightMismatch", error[:MAX_ERROR_CHARACTERS]), now
+    )
 
 
 def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:
     if isinstance(event, Collect):
         # At once: to collect what is asked for may take longer than a leader waits.
-        state = _post(state, SendToLeader(Ping()))
+        state = changes.post(state, SendToLeader(Ping()))
     if state.can_hang and event.attempt == state.started:
-        return _post(state, Diagnose(event))
+        return changes.post(state, Diagnose(event))
     if not isinstance(event, Collect):
         return state
     # No rank of this worker can hang. Without an answer its agent would count as lost.
     line = EvidenceLine(event.attempt, state.settings.worker, {}, now.wall, request=event.request)
-    return _post(state, SendToLeader(line))
+    return changes.post(state, SendToLeader(line))
 
 
 # The leader
@@ -144,11 +145,14 @@ def _deadline_passed(state: State, _event: events.DeadlinePassed, now: Now) -> S
     if preparation is None or now.steady < preparation.begun_at + limit or may_launch(state, now):
         return state
     error = f"worker 0 is not within reach after {limit:g} s: {state.contact.master.problem}"
-    return _fail(state, failed(_report(state, now), "MasterUnreachable", error), now)
+    return changes.fail(state, failed(changes.current_report(state, now), "MasterUnreachable", error), now)
 
 
 def may_launch(state: State, now: Now) -> bool:
     """Returns whether nothing but the setup line stands between the attempt and its ranks."""
+    if continuing.is_absent(state):
+        # Ranks that join need nobody before they are ready.
+        return True
     resolved_at = None if state.preparation is None else state.preparation.resolved_at
     patient = resolved_at is None or now.steady < resolved_at + RESOLVED_SECONDS
     return state.contact.master.reached or not patient
@@ -168,7 +172,7 @@ def _code_fetched(state: State, event: events.CodeFetched, _now: Now) -> State:
         # It may install what the code asks for.
         state = state._replace(environ=None)
     if state.warm.runs and (settings.setup or settings.preload):
-        return _post(state._replace(warm=state.warm._replace(ending=True)), EndWarm())
+        return changes.post(state._replace(warm=state.warm._replace(ending=True)), EndWarm())
     return state
 
 
@@ -182,16 +186,19 @@ def _setup_ended(state: State, event: events.SetupEnded, now: Now) -> State:
     state = state._replace(setup_runs=False)
     if event.environ is not None:
         return state._replace(environ=event.environ)
-    report = failed(_report(state, now), "LaunchError", event.error)
+    report = failed(changes.current_report(state, now), "LaunchError", event.error)
     if event.exit_code:
         report = report._replace(exit_code=event.exit_code, signal=event.signal)
-    return _fail(state, report, now)
+    return changes.fail(state, report, now)
 
 
 def _save_failed(state: State, event: events.SaveFailed, now: Now) -> State:
     # Without a saved report this attempt could be trained twice.
     begins = state.report is not None and state.report.state == "Starting"
-    return _fail(state, failed(_report(state, now), "LaunchError", event.error), now) if begins else state
+    if not begins:
+        return state
+    state = state._replace(regrouping=None)
+    return changes.fail(state, failed(changes.current_report(state, now), "LaunchError", event.error), now)
 
 
 # The ranks
@@ -201,19 +208,20 @@ def _launched(state: State, event: events.Launched, now: Now) -> State:
     known = {} if event.wraps_ranks else {0: event.pid}
     way = None if state.way is None else state.way.launched(state.started, now.wall)
     awaited = 0 if event.pid else state.settings.processes
-    run = Run(event.pid, event.wraps_ranks, event.first_rank, known, awaited)
+    run = Run(event.pid, event.wraps_ranks, event.first_rank, known, awaited, continuable=event.continuable)
+    run = continuing.assigned(run, state)
     state = state._replace(way=way, run=run)
     # After the start, which must not wait for it.
-    return _post(state, DescribeEnvironment(state.started, state.environ or {}))
+    return changes.post(state, DescribeEnvironment(state.started, state.environ or {}))
 
 
 def _launch_failed(state: State, event: events.LaunchFailed, now: Now) -> State:
-    state = _end(state, failed(_report(state, now), "LaunchError", event.error), now)
+    state = changes.end(state, failed(changes.current_report(state, now), "LaunchError", event.error), now)
     return state.change_run(lambda run: run._replace(awaited=0))
 
 
 def _launcher_started(state: State, event: events.LauncherStarted, _now: Now) -> State:
-    return state.change_run(lambda run: run._replace(launcher=event.pid, awaited=0))
+    return state.change_run(lambda run: run._replace(launcher=event.pid, awaited=0, continuable=False))
 
 
 def _nothing_forked(state: State, _event: events.NothingForked, _now: Now) -> State:
@@ -241,52 +249,72 @@ def _ranks_forked(state: State, _event: events.RanksForked, _now: Now) -> State:
 
 def _modules_learned(state: State, event: events.ModulesLearned, _now: Now) -> State:
     state = state._replace(warm=state.warm._replace(modules=event.modules))
-    return _post(state, Publish(event.modules))
+    return changes.post(state, Publish(event.modules))
 
 
 def _modules_received(state: State, event: Modules, _now: Now) -> State:
     if state.warm.modules is not None:
         return state
-    return _post(state._replace(warm=state.warm._replace(modules=event)), Preload(event))
+    return changes.post(state._replace(warm=state.warm._replace(modules=event)), Preload(event))
 
 
 def _rank_started(state: State, event: events.RankStarted, _now: Now) -> State:
     return state.change_run(lambda run: ranks.rank_started(run, event))
 
 
-def _process_ended(state: State, event: events.ProcessEnded, _now: Now) -> State:
-    return state.change_run(lambda run: ranks.process_ended(run, state.ended, event))
+def _process_ended(state: State, event: events.ProcessEnded, now: Now) -> State:
+    state = state.change_run(lambda run: ranks.process_ended(run, state.ended, event))
+    # Of another end the examination follows, for which it matters what the report said before.
+    left_well = event.ending is not None and event.ending.exit_code == 0
+    return continuing.refreshed(state, now) if left_well else state
 
 
 def _rank_examined(state: State, event: events.RankExamined, now: Now) -> State:
     run = state.run
-    report = None if run is None else ranks.rank_examined(run, _report(state, now), event)
+    report = None if run is None else ranks.rank_examined(run, changes.current_report(state, now), event)
     if run is None or report is None:
         return state
-    state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, ranks.grace_before_stop(run, report)))
-    return _end(state, report, now)
+    return continuing.rank_failed(state, report, now)
+
+
+def _rank_not_started(state: State, event: events.RankNotStarted, now: Now) -> State:
+    run = state.run
+    if run is None:
+        return state
+    state = state._replace(run=run._replace(endings={**run.endings, event.local_rank: Ending(1)}))
+    rank, report = run.first_rank + event.local_rank, changes.current_report(state, now)
+    return continuing.rank_failed(state, failed(report, "LaunchError", event.error, rank), now)
+
+
+def _continuing_changed(state: State, event: events.ContinuingChanged, now: Now) -> State:
+    if event.attempt != state.started:
+        return state
+    state = state.change_run(lambda run: run._replace(words=event.words, groups=event.groups))
+    return continuing.refreshed(state, now)
 
 
 def _launcher_examined(state: State, event: events.LauncherExamined, now: Now) -> State:
     if state.run is None:
         return state
-    found = ranks.launcher_examined(state.run, state.ended, _report(state, now), event)
-    return state._replace(run=found) if isinstance(found, Run) else _end(state, found, now)
+    found = ranks.launcher_examined(state.run, state.ended, changes.current_report(state, now), event)
+    return state._replace(run=found) if isinstance(found, Run) else changes.end(state, found, now)
 
 
 def _store_ended(state: State, event: events.StoreEnded, now: Now) -> State:
     """Without a store the ranks would look for each other until their own time is over."""
     run = state.run
-    if run is None or event.attempt != state.started or run.stopping or run.sweeping:
+    if run is None or event.attempt != state.started or run.continued or run.stopping or run.sweeping:
         return state
     error = last_lines(f"the process that serves torch's store has ended\n{event.evidence}", MAX_ERROR_CHARACTERS)
-    return _fail(state, classify(_report(state, now), event.ending, None, error.rstrip(), event.oom_kills), now)
+    return changes.fail(
+        state, classify(changes.current_report(state, now), event.ending, None, error.rstrip(), event.oom_kills), now
+    )
 
 
 def _saving_ranks_found(state: State, event: events.SavingRanksFound, now: Now) -> State:
     state = state.change_run(lambda run: ranks.saving_ranks_found(run, event.seconds, now.steady))
     pids = () if state.run is None else ranks.unspared(state.run)
-    return _post(state, Kill(pids)) if pids else state
+    return changes.post(state, Kill(pids)) if pids else state
 
 
 def _run_emptied(state: State, _event: events.RunEmptied, now: Now) -> State:
@@ -295,20 +323,21 @@ def _run_emptied(state: State, _event: events.RunEmptied, now: Now) -> State:
         return state
     if run.conclude_at is not None:
         return state._replace(run=run._replace(emptied=True))
-    return _finish(state, run, now)
+    return changes.finish(state, run, now)
 
 
 def _ranks_up(state: State, event: events.RanksUp, now: Now) -> State:
-    if event.attempt != state.started or state.run is None or state.ended is not None:
+    if event.attempt != state.started or state.run is None or state.run.continued or state.ended is not None:
         return state
-    return state._replace(report=_report(state, now)._replace(state="Running"))
+    state = state._replace(report=changes.current_report(state, now)._replace(state="Running"))
+    return continuing.refreshed(state, now)
 
 
 def _progressed(state: State, event: events.Progressed, _now: Now) -> State:
     if event.line.attempt != state.started:
         return state
     line = event.line._replace(recovery=measured(state.way, event.line, event.first_step_at))
-    return _post(state._replace(progress=line), Publish(line))
+    return changes.post(state._replace(progress=line), Publish(line))
 
 
 def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
@@ -320,81 +349,23 @@ def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
 def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> State:
     if state.run is None or event.attempt != state.started:
         return state
-    state = _seen(state, now, event.silent)
-    state = _fail(state, failed(_report(state, now), event.reason, event.error, event.rank), now)
+    state = changes.seen(state, now, event.silent)
+    report = failed(changes.current_report(state, now), event.reason, event.error, event.rank)
+    hung = continuing.hung_rank(state, event.rank)
+    state = continuing.rank_failed(state, report, now)
+    state = changes.post(state, Kill((hung,))) if hung else state
     run = state.run
-    return _finish(state, run, now) if run is not None and run.emptied else state
+    return changes.finish(state, run, now) if run is not None and run.emptied else state
 
 
 def _environment_described(state: State, event: Environment, _now: Now) -> State:
     if event.attempt != state.started:
         return state
-    return _post(state._replace(environment=event), Publish(event))
+    return changes.post(state._replace(environment=event), Publish(event))
 
 
 def _environment_printed(state: State, event: events.EnvironmentPrinted, _now: Now) -> State:
     return state._replace(printed_environment=event.line) if event.attempt == state.started else state
-
-
-# What several of them do
-
-
-def _seen(state: State, now: Now, silent: float = 0.0) -> State:
-    """The attempt that was started here last has ended, or ends now."""
-    return state._replace(way=begin(state.way, state.started, now.wall, silent)) if state.started else state
-
-
-def _post(state: State, action: Any) -> State:
-    return state._replace(outbox=(*state.outbox, action))
-
-
-def _report(state: State, now: Now) -> Report:
-    """Returns a report of the newest attempt that was started here, from which its next one is made."""
-    settings, described = state.settings, "" if state.environment is None else state.environment.line
-    environment = state.printed_environment or described
-    report = Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
-    return report._replace(environment=environment)
-
-
-def _end(state: State, report: Report, now: Now) -> State:
-    """This worker's attempt has ended; a cause that is known stays unless the new one says more."""
-    known = state.ended
-    if known is not None and (not is_superseded(known, report) or known._replace(at=report.at) == report):
-        return state
-    state = _seen(state, now) if report.state == "Failed" else state
-    return state._replace(report=report, ended_at=now.steady, acknowledged=0, unflushed=state.run is not None)
-
-
-def _fail(state: State, report: Report, now: Now) -> State:
-    """End the attempt with a cause that was found outside of its ranks."""
-    if state.run is not None:
-        run = ranks.stop(state.run, now.steady, ranks.FAILURE_GRACE)
-        return _end(state._replace(run=run), report, now)
-    return _end_preparation(state, report, now)
-
-
-def _stop(state: State, now: Now, grace: float, delay: float = 0.0) -> State:
-    """End what runs: after `delay` ranks get SIGTERM, and SIGKILL when `grace` is over (seconds)."""
-    if state.run is not None:
-        return state._replace(run=ranks.stop(state.run, now.steady, grace, delay))
-    return _end_preparation(state, stopped(_report(state, now)), now)
-
-
-def _end_preparation(state: State, report: Report, now: Now) -> State:
-    if state.preparation is None:
-        return state
-    if state.setup_runs:
-        state = _post(state._replace(setup_runs=False), CancelSetup())
-    return _end(state._replace(preparation=None), report, now)
-
-
-def _finish(state: State, run: Run, now: Now) -> State:
-    """Nothing of the attempt runs any more."""
-    if state.ended is None:
-        report = _report(state, now)
-        state = _end(state, stopped(report, ranks.first_bad_ending(run)) if run.terminated else finished(report), now)
-    way = None if state.way is None else state.way.stopped(state.started, now.wall)
-    return state._replace(run=None, way=way, unflushed=True)
 
 
 _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
@@ -425,6 +396,8 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.RankStarted: _rank_started,
     events.ProcessEnded: _process_ended,
     events.RankExamined: _rank_examined,
+    events.RankNotStarted: _rank_not_started,
+    events.ContinuingChanged: _continuing_changed,
     events.LauncherExamined: _launcher_examined,
     events.StoreEnded: _store_ended,
     events.SavingRanksFound: _saving_ranks_found,

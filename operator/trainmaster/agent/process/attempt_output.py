@@ -45,6 +45,11 @@ class AttemptOutput:
             self._logs.append(log)
             self._pumps[name] = Pump(self._loop, fd, prefix, printer, log, reader)
 
+    def begin_rank_anew(self, local_rank: int) -> None:
+        """Another process takes a rank's place, and prints into its pipes."""
+        for suffix in ("out", "err"):
+            self._pumps[f"rank-{local_rank}.{suffix}"].begin_anew()
+
     def print_separator(self, attempt: int) -> None:
         """Tell attempts apart: several may print into one container's log."""
         if attempt > 1:

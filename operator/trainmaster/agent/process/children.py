@@ -12,7 +12,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from trainmaster.agent.errors import LaunchError
@@ -173,6 +173,18 @@ def descendants(root: int) -> list[int]:
         if table[pid].state != "Z":
             found.append(pid)
         queue.extend(below.get(pid, []))
+    return found
+
+
+def session_members(leaders: Collection[int]) -> list[int]:
+    """Returns the pids of all living processes in these sessions, each named after the process that began it."""
+    # Session 0 has those of the kernel, and of other PID namespaces.
+    wanted, found = {pid for pid in leaders if pid > 1}, []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        # Fields 3 and 6 of proc(5).
+        fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(fields) > 3 and fields[0] not in "ZX" and int(fields[3]) in wanted:
+            found.append(pid)
     return found
 
 

@@ -194,6 +194,15 @@ class Pump:
             if not self._open or not self._read():
                 return
 
+    def begin_anew(self) -> None:
+        """Another process will write into the named pipe: its lines are its own."""
+        self.drain()
+        if self._partial:
+            self._pass_on(b"\n")
+        self.tail.clear()
+        if self._open:
+            self._loop.watch(self.fd, READ, self._readable)
+
     def close(self) -> None:
         """Read what is left and close."""
         self.drain()

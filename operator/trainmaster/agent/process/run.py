@@ -6,16 +6,18 @@ means, and when ranks are signalled, is decided in `planner/ranks.py`.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from trainmaster.agent.errors import NO_TORCH, LaunchError
+from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, tail_of
 from trainmaster.agent.loop import READ, Loop
-from trainmaster.agent.planner.actions import ExamineLauncher, ExamineRank, Terminate
+from trainmaster.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
 from trainmaster.agent.planner.events import (
     EnvironmentPrinted,
     Event,
@@ -26,6 +28,7 @@ from trainmaster.agent.planner.events import (
     NothingForked,
     ProcessEnded,
     RankExamined,
+    RankNotStarted,
     RanksForked,
     RankStarted,
     RunEmptied,
@@ -33,10 +36,11 @@ from trainmaster.agent.planner.events import (
     StoreEnded,
 )
 from trainmaster.agent.planner.state import Ending
-from trainmaster.agent.process import children, launcher, saving, torchrun
+from trainmaster.agent.process import children, group_file, launcher, saving
 from trainmaster.agent.process.attempt_output import AttemptOutput, named_pipe
 from trainmaster.agent.process.cgroup import oom_kill_count
 from trainmaster.agent.process.output import Printers
+from trainmaster.agent.process.rank_starts import STORE, RankStarts
 from trainmaster.agent.progress.printed import Printed
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
@@ -46,8 +50,6 @@ from trainmaster.wire.values import last_lines
 if TYPE_CHECKING:
     from trainmaster.agent.warm.warm_process import WarmProcess
 
-_STORE = "store"
-"""By this name the process that serves torch's store announces itself (`warm/stage/forking`), and its log is kept."""
 SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -71,20 +73,25 @@ class RunProcesses:
         node_rank: int,
         printers: Printers,
         put: Callable[[Event], None],
+        command: Sequence[str],
+        base_environ: Mapping[str, str],
         warm: Optional[WarmProcess] = None,
         trainer_port: int = 0,
     ) -> None:
-        self.attempt = assignment.attempt
         self.node_rank = node_rank
         self.started_at = 0.0
+        self.regrouped_at = 0.0
+        """When the ranks were woken for a continued attempt (seconds since the epoch): what they said before of
+        their start was said of another attempt."""
         self.pids: dict[int, int] = {}
         """The ranks' processes by local rank, as far as known."""
         self._loop = loop
         self._settings = settings
-        self._assignment = assignment
         self._put = put
-        self._folder = launcher.attempt_dir(settings, assignment.attempt)
-        self._output = AttemptOutput(loop, settings, self._folder, printers)
+        self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, trainer_port)
+        self.folder = self._starts.folder
+        """The folder of the attempt that the processes were started for, where they go on in others too."""
+        self._output = AttemptOutput(loop, settings, self.folder, printers)
         self._output.printed.on_environment = lambda line: put(EnvironmentPrinted(assignment.attempt, line))
         self._warm = warm
         self._trainer_port = trainer_port
@@ -97,6 +104,11 @@ class RunProcesses:
         """Of the process that serves torch's store; 0: this worker has none."""
         self._ended: set[int] = set()
         """Local ranks whose end has been seen."""
+        self._ordered: set[int] = set()
+        """Local ranks that the warm process was ordered to fork last."""
+        self._to_restart: deque[int] = deque()
+        """Local ranks that are to be started again."""
+        self._terminated = False
         self._pidfds: dict[int, int] = {}
         self._announcements = -1
         self._sweeps = 0
@@ -104,12 +116,17 @@ class RunProcesses:
         """Whether nothing is left of the attempt: what is below the agent then is the next one's."""
         self._oom_kills_before = 0
         self._environ: Mapping[str, str] = {}
-        self._base_environ: Mapping[str, str] = {}
-        self._command: Sequence[str] = ()
+        self._base_environ = base_environ
+        self._command = command
         self.ended = False
         """Whether this worker's end is known."""
         self.stopping = False
         """Whether the ranks were sent SIGTERM, or are about to be."""
+
+    @property
+    def attempt(self) -> int:
+        """Returns the attempt that the processes are in."""
+        return self._starts.assignment.attempt
 
     @property
     def up(self) -> bool:
@@ -121,27 +138,33 @@ class RunProcesses:
         """Returns what the ranks have printed of their progress."""
         return self._output.printed
 
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Returns the local ranks that are in the attempt's group."""
+        return self._starts.present
+
     def first_rank(self) -> int:
         """Returns the global rank of local rank 0."""
-        return self._assignment.first_rank(self.node_rank, self._settings.processes)
+        return self._starts.ranks[0]
 
-    def start(self, command: Sequence[str], base_environ: Mapping[str, str]) -> Launched:
+    def start(self) -> Launched:
         """Start the ranks or their launcher. Raises LaunchError, or OSError where the state folder can't be written."""
-        self._line = launcher.command_line(self._settings, self._assignment, self.node_rank, command, base_environ)
-        self._environ = launcher.rank_environment(
-            self._settings, self._assignment, self.node_rank, base_environ, self._trainer_port
-        )
+        settings, starts, warm = self._settings, self._starts, self._warm
+        command, base = self._command, self._base_environ
+        self._line = launcher.command_line(settings, starts.assignment, self.node_rank, command, base)
+        self._environ = launcher.rank_environment(settings, starts.assignment, self.node_rank, base, self._trainer_port)
         children.find_program(command[0], self._environ)
-        self._command, self._base_environ = command, base_environ
-        warm = self._warm
         if self._needs_launcher:
             # Before anything is made for it.
             launcher.find_launcher(self._line, self._environ)
-        os.makedirs(self._folder, exist_ok=True)
+        os.makedirs(self.folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         if self._line.wraps_ranks:
             self._open_rank_pipes()
         self._output.print_separator(self.attempt)
+        if self.continuable:
+            group_file.make_fifos(starts.group_file, starts.ranks)
+            starts.write_group()
         self.started_at = time.monotonic()
         if warm is not None and not warm.reason:
             self._fork_ranks(warm)
@@ -149,7 +172,15 @@ class RunProcesses:
             self._start_cold(warm.reason)
         else:
             self._start_launcher()
-        return Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank())
+        return Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank(), self.continuable)
+
+    @property
+    def continuable(self) -> bool:
+        """Returns whether the agent starts the ranks itself, so that they can go on in a continued attempt."""
+        if self._needs_launcher:
+            single = not self._line.wraps_ranks and self._settings.processes == 1
+            return single and not launcher.starts_torchrun(self._command)
+        return True
 
     @property
     def _needs_launcher(self) -> bool:
@@ -163,30 +194,10 @@ class RunProcesses:
 
     def _fork_ranks(self, warm: WarmProcess) -> None:
         """Order the ranks from the warm process; raises OSError where their files can't be made."""
-        ranks = []
-        for local_rank in range(self._settings.processes):
-            stem = os.path.join(self._folder, f"rank-{local_rank}")
-            environ = self._own_variables(local_rank)
-            ranks.append(
-                {"localRank": local_rank, "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
-            )
-        store = None
-        if self._serves_store():
-            log = self._output.log_path(_STORE)
-            store = {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
-        warm.fork(self.attempt, self._folder, ranks, store, self._forked)
-
-    def _serves_store(self) -> bool:
-        """Returns whether torch's store is this worker's to serve: where torchrun would, on the first one."""
-        return self.node_rank == 0
-
-    def _own_variables(self, local_rank: int) -> dict[str, str]:
-        """Returns what of a rank's environment is its own; makes the folder that is named there."""
-        settings, assignment = self._settings, self._assignment
-        os.makedirs(torchrun.error_folder(settings, self.attempt, local_rank), exist_ok=True)
-        base = self._base_environ
-        attempt = launcher.attempt_variables(settings, assignment, self.node_rank, base, self._trainer_port)
-        return {**attempt, **torchrun.rank_variables(settings, assignment, self.node_rank, local_rank, base)}
+        self._ordered = set(range(self._settings.processes))
+        ranks = [self._starts.order(local_rank) for local_rank in range(self._settings.processes)]
+        store = self._starts.store_order(self._output.log_path(STORE))
+        warm.fork(self.attempt, self.folder, ranks, store, self._forked)
 
     def _forked(self, reason: str) -> None:
         """The order to fork ranks has been answered: with an empty reason, or the one why there are none."""
@@ -197,6 +208,7 @@ class RunProcesses:
             self._put(RanksForked())
         else:
             self._retreat(reason)
+        self._restart_next()
 
     def _retreat(self, reason: str) -> None:
         """Start cold, once nothing is left of what the warm process may have begun."""
@@ -227,38 +239,14 @@ class RunProcesses:
         if self._warm is None or self._needs_launcher:
             self._start_launcher()
             return
-        common, _ = torchrun.warm_environment(self._settings, self._base_environ)
         try:
-            if self._warm.lacks_torch:
-                raise LaunchError(NO_TORCH)
-            if self._serves_store():
-                self._spawn_store(self._warm.store_command(), {**common, **self._own_variables(0)})
+            self._store_pid = self._starts.spawn_store(self._output.log_path(STORE), self._warm)
             for local_rank in range(self._settings.processes):
-                environ = {**common, **self._own_variables(local_rank)}
-                self._rank_started(local_rank, self._spawn_rank(local_rank, environ))
+                self._rank_started(local_rank, self._starts.spawn_rank(local_rank, self._warm))
         except (LaunchError, OSError):
             children.send({*self.pids.values(), self._store_pid} - {0}, signal.SIGKILL)
             self._close()
             raise
-
-    def _spawn_store(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        log = os.open(self._output.log_path(_STORE), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            program = children.find_program(command[0], environ)
-            streams = {1: log, 2: log}
-            self._store_pid = children.spawn(program, tuple(command), environ, streams, in_session=True)
-        finally:
-            os.close(log)
-
-    def _spawn_rank(self, local_rank: int, environ: Mapping[str, str]) -> int:
-        stem = os.path.join(self._folder, f"rank-{local_rank}")
-        streams = {1: os.open(f"{stem}.out", os.O_WRONLY), 2: os.open(f"{stem}.err", os.O_WRONLY)}
-        try:
-            program = children.find_program(self._command[0], environ)
-            return children.spawn(program, tuple(self._command), environ, streams, in_session=True)
-        finally:
-            for stream in streams.values():
-                os.close(stream)
 
     def _start_launcher(self) -> None:
         program = launcher.find_launcher(self._line, self._environ)
@@ -271,7 +259,8 @@ class RunProcesses:
         self._output.pump(name, (out_read, err_read), prefix, rank)
         try:
             streams = {1: out_write, 2: err_write}
-            self._launcher_pid = children.spawn(program, self._line.arguments, self._environ, streams)
+            environ = {**self._environ, **(self._starts.group_variables(0) if self.continuable else {})}
+            self._launcher_pid = children.spawn(program, self._line.arguments, environ, streams)
         except LaunchError:
             self._close()
             raise
@@ -293,7 +282,7 @@ class RunProcesses:
             self._launcher_ended = True
         if pid == self._store_pid:
             if ending is not None and ending.exit_code != 0:
-                said = last_lines(tail_of(self._output.log_path(_STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
+                said = last_lines(tail_of(self._output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
                 self._put(StoreEnded(self.attempt, ending, said, self._oom_kills()))
             return
         local_rank = next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)
@@ -307,20 +296,87 @@ class RunProcesses:
 
     def terminate(self, action: Terminate) -> None:
         """Send SIGTERM to ranks, and SIGKILL to a launcher that would only wait for them."""
+        self._terminated = True
         if self._warm is not None and self._warm.busy:
             # It may hang, and its ranks must not come later.
             self._warm.kill()
         if action.planned_seconds:
-            saving.say_planned(os.path.join(self._folder, "saving"), action.planned_seconds)
+            saving.say_planned(os.path.join(self.folder, "saving"), action.planned_seconds)
         if action.launcher:
             children.send([action.launcher], signal.SIGKILL)
         children.send([children.signal_target(pid) for pid in action.pids], signal.SIGTERM)
+
+    def regroup(self, action: Regroup) -> None:
+        """Go on in a continued attempt. Raises OSError where the group can't be written down."""
+        children.send(action.killed, signal.SIGKILL)
+        self._starts.assignment, self.regrouped_at = action.assignment, time.time()
+        self._starts.write_group()
+        for local_rank, rank in enumerate(self._starts.ranks):
+            if local_rank not in action.restarted:
+                group_file.wake(self._starts.group_file, rank)
+        self._output.say(f"attempt {self.attempt} continues {_without(action.assignment.absent)}")
+        # What the kernel killed before is accounted for.
+        self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
+        children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
+        for local_rank, rank in enumerate(self._starts.ranks):
+            # Who goes on has written no state to end with, whatever it has said of that before.
+            group_file.unlink(os.path.join(self.folder, f"saving.{rank}"))
+            if local_rank in action.restarted:
+                self.pids.pop(local_rank, None)
+                self._ended.discard(local_rank)
+                self._starts.remove_traces(local_rank)
+                self._output.begin_rank_anew(local_rank)
+        self._to_restart.extend(action.restarted)
+        self._restart_next()
+
+    def _restart_next(self) -> None:
+        """Start the ranks that are to be started again, one after the other where the warm process forks them."""
+        warm = self._warm
+        while self._to_restart and warm is not None and not warm.busy and not self._terminated:
+            local_rank = self._to_restart.popleft()
+            if warm.reason:
+                self._restart_cold(local_rank, warm.reason, warm)
+                continue
+            self._ordered = {local_rank}
+            answered = functools.partial(self._restarted, local_rank, warm)
+            warm.fork(self.attempt, self.folder, [self._starts.order(local_rank)], None, answered)
+
+    def _restarted(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
+        """The order to fork one rank has been answered."""
+        self._announced(0)
+        if local_rank in self.pids:
+            self._put(RanksForked())
+        else:
+            self._retreat_one(local_rank, warm, reason)
+        self._restart_next()
+
+    def _retreat_one(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
+        """Start a rank cold, once nothing is left of what the warm process may have begun."""
+        if self._emptied or self._terminated:
+            return
+        living = [self._store_pid, *(pid for rank, pid in self.pids.items() if rank not in self._ended)]
+        known = {pid for root in living if root for pid in (root, *children.descendants(root))}
+        rest = [pid for pid in self._below() if pid not in known]
+        if rest:
+            children.send(rest, signal.SIGKILL)
+            self._loop.call_later(SWEEP_SECONDS[0], lambda: self._retreat_one(local_rank, warm, reason))
+        else:
+            self._restart_cold(local_rank, reason, warm)
+
+    def _restart_cold(self, local_rank: int, reason: str, warm: WarmProcess) -> None:
+        self._output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
+        try:
+            self._rank_started(local_rank, self._starts.spawn_rank(local_rank, warm))
+        except LaunchError as error:
+            self._put(RankNotStarted(local_rank, last_lines(str(error), MAX_ERROR_CHARACTERS)))
+        except OSError as error:
+            self._put(RankNotStarted(local_rank, f"cannot write {error.filename}: {error.strerror}"))
 
     def saving_ranks(self) -> SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
         found: dict[int, float] = {}
         for local_rank in range(self._settings.processes):
-            path = os.path.join(self._folder, f"saving.{self.first_rank() + local_rank}")
+            path = os.path.join(self.folder, f"saving.{self.first_rank() + local_rank}")
             seconds = saving.saving_seconds(path)
             if seconds is not None:
                 # All ranks of a launcher of the user's own are one process to the planner.
@@ -356,12 +412,12 @@ class RunProcesses:
         return LauncherExamined(action.ending, self._output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
-        """Returns the ranks that live, and where they may print their stacks."""
+        """Returns the ranks of the group that live, and where they may print their stacks."""
         found = []
         for local_rank, pid in sorted(self._rank_pids().items()):
-            if local_rank not in self._ended:
+            if local_rank in self.present and local_rank not in self._ended:
                 rank = self.first_rank() + local_rank
-                stacks = os.path.join(self._folder, f"stacks.{rank}")
+                stacks = os.path.join(self.folder, f"stacks.{rank}")
                 # Ranks of a launcher of the user's own print where that prints.
                 printed = self._output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
                 found.append(RankProcess(rank, pid, (stacks, printed), self._environ))
@@ -405,7 +461,7 @@ class RunProcesses:
 
     def _open_rank_pipes(self) -> None:
         # Opened for writing too, so that it never shows an end of file between two ranks.
-        self._announcements = named_pipe(os.path.join(self._folder, "ranks"), os.O_RDWR)
+        self._announcements = named_pipe(os.path.join(self.folder, "ranks"), os.O_RDWR)
         self._loop.watch(self._announcements, READ, self._announced)
         self._output.open_rank_pipes(self._settings.processes, self.first_rank())
 
@@ -419,11 +475,11 @@ class RunProcesses:
         # Lines are shorter than PIPE_BUF, so they come whole (pipe(7)).
         for line in data.decode("ascii", "replace").splitlines():
             local_rank, _, pid = line.partition(" ")
-            if local_rank == _STORE and pid.isdigit():
+            if local_rank == STORE and pid.isdigit():
                 self._store_pid = int(pid)
             elif local_rank.isdigit() and pid.isdigit() and int(local_rank) < self._settings.processes:
                 self._rank_started(int(local_rank), int(pid))
-        if self.up and self._warm is not None and self._warm.busy:
+        if self._ordered <= self.pids.keys() and self._warm is not None and self._warm.busy:
             # Ranks may end before the answer comes, and then nobody must take the process for one that hangs.
             self._warm.confirm()
 
@@ -465,3 +521,9 @@ class RunProcesses:
         if fd >= 0:
             self._loop.unwatch(fd)
             os.close(fd)
+
+
+def _without(absent: Sequence[int]) -> str:
+    if not absent:
+        return "with all ranks"
+    return f"without rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:16]))}"

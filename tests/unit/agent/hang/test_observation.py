@@ -84,7 +84,7 @@ def observe(folder: Path, processes: int = 2) -> Observation:
     """Ranks 4 and up of worker 2, started at 100 s."""
     environ = {"TRAINMASTER_WORKER": "2", "NPROC_PER_NODE": str(processes), "TRAINMASTER_PROGRESS_TIMEOUT": "10"}
     settings = read_settings({**environment(), **environ, "TRAINMASTER_STATE_DIR": str(folder.parent)})
-    return Observation(settings, 3, 4, 100.0)
+    return Observation(settings, 3, 4, 100.0, str(folder))
 
 
 def at(seconds: float) -> Now:

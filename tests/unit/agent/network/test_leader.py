@@ -36,7 +36,7 @@ class Table:
     """A leader of worker 0 whose followers are workers with a peer of ten times their index."""
 
     def __init__(self, workers: int = 3, attempt: int = 3) -> None:
-        self.leader = Leader(0, "uid-0", JOB_UID, START)
+        self.leader = Leader(0, "uid-0", JOB_UID, 1, START)
         self.now = 0.0
         self.assign(workers, attempt)
 

@@ -34,6 +34,11 @@ def assignment(attempt: int = 1, state: str = "Run", **changes: Any) -> Assignme
     return Assignment.parse({**GOOD, "attempt": attempt, "workers": [0, 1], "state": state, **wire})
 
 
+def continued(attempt: int, *absent: int, continues: int = 1, **changes: Any) -> Assignment:
+    """An attempt that continues one before it without these ranks."""
+    return assignment(attempt, continues=continues, absent=list(absent), **changes)
+
+
 class Agent:
     """Worker 1's agent, one life after the other: `saved` is what stands in the pod's emptyDir."""
 
@@ -136,7 +141,7 @@ class Agent:
         raise AssertionError(f"the plan never ends: {self.names[-20:]}")
 
     def _perform(self, action: actions.Action) -> events.Event | None:
-        if isinstance(action, actions.Begin):
+        if isinstance(action, (actions.Begin, actions.Adopt)):
             if self.saving_fails:
                 return events.SaveFailed("cannot write /state/saved-report.json: No space left on device")
             self.saved = SavedReport(action.report, False)
@@ -150,10 +155,10 @@ class Agent:
             if self.launching_fails:
                 return events.LaunchFailed("command not found: 'x' is in no folder of PATH")
             self.pid += 1
-            if self.forks:
-                return events.Launched(0, True, action.assignment.first_rank(action.node_rank, self.settings.processes))
             first = action.assignment.first_rank(action.node_rank, self.settings.processes)
-            return events.Launched(self.pid, self.wraps_ranks, first)
+            if self.forks:
+                return events.Launched(0, True, first, True)
+            return events.Launched(self.pid, self.wraps_ranks, first, not self.wraps_ranks)
         elif isinstance(action, actions.ExamineRank):
             return events.RankExamined(
                 action.local_rank, action.ending, action.was_ended, self.raised, self.evidence, 0

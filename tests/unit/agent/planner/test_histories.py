@@ -6,7 +6,7 @@ import signal
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.plan import plan
@@ -14,7 +14,7 @@ from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact
 from trainmaster.wire.joining import Ack, Modules, Stop
 from trainmaster.wire.report import Report
 
-from .simulated import Agent, Crash, assignment, idle
+from .simulated import Agent, Crash, assignment, continued, idle
 
 ENDINGS = st.sampled_from([Ending(0), Ending(1), Ending(137, signal.SIGKILL), Ending(143, signal.SIGTERM)])
 CONTACTS = st.builds(
@@ -44,12 +44,21 @@ class Histories(RuleBasedStateMachine):
         self.is_asked_for = False
         """Whether this life of the agent has started a warm process, or found out that it can't."""
         self.given_up = False
+        self.pid = 100_000
+        self.living: dict[int, int] = {}
+        """Pids of this life's ranks whose end hasn't been seen, by local rank."""
 
     def give(self, *given: events.Event) -> None:
         for event in given:
             if self.agent.exit_code is not None:
                 self.restart()
             self.terminating = self.terminating or isinstance(event, events.TerminationRequested)
+            if isinstance(event, events.RunEmptied):
+                self.running = None
+            elif isinstance(event, events.RankStarted):
+                self.living[event.local_rank] = event.pid
+            elif isinstance(event, events.ProcessEnded):
+                self.living = {rank: pid for rank, pid in self.living.items() if pid != event.pid}
             try:
                 self.agent.give(event)
             except Crash:
@@ -61,6 +70,7 @@ class Histories(RuleBasedStateMachine):
         """The kubelet starts the container again: the file with the assignment is read at once."""
         self.agent.crash_after, self.running, self.terminating = None, None, False
         self.is_asked_for = self.given_up = False
+        self.living = {}
         self.agent.start()
         self.agent.give(events.AssignmentReceived(self.current))
         self.check()
@@ -88,13 +98,82 @@ class Histories(RuleBasedStateMachine):
                 assert attempt not in self.launched, "an attempt never runs twice here"
                 assert agent.saved is not None
                 assert agent.saved.report.attempt == attempt
+                assert not (action.assignment.continues and action.assignment.present(1, 2)), "it only joins"
                 self.launched.append(attempt)
                 self.running = attempt
+                self.living = {}
+            elif isinstance(action, actions.Adopt):
+                self.check_adopted(action)
+            elif isinstance(action, actions.Regroup):
+                self.check_regrouped(action)
             elif isinstance(action, (actions.PublishReport, actions.WriteTerminationMessage)):
                 self.reported[action.report.attempt] = action.report
         self.checked = len(agent.performed)
         if agent.state.run is None:
             self.running = None
+
+    def check_adopted(self, action: actions.Adopt) -> None:
+        """What runs, or is prepared, belongs to one attempt at a time, and goes on unstopped."""
+        state, attempt = self.agent.state, action.assignment.attempt
+        assert attempt not in self.launched, "an attempt never runs twice here"
+        assert action.assignment.continues is not None and self.agent.saved is not None
+        if self.running is not None:
+            self.launched.append(attempt)
+            self.running = attempt
+        goes_on = state.started == attempt and state.ended is None and not self.terminating
+        assert not (goes_on and state.run is not None and state.run.stopping), "an adopted run isn't stopped"
+
+    def check_regrouped(self, action: actions.Regroup) -> None:
+        """A process that is told of a group is in no other, and nobody takes the place of one that lives."""
+        assert self.reported[action.assignment.attempt].attempt == action.assignment.attempt, "published before"
+        present = {self.living[rank] for rank in action.assignment.present(1, 2) if rank in self.living}
+        assert not present & set(action.killed)
+        for rank in action.restarted:
+            assert not self.terminating, "nothing starts while terminating"
+            assert self.living.pop(rank, None) in (None, *action.killed)
+
+    @rule(
+        absent=st.sets(st.integers(0, 3), max_size=3),
+        uid=st.sampled_from([*["uid-1"] * 6, "", "another"]),
+        skipped=st.sampled_from([1, 1, 1, 2]),
+        older=st.booleans(),
+    )
+    def continue_the_attempt(self, absent: set[int], uid: str, skipped: int, older: bool) -> None:
+        chain = self.current.continues or self.current.attempt
+        before = max(1, chain - older)
+        new = continued(self.current.attempt + skipped, *sorted(absent), continues=before, uids=["uid-0", uid])
+        self.current = new
+        self.give(events.AssignmentReceived(new))
+
+    @initialize(is_up=st.booleans())
+    def begin(self, is_up: bool) -> None:
+        if is_up:
+            self.bring_up_ranks_that_can_go_on()
+
+    @rule()
+    def bring_up_ranks_that_can_go_on(self) -> None:
+        """Random rules seldom come so far."""
+        self.agent.forks = True
+        self.current = assignment(self.current.attempt + 1)
+        self.give(events.AssignmentReceived(self.current))
+        if self.agent.state.run is not None and self.agent.state.run.sweeping:
+            self.give(events.RunEmptied())
+        self.end_the_setup_line({"A": "1"})
+        for local_rank in range(2):
+            self.start_a_rank(local_rank)
+        self.give(events.RanksUp(self.agent.state.started))
+        self.say_that_ranks_can_go_on({0: "able", 1: "able"}, True)
+
+    @rule(words=st.dictionaries(st.integers(0, 1), st.sampled_from(["able", "able", "ready"])), formed=st.booleans())
+    def say_that_ranks_can_go_on(self, words: dict[int, str], formed: bool) -> None:
+        groups = dict.fromkeys(words, self.agent.state.started) if formed else {}
+        self.give(events.ContinuingChanged(self.agent.state.started, words, groups))
+
+    @rule(local_rank=st.integers(0, 1))
+    def fail_to_start_a_rank_again(self, local_rank: int) -> None:
+        run = self.agent.state.run
+        if run is not None and run.continued and local_rank in run.absent and local_rank not in run.ranks:
+            self.give(events.RankNotStarted(local_rank, "cannot execute"))
 
     @rule(attempt=ATTEMPTS, held=st.booleans(), uid=st.sampled_from(["uid-1", "uid-1", "another"]))
     def assign(self, attempt: int, held: bool, uid: str) -> None:
@@ -107,7 +186,7 @@ class Histories(RuleBasedStateMachine):
         self.agent.contact = contact
         self.give(events.LeaderContactChanged(contact), events.LeaderJoined())
 
-    @rule(attempt=ATTEMPTS, after=st.sampled_from([0.0, 0.4]))
+    @rule(attempt=ATTEMPTS, after=st.sampled_from([0.0, 0.4, 3.0]))
     def fail_elsewhere(self, attempt: int, after: float) -> None:
         self.give(Stop(attempt, 0.4, after, Report(attempt, 0, "uid-0", "Failed")))
 
@@ -124,7 +203,8 @@ class Histories(RuleBasedStateMachine):
     def start_a_rank(self, local_rank: int) -> None:
         run = self.agent.state.run
         if run is not None and local_rank not in run.ranks:
-            self.give(events.RankStarted(local_rank, 10 * self.agent.pid + local_rank))
+            self.pid += 1
+            self.give(events.RankStarted(local_rank, self.pid))
 
     @rule(ending=st.none() | ENDINGS, local_rank=st.integers(0, 1), raised=st.booleans(), broken=st.booleans())
     def end_a_rank(self, ending: Ending | None, local_rank: int, raised: bool, broken: bool) -> None:

@@ -41,7 +41,7 @@ def test_an_attempt_that_has_ended_kills_nothing_of_the_next_one(
     monkeypatch.setattr(children, "send", lambda pids, _number: killed.extend(pids))
     loop, put = NoLoop(), []
     printers = cast(Printers, None)
-    run = RunProcesses(cast(Loop, loop), settings, Assignment.parse(GOOD), 0, printers, put.append)
+    run = RunProcesses(cast(Loop, loop), settings, Assignment.parse(GOOD), 0, printers, put.append, ["x"], {})
     if answered_first:
         run._forked("the warm process has ended by signal 9")
         assert killed == [4_194_305], "which it may have forked"

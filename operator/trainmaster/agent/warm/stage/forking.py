@@ -78,7 +78,7 @@ class Forks:
                 print_stacks_when_asked()
                 if order["modulesFile"]:
                     listen_for_learning(f"{order['modulesFile']}.{name}")
-                if distributed:
+                if distributed and "TRAINMASTER_JOINS" not in told["environ"]:
                     _wait_for_store(told["environ"])
                 return
             announced.append(f"{name} {pid}\n")

@@ -1,0 +1,291 @@
+"""Ranks that go on while others are lost: real agents, and ranks of plain Python that keep the contract with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from .agents import Agent, Job, Stream, is_gone, until
+from .warm.both_ways import stand_in, start, without_memory
+
+# Says that it can go on, or waits to join, and reads which group it is in whenever it is woken.
+RANK = """
+import json, os, pathlib, sys, threading, time
+folder, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
+group_file = os.environ["TRAINMASTER_GROUP_FILE"]
+path = os.environ["TRAINMASTER_PROGRESS_FILE"] + "." + rank
+said, lock = {}, threading.Lock()
+def say(**fields):
+    with lock:
+        said.update(fields)
+        with open(path + ".new", "w") as file:
+            json.dump(said, file)
+        os.replace(path + ".new", path)
+def note(*words):
+    with (folder / f"rank-{rank}").open("a") as file:
+        print(time.monotonic(), os.getpid(), *words, file=file, flush=True)
+def step():
+    for number in range(1, 10**9):
+        time.sleep(0.1)
+        say(step=number)
+fifo = os.open(f"{group_file}.{rank}", os.O_RDWR)
+if os.environ.get("TRAINMASTER_JOINS") == "1":
+    note("joins", json.loads(pathlib.Path(group_file).read_text())["attempt"])
+    say(continuing="ready")
+else:
+    note("starts", os.environ["TRAINMASTER_ATTEMPT"])
+    say(continuing="able", group=int(os.environ["TRAINMASTER_ATTEMPT"]), step=0)
+threading.Thread(target=step, daemon=True).start()
+while True:
+    os.read(fifo, 1)
+    at, found = time.monotonic(), json.loads(pathlib.Path(group_file).read_text())
+    note("woken", found["attempt"], json.dumps(found))
+    if int(rank) not in found["absent"]:
+        now = time.time()
+        say(continuing="able", group=found["attempt"], joinedAt=now, restoredAt=now, firstStepAt=now)
+"""
+
+
+def program(job: Job) -> str:
+    path = job.folder / "train.py"
+    path.write_text(RANK)
+    return str(path)
+
+
+def notes(job: Job, rank: int, what: str, attempt: int) -> list[list[str]]:
+    """What a rank has written down of this kind and attempt: when, its pid, and what it has read."""
+    path = job.folder / f"rank-{rank}"
+    lines = (line.split(" ", 4) for line in path.read_text().splitlines()) if path.exists() else iter(())
+    return [line for line in lines if line[2:4] == [what, str(attempt)]]
+
+
+def pid_of(job: Job, rank: int, what: str, attempt: int) -> int:
+    found = until(lambda: notes(job, rank, what, attempt), 60, f"rank {rank} {what} {attempt}")
+    return int(found[-1][1])
+
+
+def start_group(job: Job, size: int, **environ: str) -> tuple[list[Agent], Stream]:
+    """Workers of one rank each, which all say that they can go on, and an operator that watches them."""
+    script = program(job)
+    agents = [job.agent(worker).start(sys.executable, script, str(job.folder), **environ) for worker in range(size)]
+    job.annotate(job.assignment(1, range(size)))
+    stream = Stream(agents[0])
+    able: set[int] = set()
+    while len(able) < size:
+        line = stream.until_report("Running")
+        if line["report"].get("able"):
+            able.add(line["report"]["worker"])
+    return agents, stream
+
+
+def continued(job: Job, attempt: int, size: int, absent: Sequence[int], **changes: object) -> dict[str, object]:
+    master = min(set(range(size)) - set(absent))
+    return job.assignment(
+        attempt, range(size), continues=1, absent=list(absent), **{"master": job.host(master), **changes}
+    )
+
+
+def push(agent: Agent, assignment: dict[str, object]) -> float:
+    """Push an assignment to the leader; returns when, by the clock that ranks write down."""
+    at = time.monotonic()
+    assert agent.request("POST", "/v1/assignment", assignment)[0] == 204
+    return at
+
+
+def until_report(agent: Agent, attempt: int, state: str, **fields: bool) -> None:
+    def there() -> bool:
+        report = agent.report()
+        known = {name: report.get(name, False) for name in fields}
+        return (report.get("attempt"), report.get("state"), known) == (attempt, state, fields)
+
+    until(there, what=f"{state} {fields} in attempt {attempt}; is {agent.report()}")
+
+
+def test_the_survivors_of_a_killed_rank_go_on_and_it_joins_them_again(job: Job) -> None:
+    agents, stream = start_group(job, 3)
+    pids = [pid_of(job, rank, "starts", 1) for rank in range(3)]
+    os.kill(pids[1], signal.SIGKILL)
+    failed = stream.until_report("Failed")["report"]
+    assert (failed["worker"], failed["rank"], failed["signal"]) == (1, 1, 9)
+    push(agents[0], continued(job, 2, 3, [1]))
+    assert [pid_of(job, rank, "woken", 2) for rank in (0, 2)] == [pids[0], pids[2]]
+    read = json.loads(notes(job, 2, "woken", 2)[0][4])
+    assert (read["absent"], read["worldSize"], read["master"]) == ([1], 3, job.address(0))
+    for worker in (0, 2):
+        until_report(agents[worker], 2, "Running", able=True)
+    new = pid_of(job, 1, "joins", 2)
+    until_report(agents[1], 2, "Starting", ready=True)
+    push(agents[0], continued(job, 3, 3, []))
+    assert [pid_of(job, rank, "woken", 3) for rank in range(3)] == [pids[0], new, pids[2]]
+    for agent in agents:
+        until_report(agent, 3, "Running", able=True)
+    assert not any(is_gone(pid) for pid in (pids[0], new, pids[2]))
+    stream.close()
+
+
+def test_two_workers_are_lost_within_50_ms_one_of_them_the_leaders(job: Job) -> None:
+    agents, stream = start_group(job, 4)
+    pids = [pid_of(job, rank, "starts", 1) for rank in range(4)]
+    os.kill(pids[0], signal.SIGKILL)
+    os.kill(pids[2], signal.SIGKILL)
+    stream.until_reports("Failed", [0, 2])
+    push(agents[0], continued(job, 2, 4, [0]))
+    push(agents[0], continued(job, 3, 4, [0, 2]))
+    assert [pid_of(job, rank, "woken", 3) for rank in (1, 3)] == [pids[1], pids[3]]
+    assert json.loads(notes(job, 3, "woken", 3)[0][4])["master"] == job.address(1), "rank 1 is the lowest one"
+    for worker in (1, 3):
+        until_report(agents[worker], 3, "Running", able=True)
+    for worker in (0, 2):
+        until_report(agents[worker], 3, "Starting", ready=True)
+    stream.close()
+
+
+def test_the_survivors_are_stopped_when_nobody_continues_the_attempt(job: Job) -> None:
+    _, stream = start_group(job, 3)
+    pids = [pid_of(job, rank, "starts", 1) for rank in range(3)]
+    begun = time.monotonic()
+    os.kill(pids[1], signal.SIGKILL)
+    stream.until_reports("Stopped", [0, 2])
+    assert time.monotonic() - begun > 2.9
+    stream.close()
+
+
+def test_they_are_stopped_at_once_when_no_operator_watches(job: Job) -> None:
+    agents, stream = start_group(job, 2)
+    stream.close()
+    time.sleep(4.5)  # a leader that is new, or has just lost its operator, counts as watched for so long
+    begun = time.monotonic()
+    os.kill(pid_of(job, 1, "starts", 1), signal.SIGKILL)
+    agents[0].until_state("Stopped")
+    assert time.monotonic() - begun < 2.5
+
+
+def test_a_new_pod_prepares_ranks_for_a_worker_whose_pod_is_not_known(job: Job) -> None:
+    agents, stream = start_group(job, 2)
+    survivor = pid_of(job, 0, "starts", 1)
+    agents[1].kill()
+    assignment = continued(job, 2, 2, [1], uids=["uid-0", ""])
+    push(agents[0], assignment)
+    assert pid_of(job, 0, "woken", 2) == survivor
+    lost = pid_of(job, 1, "starts", 1)
+    os.kill(lost, signal.SIGKILL)
+    (job.folder / "worker-1").rename(job.folder / "lost")
+    pod = job.agent(1)
+    pod.uid = "uid-of-the-new-pod"
+    pod.start(sys.executable, program(job), str(job.folder))
+    pod.annotate(assignment)
+    joiner = pid_of(job, 1, "joins", 2)
+    until_report(pod, 2, "Starting", ready=True)
+    push(agents[0], continued(job, 3, 2, [], uids=["uid-0", pod.uid]))
+    assert pid_of(job, 1, "woken", 3) == joiner
+    until_report(pod, 3, "Running", able=True)
+    stream.close()
+
+
+def test_a_killed_agents_ranks_are_killed_by_the_next_one_which_prepares_others(job: Job) -> None:
+    agents, stream = start_group(job, 2)
+    lost = pid_of(job, 1, "starts", 1)
+    agents[1].kill()
+    agents[1].start(sys.executable, program(job), str(job.folder))
+    until(lambda: is_gone(lost))
+    report = stream.until(lambda line: line["type"] == "report" and line["report"]["reason"] == "AgentLost")
+    assert report["report"]["worker"] == 1
+    push(agents[0], continued(job, 2, 2, [1]))
+    pid_of(job, 1, "joins", 2)
+    until_report(agents[1], 2, "Starting", ready=True)
+    until_report(agents[0], 2, "Running", able=True)
+    stream.close()
+
+
+def test_ranks_of_a_pod_that_is_deleted_train_on_until_the_others_go_on_without_them(job: Job) -> None:
+    agents, stream = start_group(job, 2, TRAINMASTER_GRACE_SECONDS="30")
+    leaving = pid_of(job, 1, "starts", 1)
+    assert agents[1].process is not None
+    agents[1].process.terminate()
+    time.sleep(0.3)
+    assert not is_gone(leaving)
+    push(agents[0], continued(job, 2, 2, [1]))
+    assert agents[1].exit_code() == 143
+    assert is_gone(leaving) and not notes(job, 1, "joins", 2)
+    until_report(agents[0], 2, "Running", able=True)
+    stream.close()
+
+
+def test_a_rank_that_was_stopped_is_found_and_killed(job: Job) -> None:
+    agents, stream = start_group(job, 2, TRAINMASTER_PROGRESS_TIMEOUT="1", TRAINMASTER_FIRST_STEP_TIMEOUT="1")
+    stopped, survivor = pid_of(job, 1, "starts", 1), pid_of(job, 0, "starts", 1)
+    os.kill(stopped, signal.SIGSTOP)
+    report = stream.until_report("Failed")["report"]
+    assert (report["reason"], report["rank"]) == ("Hung", 1)
+    until(lambda: is_gone(stopped), 1.0)
+    push(agents[0], continued(job, 2, 2, [1]))
+    assert pid_of(job, 0, "woken", 2) == survivor
+    stream.close()
+
+
+# Workers of several ranks
+
+
+@pytest.fixture(params=["warm", "cold"])
+def three(job: Job, request: pytest.FixtureRequest) -> tuple[Agent, Stream, list[int]]:
+    """One worker of three ranks, forked from a warm process or started by the agent, which can go on."""
+    environ = {"TRAINMASTER_CGROUP_ROOT": str(without_memory(job))} if request.param == "cold" else {}
+    agent = start(job, True, program(job), str(job.folder), ranks=3, learned=[], PYTHONPATH=stand_in(job), **environ)
+    agent.annotate(job.assignment(1))
+    stream = Stream(agent)
+    until_report(agent, 1, "Running", able=True)
+    return agent, stream, [pid_of(job, rank, "starts", 1) for rank in range(3)]
+
+
+def test_one_of_a_workers_ranks_is_started_again_beside_the_others(
+    job: Job, three: tuple[Agent, Stream, list[int]]
+) -> None:
+    agent, stream, pids = three
+    os.kill(pids[1], signal.SIGKILL)
+    report = stream.until_report("Failed")["report"]
+    assert (report["rank"], report["able"]) == (1, True)
+    push(agent, continued(job, 2, 1, [1], master=job.host(0)))
+    assert [pid_of(job, rank, "woken", 2) for rank in (0, 2)] == [pids[0], pids[2]]
+    new = pid_of(job, 1, "joins", 2)
+    until_report(agent, 2, "Running", able=True, ready=True)
+    # One that is stopped has to be killed, and the one that waits goes on waiting.
+    os.kill(pids[2], signal.SIGSTOP)
+    push(agent, continued(job, 3, 1, [1, 2], master=job.host(0)))
+    until(lambda: is_gone(pids[2]))
+    third = pid_of(job, 2, "joins", 3)
+    until_report(agent, 3, "Running", able=True, ready=True)
+    push(agent, continued(job, 4, 1, [], master=job.host(0)))
+    assert [pid_of(job, rank, "woken", 4) for rank in range(3)] == [pids[0], new, third]
+    until_report(agent, 4, "Running", able=True)
+    os.kill(new, signal.SIGKILL)
+    assert stream.until_report("Failed", 4)["report"]["rank"] == 1
+    stream.close()
+
+
+def test_a_rank_that_joins_waits_for_no_store(job: Job) -> None:
+    """A warm process's ranks wait for the attempt's store, for a minute; here no agent serves one."""
+    torch = "import sys, types\nsys.modules['torch.distributed'] = types.SimpleNamespace(TCPStore=None)"
+    agent = start(job, True, program(job), str(job.folder), ranks=2, learned=[], PYTHONPATH=stand_in(job, torch=torch))
+    agent.annotate(job.assignment(2, [0, 1], continues=1, absent=[0, 1], uids=["uid-0", "uid-1"], master=job.host(1)))
+    until_report(agent, 2, "Starting", ready=True)
+    assert "starts warm" in agent.output()
+
+
+def test_the_group_reaches_the_ranks_within_50_ms_of_its_push(job: Job) -> None:
+    agents, stream = start_group(job, 3)
+    delays = []
+    for attempt in range(2, 22):
+        at = push(agents[0], continued(job, attempt, 3, []))
+        for rank in range(3):
+            pid_of(job, rank, "woken", attempt)
+            delays.append(float(notes(job, rank, "woken", attempt)[0][0]) - at)
+    # What the machine does beside it is in all but the quickest.
+    assert statistics.quantiles(delays, n=10)[0] < 0.05, f"median {statistics.median(delays):.3f} s"
+    stream.close()
