@@ -17,6 +17,7 @@ from trainmaster.cli.columns import columns
 from trainmaster.cli.evidence import recovery_sentence
 from trainmaster.cli.program import called
 from trainmaster.client import TrainingJob
+from trainmaster.client.continuing import rest, trains_with
 from trainmaster.wire.names import POD_INDEX_LABEL
 from trainmaster.wire.values import is_number
 
@@ -65,6 +66,10 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     """Returns everything about one job: phase, attempt, workers, progress, failures."""
     now = now or datetime.now(UTC)
     parts: list[RenderableType] = [headline(job, now)]
+    if members := trains_with(job, now):
+        parts.append(Text(f"training {members}; {rest(job)}", style="yellow"))
+    elif rest(job):
+        parts.append(Text(rest(job), style="dim"))
     if job.status.progress is not None:
         parts.append(_progress(job.status.progress, running=job.phase == "Running"))
     if job.status.time_spent is not None:
@@ -358,6 +363,8 @@ def _failures(failures: Sequence[Failure]) -> RenderableType:
             parts.extend(Text(f"  {line}", style="dim") for line in failure.message.splitlines()[-8:])
         else:
             parts.append(Text.assemble(heading, (f" (the same as attempt {newer})", "dim")))
+        if failure.not_continued:
+            parts.append(Text(f"  all ranks started anew: {failure.not_continued}", style="dim"))
         if failure.recovery is not None:
             times = failure.recovery.model_dump(by_alias=True)
             parts.append(Text(f"  {recovery_sentence(times)}", style="green"))

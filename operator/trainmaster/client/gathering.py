@@ -233,7 +233,8 @@ class _State:
         self.suspect_nodes = (
             [] if job.finished else list(dict.fromkeys(text(pod, "spec", "nodeName") for pod in unready))[:8]
         )
-        self.has_events = status.phase in ("Pending", "Starting", "Restarting") or job.phase == "Failed"
+        is_starting = status.phase in ("Pending", "Starting", "Restarting") or status.training_with is not None
+        self.has_events = is_starting or job.phase == "Failed"
         self.troubled = [name_of(pod) for pod in (*unscheduled, *unready)][:MAX_TROUBLED_PODS]
         self.claims = list(dict.fromkeys(claim for pod in unscheduled for claim in claims_of(pod)))[:MAX_TROUBLED_PODS]
         self.talking: list[Object] = []

@@ -30,6 +30,7 @@ def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Atte
         failed = _failure_of(job, current)
         newest = found.setdefault(current, _unknown(current))
         newest["startedAt"] = job.status.attempt_start_time or newest["startedAt"]
+        newest["trainingWith"] = job.status.training_with
         if failed is None:
             newest["outcome"] = _outcome(job)
             newest["runningAt"] = newest["runningAt"] or _running_at(job)
@@ -70,4 +71,5 @@ def _running_at(job: TrainingJob) -> str | None:
 
 def _unknown(attempt: int) -> Attempt:
     known = {"attempt": attempt, "outcome": "Running", "workers": []}
-    return {**dict.fromkeys(("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep")), **known}
+    missing = ("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep", "trainingWith")
+    return {**dict.fromkeys(missing), **known}

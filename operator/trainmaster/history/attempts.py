@@ -20,6 +20,8 @@ from trainmaster.wire.values import mapping, mappings, text, whole
 
 # Failures in a status (reconciling/policies/attempts.py): of a list with fewer nothing was left out.
 FAILURES_IN_STATUS = 10
+# Characters of the text on who trains.
+MAX_SHOWN = 300
 # The Running condition's time has whole seconds; a record that comes within them saw the attempt begin to run.
 _SECONDS_OF_A_CONDITION = 1.5
 
@@ -34,10 +36,13 @@ class Attempt:
     ended_as: str | None = None
     ended_at: str | None = None
     failure: Mapping[str, Any] | None = None
+    # The attempt goes on with the ranks of the one before, and where some are absent, with whom.
+    continues: bool = False
+    training_with: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns what the file has of it."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
     @property
     def is_over(self) -> bool:
@@ -90,7 +95,7 @@ def shown(
             outcome = "Failed" if has_failed else "Disrupted"
         ended_at = time(found.failure.get("failedAt")) or ended_at
     elif outcome is None and following is not None:
-        outcome = "Ended"
+        outcome = "Joined" if following.continues else "Ended"
     elif outcome is None and deleted_at is not None:
         outcome, ended_at = "Deleted", deleted_at
     if following is not None and ended_at is None:
@@ -99,13 +104,19 @@ def shown(
         outcome = "Running" if found.running_at is not None and phase == "Running" else "Starting"
     failure = None if found.failure is None else dict(found.failure)
     times = {"startedAt": found.started_at, "runningAt": found.running_at, "endedAt": ended_at}
-    return {"attempt": attempt, **times, "outcome": outcome, "failure": failure}
+    ended = {"outcome": outcome, "failure": failure}
+    return {"attempt": attempt, **times, **ended, "trainingWith": found.training_with}
 
 
 def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
     """Returns the current attempt with what its status says of it."""
     phase = text(status.get("phase"), 64)
-    found = replace(old, started_at=_earlier(old.started_at, status.get("attemptStartTime")))
+    found = replace(
+        old,
+        started_at=_earlier(old.started_at, status.get("attemptStartTime")),
+        continues=whole(status.get("continues"), MAX_ATTEMPT) is not None,
+        training_with=text(status.get("trainingWith"), MAX_SHOWN) or None,
+    )
     if phase == "Running" and found.running_at is None:
         since = to_seconds(_transition(status, "Running"))
         runs = at if since is None or at - since < _SECONDS_OF_A_CONDITION else since

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -35,6 +35,41 @@ def test_status_shows_attempt_progress_workers_and_who_failed(transport: FakeTra
         "reviews-1",
     ):
         assert words in result.output
+
+
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        (
+            {
+                **{"continues": 1, "absentRanks": [1], "trainingWith": "3 of 4 workers"},
+                "attemptStartTime": "2026-11-21T04:00:00Z",
+                "conditions": [
+                    condition("Running", "True", "Continued", "attempt 2: training with …; worker 1 is starting")
+                ],
+            },
+            "training with 3 of 4 workers for 14 s; worker 1 is starting",
+        ),
+        (
+            {
+                "continues": 1,
+                "conditions": [
+                    condition("Running", "True", "Joined", "attempt 3: training with all 4 workers; continued with …")
+                ],
+            },
+            "continued with …",
+        ),
+        ({}, "all ranks started anew: worker 2's ranks can't continue: they have finished"),
+    ],
+)
+def test_status_shows_who_trains_on(status: dict[str, Any], line: str) -> None:
+    failures = [{**RUNNING["failures"][0], "notContinued": "worker 2's ranks can't continue: they have finished"}]
+    console = Console(file=io.StringIO(), width=200)
+    found = TrainingJob.of(job(**{**RUNNING, "failures": failures, **status}))
+    console.print(job_view(found, (), datetime(2026, 11, 21, 4, 0, 14, tzinfo=UTC)))
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    assert line in [each.strip() for each in output.getvalue().splitlines()]
 
 
 def test_status_shows_who_is_a_spare(transport: FakeTransport) -> None:

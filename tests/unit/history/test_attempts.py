@@ -114,6 +114,19 @@ def _shown(known: Mapping[int, Attempt], phase: str) -> list[dict[str, Any]]:
     ]
 
 
+def test_an_attempt_that_trained_on_without_some_ends_when_they_join() -> None:
+    failure = {"attempt": 1, "reason": "Signal", "failedAt": to_text(START)}
+    known = observe({"attempt": 1, "phase": "Running", "attemptStartTime": to_text(START - 60)}, {}, START)
+    shrunk = {"attempt": 2, "phase": "Running", "continues": 1, "trainingWith": "3 of 4 workers", "failures": [failure]}
+    known |= observe({**shrunk, "attemptStartTime": to_text(START)}, known, START)
+    whole = {"attempt": 3, "phase": "Running", "continues": 1, "failures": [failure]}
+    known |= observe({**whole, "attemptStartTime": to_text(START + 14)}, known, START + 14)
+    answers = _shown(known, "Running")
+    assert [found["outcome"] for found in answers] == ["Failed", "Joined", "Running"]
+    assert [found["trainingWith"] for found in answers] == [None, "3 of 4 workers", None]
+    assert (answers[1]["startedAt"], answers[1]["endedAt"]) == (to_text(START), to_text(START + 14))
+
+
 def test_a_failure_that_was_merged_with_another_is_none_any_more() -> None:
     running = {"attempt": 2, "phase": "Running"}
     failure = {"attempt": 1, "reason": "PeerLost", "provisional": True, "failedAt": to_text(START)}

@@ -144,6 +144,9 @@ class Failure(StatusModel):
     provisional: bool | None = Field(
         None, description="true while the operator waits a moment for a better cause before it gives the job up."
     )
+    not_continued: str | None = Field(
+        None, description="Why the ranks that were left couldn't train on, where some of them could have."
+    )
     failed_at: str = Field(..., description="When the attempt failed.")
     step: int | None = Field(None, description="The furthest step that any attempt had done by then.")
     recovery: RecoveryTimes | None = Field(

@@ -105,6 +105,10 @@ def _attempts(job: Mapping[str, Any], width: int | None, now: datetime) -> Itera
     yield heading
     for attempt, line in zip(shown, lines, strict=True):
         yield line
+        if attempt["trainingWith"] is not None:
+            ended = attempt["endedAt"] or job["endedAt"] or job["deletedAt"]
+            ran = ran_for(attempt["startedAt"], ended, now)
+            yield from _lines(f"continued with {attempt['trainingWith']} for {ran}", width, indent="  ")
         if attempt["failure"] is not None:
             yield from _lines(failure_words(attempt["failure"]), width, "red", indent="  ")
     if len(shown) < len(job["attempts"]):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from trainmaster.client.continuing import trains_with
 from trainmaster.client.diagnosis.containers import container_findings
+from trainmaster.client.diagnosis.continuing import continuing_findings
 from trainmaster.client.diagnosis.failures import failure_findings
 from trainmaster.client.diagnosis.finding import Diagnosis, Finding
 from trainmaster.client.diagnosis.gangs import gang_findings
@@ -34,6 +36,7 @@ _RULES: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
     volume_findings,
     image_findings,
     container_findings,
+    continuing_findings,
     failure_findings,
     progress_findings,
 )
@@ -48,12 +51,13 @@ def diagnose(situation: Situation) -> Diagnosis:
         found.extend(finding for finding in rule(situation) if finding.cause not in {each.cause for each in found})
     cause, *others = found
     job = situation.job
+    members = trains_with(job, situation.now)
     return Diagnosis(
         namespace=job.namespace,
         name=job.name,
         phase=job.phase,
         cause=cause.cause,
-        sentence=f"{_beginning(job.name, job.phase)}: {cause.clause}.",
+        sentence=f"{', '.join(filter(None, (_beginning(job.name, job.phase), members)))}: {cause.clause}.",
         evidence=cause.evidence,
         steps=cause.steps,
         is_certain=cause.is_certain,

@@ -43,7 +43,8 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
     finding = _finding(situation, failure)
     budget = _budget(situation)
     evidence = (*finding.evidence, *budget)
-    yield Finding(finding.cause, finding.clause, evidence, finding.steps, finding.is_certain)
+    stopped = f", and all ranks start anew, because {failure.not_continued}" if failure.not_continued else ""
+    yield Finding(finding.cause, f"{finding.clause}{stopped}", evidence, finding.steps, finding.is_certain)
 
 
 def _finding(situation: Situation, failure: Failure) -> Finding:

@@ -73,7 +73,12 @@ class Situation:
         """Returns whether something may keep the ranks from starting, or has done so until the job failed."""
         if self.job.phase == "Failed":
             return self.failed_reason in START_REASONS
-        return self.job.status.phase in ("Pending", "Starting", "Restarting")
+        return self.job.status.phase in ("Pending", "Starting", "Restarting") or self.lacks_ranks
+
+    @property
+    def lacks_ranks(self) -> bool:
+        """Returns whether the job trains without some of its ranks, which are to join the others."""
+        return self.job.phase == "Running" and self.job.status.training_with is not None
 
     @property
     def shown_reason(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from trainmaster.api.v1alpha1 import TIME_CATEGORIES
+from trainmaster.client.continuing import rest
 from trainmaster.client.diagnosis.finding import Finding, Step
 from trainmaster.client.diagnosis.objects import name_of, plural, text
 from trainmaster.client.diagnosis.situation import Situation
@@ -125,7 +126,8 @@ def _well(situation: Situation) -> Finding:
     progress = job.status.progress
     done = steps_done(job)
     good = f"goodput {progress.goodput:.0%}" if progress is not None and progress.goodput is not None else ""
-    evidence = (f"{plural(job.status.workers.running, 'worker')} of {job.status.workers.desired} running", good)
+    running = f"{plural(job.status.workers.running, 'worker')} of {job.status.workers.desired} running"
+    evidence = (running, good, rest(job))
     silent = "" if done else " (its script reports no steps, so how fast it is isn't known)"
     return Finding("Healthy", f"nothing is wrong{done}{silent}", tuple(filter(None, evidence)))
 

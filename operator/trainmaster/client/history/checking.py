@@ -60,7 +60,7 @@ _JOB: Mapping[str, Check] = {
     **dict.fromkeys(("lastFailure", "result"), _mapping),
 }
 _ATTEMPT: Mapping[str, Check] = {
-    **dict.fromkeys(("startedAt", "runningAt", "endedAt", "outcome"), _text),
+    **dict.fromkeys(("startedAt", "runningAt", "endedAt", "outcome", "trainingWith"), _text),
     **dict.fromkeys(("firstStep", "lastStep"), _whole),
     "failure": _mapping,
 }

@@ -7,7 +7,7 @@ const TICKS = 6;
 // Marks that are nearer to each other than this share of the line stand in two rows.
 const NEAR = 0.025;
 // What a resize or a new start is by its outcome.
-const CALM = { Succeeded: "succeeded", Running: "running", Failed: "failed", Disrupted: "disrupted" };
+const CALM = { Succeeded: "succeeded", Running: "running", Joined: "running", Failed: "failed", Disrupted: "disrupted" };
 
 export function timeline() {
   const line = h("ol.line-of-time", { "aria-label": "Attempts" });
@@ -40,7 +40,8 @@ export function timeline() {
       item.style.width = `${(part(end) - part(start)) * 100}%`;
       item.firstChild.style.width = `${end > start ? Math.min(100, ((up - start) / (end - start)) * 100) : 0}%`;
       const steps = known(one.firstStep) && known(one.lastStep) ? `, steps ${one.firstStep} to ${one.lastStep}` : "";
-      const words = `Attempt ${one.attempt}: ${one.outcome}, ${duration(end - start)} from ${clock(start)}${steps}`;
+      const members = one.trainingWith ? `, continued with ${one.trainingWith}` : "";
+      const words = `Attempt ${one.attempt}: ${one.outcome}, ${duration(end - start)} from ${clock(start)}${members}${steps}`;
       attribute(item, "title", words);
       attribute(item, "aria-label", words);
       text(item.lastChild, part(end) - part(start) > 0.12 ? `Attempt ${one.attempt}` : one.attempt);

@@ -372,7 +372,20 @@ def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Se
     situation = Situation(job, spec, observed, now, settings, layout, workers, pods)
     if situation.status.absent_ranks:
         situation = replace(situation, observed=_of_present_ranks(observed, situation.members))
-    return replace(situation, reports=situation.reports_of(job.status.attempt))
+    reports = situation.reports_of(job.status.attempt)
+    return replace(situation, reports={**_ended_before(situation), **reports})
+
+
+def _ended_before(situation: Situation) -> dict[int, Report]:
+    """Returns the reports of workers that are to go on in a continued attempt, with ranks that had ended before."""
+    members = situation.members
+    return {
+        worker: report._replace(attempt=situation.status.attempt)
+        for worker, report in situation.reports_before.items()
+        if report.state in ("Failed", "Stopped")
+        and worker in members.present
+        and (not report.able or report.rank is None or report.rank in members.present_ranks(worker))
+    }
 
 
 def _of_present_ranks(observed: Observed, members: Members) -> Observed:

@@ -219,8 +219,7 @@ def _respond(
     replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
     going |= frozenset(replacing)
     left = members_left(situation, going, ready_ranks(situation))
-    if isinstance(left, str) and left not in cause.message:
-        cause = cause.model_copy(update={"message": f"{cause.message}; {left}"})
+    cause = cause.model_copy(update={"not_continued": left if isinstance(left, str) and left else None})
     change = nodes.change | StatusChange(
         restarts=restarts,
         disruptions=status.disruptions + (0 if counted else 1),
@@ -230,7 +229,7 @@ def _respond(
     )
     if not isinstance(left, str):
         return opened(situation, left, change | continued(situation, left, going))
-    message = f"attempt {cause.attempt} ended: {cause.message}"
+    message = f"attempt {cause.attempt} ended: {cause.message}" + (f"; {left}" if left else "")
     if situation.unresponsive:
         message += "; its pod is replaced if it stays silent"
     if moving:
@@ -386,6 +385,7 @@ def _with_failure_recorded(
         exit_code=cause.exit_code,
         counted=counted,
         provisional=provisional or None,
+        not_continued=cause.not_continued,
         failed_at=at or cause.failed_at,
         step=step if step is not None else _furthest_step(situation, cause.attempt),
     )

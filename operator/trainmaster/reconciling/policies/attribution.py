@@ -79,10 +79,10 @@ def failure_of(situation: Situation, report: Report) -> Failure:
 
 def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
     """Returns the reports of those that were in an attempt's group: who only was about to join ends no attempt."""
-    reports = situation.reports_of(attempt)
     if attempt == situation.status.attempt:
-        ended = (each for each in reports.items() if not situation.is_joining(each[1]))
-        return {worker: report for worker, report in ended if worker not in situation.finished}
+        members = (each for each in situation.reports.items() if not situation.is_joining(each[1]))
+        return {worker: report for worker, report in members if worker not in situation.finished}
+    reports = situation.reports_of(attempt)
     before = situation.members.absent - situation.recorded_uids.keys()
     return {worker: report for worker, report in reports.items() if worker not in before}
 

@@ -90,7 +90,8 @@ def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent
     else:
         limit = f" of {spec.failure_policy.max_restarts}" if spec is not None else ""
         cost = f"restart {new.restarts}{limit}"
-    return JobEvent("Warning", failure.reason, f"Attempt {failure.attempt} ended: {failure.message}; {cost}")
+    stopped = f"; {failure.not_continued}" if failure.not_continued else ""
+    return JobEvent("Warning", failure.reason, f"Attempt {failure.attempt} ended: {failure.message}{stopped}; {cost}")
 
 
 def _continued(old: JobStatus, new: JobStatus, spec: JobSpec) -> Iterator[JobEvent]:

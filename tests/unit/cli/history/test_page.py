@@ -66,6 +66,14 @@ def test_the_facts_the_attempts_and_the_time_stand_there() -> None:
     )
 
 
+def test_an_attempt_that_trained_on_without_some_says_with_whom_and_for_how_long() -> None:
+    job = detail()
+    job["attempts"][1] |= {"outcome": "Joined", "failure": None, "trainingWith": "3 of 4 workers"}
+    lines = page(120, RecordedHistory(answers={"bert-mrpc": job}))
+    row = next(at for at, line in enumerate(lines) if line.endswith("Joined"))
+    assert lines[row + 1] == "  continued with 3 of 4 workers for 19m48s"
+
+
 def test_a_slow_rank_is_seen_between_the_curves_of_step_times() -> None:
     median, slowest = (line for line in page(120) if line.startswith("step,"))
     assert "█" not in median and slowest.count("█") > 20

@@ -91,6 +91,7 @@ def detail(**changed: Any) -> dict[str, Any]:
                 **{"attempt": number, "startedAt": moment(began), "runningAt": moment(began + 8)},
                 **{"endedAt": moment(ended), "outcome": outcomes[number - 1], "firstStep": first, "lastStep": last},
                 "failure": FAILURES[number - 1] if number < 4 else None,
+                "trainingWith": None,
                 "workers": [{"worker": each, "pod": f"bert-mrpc-{each}", "node": f"gpu-{each}"} for each in range(4)],
             }
         )

@@ -263,8 +263,9 @@ class TestAFaultWhileAGroupForms:
         [
             [said(2, "Failed", 2, rank=2, culprit=False)],
             [said(2, "Stopped"), said(2, "Failed", 2, reason="AgentLost", exit_code=69)],
+            [said(2, "Failed", rank=2)],
         ],
-        ids=["a late bystander", "ranks that had ended before"],
+        ids=["a late bystander", "ranks that had ended before", "a rank that failed at the same time"],
     )
     def test_what_belongs_to_the_same_fault_costs_nothing_more(self, reports: list[Report]) -> None:
         decision = self.lost(*reports)
