@@ -28,7 +28,9 @@ import importlib, os, sys
 print("rank", os.environ.get("RANK"), "has", importlib.import_module(sys.argv[1]).__file__, flush=True)
 """
 USES = """
-import os, sys, time, torch
+import os, sys
+print("imported before", "trainloop.recovery.script" in sys.modules, flush=True)
+import time, torch
 import torch.distributed as dist
 from trainloop.recovery import Recovery
 dist.init_process_group("gloo")
@@ -98,10 +100,10 @@ def test_the_operators_wheel_builds_the_agent_that_a_checkout_builds(tmp_path: P
 # This one has a trainloop of its own.
 @pytest.mark.parametrize("python", sorted(set(pythons()) - {sys.executable}))
 def test_every_python_imports_it_or_names_the_version_that_it_needs(python: str, zipapp: list[str], job: Job) -> None:
-    agent = imports(job, zipapp, python, "trainloop.recovery")
+    agent = imports(job, zipapp, python, "trainloop.progress")
     version = subprocess.check_output([python, "-c", "import platform; print(platform.python_version())"], text=True)
     if tuple(map(int, version.split("."))) >= (3, 11):
-        until_lines(agent, f"[rank 0]: rank 0 has {brought(agent, 'trainloop/recovery/__init__.py')}")
+        until_lines(agent, f"[rank 0]: rank 0 has {brought(agent, 'trainloop/progress.py')}")
         assert agent.termination()["state"] == "Finished"
     else:
         needs = f"trainloop needs Python 3.11 or newer, and this is {version.strip()}; use an image that has it"
@@ -147,17 +149,38 @@ def test_a_disk_that_refuses_it_is_said_and_stops_nothing(zipapp: list[str], job
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("way", ["warm", "cold", "torchrun"])
+@pytest.mark.parametrize("way", ["warm", "warm again", "cold", "torchrun"])
 def test_ranks_of_an_image_with_torch_alone_use_it(way: str, image: Path, zipapp: list[str], job: Job) -> None:
     (job.folder / "train.py").write_text(USES)
     environ = {"TRAINMASTER_LAUNCHER": "torchrun", "TRAINMASTER_WARM_START": str(way != "torchrun").lower()}
+    environ |= {"NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
     if way == "cold":
         environ["TRAINMASTER_CGROUP_ROOT"] = str(without_memory(job))
-    environ |= {"NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
-    learned = [job.folder / "worker-0" / "state" / "warm" / "modules"] if way == "warm" else []
-    agent = runs(job, zipapp, str(image), str(job.folder / "train.py"), *map(str, learned), **environ)
+    agent = job.agent(0, **environ)
+    modules = agent.state_dir / "warm" / "modules"
+    if way == "warm again":
+        modules.parent.mkdir()
+        modules.write_text('["trainloop.recovery.script"]')
+    learns = [str(modules)] if way == "warm" else []
+    agent.start(str(image), str(job.folder / "train.py"), *learns, agent=zipapp)
+    job.annotate(job.assignment(1))
+    agent.exit_code(120)
     for rank in range(2):
+        until_lines(agent, f"[rank {rank}]: imported before {way == 'warm again'}")
         until_lines(agent, f"[rank {rank}]: rank {rank} made step 3 by {brought(agent)}")
-    assert [line.split()[3].strip(":") for line in starts(agent)] == ([way] if way != "torchrun" else [])
-    # The next ranks are forked with it.
-    assert all("trainloop.recovery.script" in json.loads(path.read_text()) for path in learned)
+    assert [line.split()[3].strip(":") for line in starts(agent)] == ([way.split()[0]] if way != "torchrun" else [])
+    if learns:
+        assert "trainloop.recovery.script" in json.loads(modules.read_text())
+
+
+@pytest.mark.torch
+def test_a_rank_that_is_forked_with_it_gets_a_group_that_can_continue() -> None:
+    """What tells a rank its group is in the environment after the fork, and not while the warm process imports."""
+    code = (
+        "import trainloop.recovery.script, os, torch.distributed as dist\n"
+        "before = dist.init_process_group\n"
+        "os.environ['TRAINMASTER_GROUP_FILE'] = '/nowhere'\n"
+        "from trainloop.recovery import Recovery\n"
+        "assert dist.init_process_group is not before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

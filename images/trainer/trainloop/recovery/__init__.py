@@ -20,21 +20,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainloop.continuing.start import install
-
 if TYPE_CHECKING:
     from trainloop.recovery.script import Recovery
 
 __all__ = ["Recovery"]
 
-# Before the script makes its process group.
-install()
-
 
 def __getattr__(name: str) -> Any:
     # Imported when used: the loop has no use for it, and its start is part of every recovery.
     if name == "Recovery":
+        from trainloop.continuing.start import install
         from trainloop.recovery.script import Recovery
 
+        # Before the script makes its process group, and not at this package's import: a rank may be forked after that.
+        install()
         return Recovery
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
