@@ -36,7 +36,7 @@ from trainloop.distributed.world import World, choose_device, environment
 from trainloop.distributed.world import joined as joined_for_good
 from trainloop.errors import TrainingError
 from trainloop.hooks import Hook
-from trainloop.metrics import Window
+from trainloop.metrics import MetricsLog, Window
 from trainloop.optimization.optimizer import UpdateRule
 from trainloop.parallel.balance import Balancer, build_balancer
 from trainloop.recovery import generators
@@ -341,7 +341,7 @@ class ContinuedTrainer(Trainer):
             "startedAt": self._started_at,
             "evaluated": self._evaluated,
             "verdict": [self.judge.can_return, self.judge.rollbacks],
-            "parents": [self.checkpoints.parent, self.checkpoints._parents] if self.checkpoints else [None, {}],
+            "parents": [self.checkpoints.parent, self.checkpoints.parents] if self.checkpoints else [None, {}],
         }
 
     def _load(self, state: dict[str, Any]) -> None:
@@ -354,7 +354,7 @@ class ContinuedTrainer(Trainer):
         self._started_at, self._evaluated = state["startedAt"], state["evaluated"]
         self.judge.can_return, self.judge.rollbacks = state["verdict"]
         if self.checkpoints:
-            self.checkpoints.parent, self.checkpoints._parents = state["parents"]
+            self.checkpoints.parent, self.checkpoints.parents = state["parents"]
         if self.world.is_alone:
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank, self.state.step)
         else:
@@ -368,8 +368,9 @@ class ContinuedTrainer(Trainer):
         os.environ["TRAINMASTER_ATTEMPT"] = str(attempt)
         self.progress.joined_again(state.step)
         self._say_whether_able()
+        if self.log.main != self.world.is_main:
+            self.log = MetricsLog(self.config.metrics, self.report_path, self.world.is_main)
         self.log.attempt = attempt
-        self.log.lead(self.world.is_main)
         self._share_out(present)
         self.loader.start(state.position, state.place)
         # Of the steps since the last line a lost rank's numbers are lost.
