@@ -23,8 +23,9 @@ PACKAGE = ROOT / "images" / "trainer" / "trainloop"
 
 #: Lines of code of the loop proper. What doesn't fit replaces something, or becomes what only some runs import.
 LIMIT = 3000
-#: Lines of code of `recovery`, a library beside the loop.
-LIBRARY_LIMIT = 2100
+#: Lines of code of the library beside the loop, which any script may use.
+LIBRARY = ("recovery", "continuing")
+LIBRARY_LIMIT = 3200
 #: Tokens that make no line one of code.
 _NOTHING = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -83,7 +84,7 @@ def test_a_line_of_code_has_more_than_a_comment_or_a_docstring() -> None:
 
 
 def test_the_loop_proper_stays_under_its_limit(loop: dict[str, str]) -> None:
-    sizes = {path: lines_of_code(source) for path, source in loop.items() if not path.startswith("recovery/")}
+    sizes = {path: lines_of_code(source) for path, source in loop.items() if path.partition("/")[0] not in LIBRARY}
     largest = ", ".join(f"{path} {size}" for path, size in sorted(sizes.items(), key=lambda one: -one[1])[:5])
     total = sum(sizes.values())
     assert {"trainer.py", "data.py", "checkpoints/snapshots.py", "parallel/strategies.py"} <= sizes.keys()
@@ -91,7 +92,8 @@ def test_the_loop_proper_stays_under_its_limit(loop: dict[str, str]) -> None:
 
 
 def test_the_library_beside_the_loop_stays_under_its_own_limit() -> None:
-    total = sum(lines_of_code(file.read_text()) for file in (PACKAGE / "recovery").rglob("*.py"))
+    files = (file for room in LIBRARY for file in (PACKAGE / room).rglob("*.py"))
+    total = sum(lines_of_code(file.read_text()) for file in files)
     assert 0 < total < LIBRARY_LIMIT
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from trainloop.continuing.group import Group
 from trainloop.continuing.membership import NO_STATE, Membership, source_of
 from trainloop.continuing.orders import Order, Orders
 from trainloop.continuing.real import Listener, Real
+from trainloop.continuing.start import GroupLostError
 from trainloop.recovery.encoding import Encoded, decode
 
 #: Seconds that a rank whose group has broken waits for the next attempt. Its agent stops it sooner if there is none.
@@ -32,11 +31,6 @@ PATIENCE = 20.0
 #: Seconds in which the ranks of an attempt meet and connect, once they have the assignment.
 MEETING = 15.0
 _LOOK_AGAIN = 0.002
-_SLICE = timedelta(milliseconds=50)
-
-
-class GroupLostError(RuntimeError):
-    """The group has broken, and there is no attempt to go on in."""
 
 
 class Continuing:
@@ -49,7 +43,9 @@ class Continuing:
         self.rank, self.size, self.joins = rank, size, joins
         self.groups = list[Group]()
         self.membership = Membership(rank, None if joins else Order(attempt, size))
-        #: Why a rank that could else continue can't; None: it can.
+        #: Whether somebody looks after each step whether it was made: then failures are swallowed.
+        self.able = False
+        #: Why this rank can't continue, as far as its groups are the reason.
         self.obstacle: str | None = None
         self._accelerator, self._timeout = accelerator, timeout
         self._reals = list[Real]()
@@ -177,8 +173,7 @@ class Continuing:
         while not beside.check(["all"]):
             if self._superseded(order) or time.monotonic() > until:
                 raise RuntimeError("not all ranks have come")
-            with suppress(RuntimeError):
-                beside.wait(["all"], _SLICE)
+            time.sleep(_LOOK_AGAIN)
         reals = []
         for number, group in enumerate(self.groups):
             members = [rank for rank in group.ranks if rank in present]
@@ -253,20 +248,25 @@ class Continuing:
             news = self.membership is not before
             breaks = self.membership.broken and not before.broken
             self._changed.notify_all()
-        if breaks:
-            self._break(RuntimeError(f"attempt {order.attempt} goes on without a rank of this group"))
+        if breaks and self.able:
+            self._error = GroupLostError(f"attempt {order.attempt} goes on without a rank of this group")
+            self._break(self._error)
         if news:
             self._end(self._forming or ())
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> bool:
         """A collective has failed, which a backend's thread may say."""
+        if not self.able:
+            return False
         with self._changed:
-            already = self.membership.broken
+            first = not self.membership.broken
             self.membership = self.membership.failed()
-            self._error = self._error if already else error
-        if not already:
-            print(f"rank {self.rank}: a collective has failed, so this step isn't made: {error}", file=sys.stderr)
+            if first:
+                self._error = error
+        if first:
+            print(f"rank {self.rank}: a collective failed, so this step isn't made: {_first_line(error)}", flush=True)
             self._break(error)
+        return True
 
     def _break(self, error: Exception) -> None:
         """No group makes a collective any more, and whoever waits for one, here or elsewhere, waits no longer."""
@@ -291,6 +291,10 @@ class Continuing:
         present = torch.accelerator.current_accelerator()
         assert present is not None
         return [torch.device(present.type, torch.accelerator.current_device_index())]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
 
 
 def _reduce(gloo: Any, tensor: torch.Tensor, operation: Any) -> None:

@@ -1,9 +1,10 @@
 """The process group that torch, DDP and the script see stays the same while the real one behind it changes.
 
 Its size and its rank never change. Each collective goes to the real group of the ranks that are present. One that fails
-is swallowed: it and all later ones return at once, with whatever their tensors have, until there is a real group again.
-So a backward pass ends, and the step isn't made. Absent ranks count as nothing in a reduction; where each rank has a
-place in what is gathered, theirs has what the lowest rank that is present has sent.
+is swallowed, where somebody looks whether a step was made: it and all later ones return at once, with whatever their
+tensors have, until there is a real group again. So a backward pass ends, and the step isn't made. Absent ranks count as
+nothing in a reduction; where each rank has a place in what is gathered, theirs has what the lowest rank that is present
+has sent.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from torch.distributed import ProcessGroup, Work
 from torch.futures import Future
 
 from trainloop.continuing.real import Real
+from trainloop.continuing.start import BACKEND
 
 Tensors = list[torch.Tensor]
 #: torch calls a group's methods with lists and options; its stubs have other forms, for people, too.
 Base: Any = ProcessGroup
-#: What torch knows groups of this kind by.
-BACKEND = "trainmaster"
 
 
 class Done(Work):
@@ -63,7 +63,8 @@ class Swallowed(Work):
             self._work.wait() if timeout is None else self._work.wait(timeout)
             self._finish()
         except RuntimeError as error:
-            self._group.fail(error)
+            if not self._group.fail(error):
+                raise
         return True
 
     def is_completed(self) -> bool:
@@ -76,27 +77,21 @@ class Swallowed(Work):
         self._work.synchronize()
 
     def get_future(self) -> Future[Any]:
-        of_work = self._work.get_future()
-        if of_work.done() and self._after is None:
-            return of_work if self._good(of_work) else Done(self._result).get_future()
         # Of the device, so that what waits for it waits on the device.
         future = Future[Any](devices=self._group.devices)
 
         def done(finished: Future[Any]) -> None:
-            if self._good(finished):
+            try:
+                finished.value()
                 self._finish()
+            except RuntimeError as error:
+                if not self._group.fail(error):
+                    future.set_exception(error)
+                    return
             future.set_result(self._result)
 
-        of_work.add_done_callback(done)
+        self._work.get_future().add_done_callback(done)
         return future
-
-    def _good(self, future: Future[Any]) -> bool:
-        try:
-            future.value()
-        except RuntimeError as error:
-            self._group.fail(error)
-            return False
-        return True
 
     def _finish(self) -> None:
         after, self._after = self._after, None
@@ -107,7 +102,8 @@ class Swallowed(Work):
 class Group(Base):  # type: ignore[misc]
     """See the module. `ranks` are the global ranks of the group, of which this process is one."""
 
-    def __init__(self, rank: int, ranks: Sequence[int], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, rank: int, ranks: Sequence[int], failed: Callable[[Exception], bool]) -> None:
+        """`failed` is called with the first failure, and returns whether it is swallowed."""
         super().__init__(rank, len(ranks))
         self.ranks = tuple(ranks)
         self._own, self._failed = rank, failed
@@ -127,11 +123,11 @@ class Group(Base):  # type: ignore[misc]
         real, self._real = self._real, None
         return real
 
-    def fail(self, error: Exception) -> None:
-        """A collective has failed: later ones aren't made."""
-        if self._real is not None:
+    def fail(self, error: Exception) -> bool:
+        """A collective has failed; returns whether that is swallowed, and later ones aren't made."""
+        if self._real is not None and self._failed(error):
             self._real = None
-            self._failed(error)
+        return self._real is None
 
     @property
     def is_whole(self) -> bool:
@@ -274,7 +270,8 @@ class Group(Base):  # type: ignore[misc]
             try:
                 return Swallowed(self, call(real.of(tensors[0].device)), result, after)
             except RuntimeError as error:
-                self.fail(error)
+                if not self.fail(error):
+                    raise
         elif alone is not None:
             alone()
         return Done(result)

@@ -13,11 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: The file whose name, with the rank behind it, is that of the rank's FIFO.
-FILE_VARIABLE = "TRAINMASTER_GROUP_FILE"
-#: Set for a rank that is to join ranks that train already.
-JOINS_VARIABLE = "TRAINMASTER_JOINS"
-
 
 @dataclass(frozen=True)
 class Order:

@@ -1,7 +1,7 @@
 """`init_process_group` makes a group that can continue, where an agent is there that assigns attempts.
 
-Scripts call torch's own function, so it is wrapped, in the ranks that such an agent has started, when `recovery` is
-imported. `new_group` is wrapped for groups beside it. All else of torch stays as it is.
+Scripts call torch's own function, so it is wrapped when `recovery` is imported. That may be before a rank is forked, so
+it looks for the agent when it is called. `new_group` is wrapped for groups beside it. All else of torch stays as it is.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, distributed_c10d
 
-from trainloop.continuing.forming import Continuing
-from trainloop.continuing.group import BACKEND, Group
-from trainloop.continuing.orders import FILE_VARIABLE, JOINS_VARIABLE
+if TYPE_CHECKING:
+    from trainloop.continuing.forming import Continuing
+    from trainloop.continuing.group import Group
+
+#: The file whose name, with the rank behind it, is that of the rank's FIFO (`orders`).
+FILE_VARIABLE = "TRAINMASTER_GROUP_FILE"
+#: Set for a rank that is to join ranks that train already.
+JOINS_VARIABLE = "TRAINMASTER_JOINS"
+#: What torch knows groups that can continue by.
+BACKEND = "trainmaster"
 
 _torch: Any = distributed_c10d
 _current: Continuing | None = None
@@ -31,13 +38,22 @@ def continuing() -> Continuing | None:
     return _current
 
 
+class GroupLostError(RuntimeError):
+    """The group has broken: what a collective returned is nothing."""
+
+
+def check() -> None:
+    """Raises GroupLostError where the group has broken, so that what a collective returned counts as nothing."""
+    if _current is not None and _current.able and _current.broken:
+        raise GroupLostError("the group has broken")
+
+
 def install() -> None:
-    """Wrap torch's functions, once, where an agent assigns attempts."""
+    """Wrap torch's functions, once."""
     global _wrapped
-    if _wrapped or not os.environ.get(FILE_VARIABLE) or not dist.is_available() or dist.is_initialized():
+    if _wrapped or not dist.is_available():
         return
     _wrapped = True
-    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
     for name, wrapper in (("init_process_group", _init_process_group), ("new_group", _new_group)):
         function = functools.wraps(getattr(dist, name))(functools.partial(wrapper, getattr(dist, name)))
         setattr(dist, name, function)
@@ -57,11 +73,16 @@ def _init_process_group(
     **options: Any,
 ) -> None:
     global _current
-    accelerator, number, size = _accelerator(backend), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    usual = init_method in (None, "env://") and store is None and not others and size > 1
-    if accelerator is None or not usual:
+    accelerator = _accelerator(backend)
+    usual = init_method in (None, "env://") and store is None and not others and os.environ.get(FILE_VARIABLE)
+    if accelerator is None or not usual or os.environ["WORLD_SIZE"] == "1":
         original(backend, init_method, timeout, world_size, rank, store, *others, device_id=device_id, **options)
         return
+    # Imported by ranks that can continue.
+    from trainloop.continuing.forming import Continuing
+
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+    number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     timeout = timeout or (_torch.default_pg_nccl_timeout if accelerator else _torch.default_pg_timeout)
     attempt, file = int(os.environ.get("TRAINMASTER_ATTEMPT", "1")), Path(os.environ[FILE_VARIABLE])
     joins = JOINS_VARIABLE in os.environ
@@ -88,7 +109,7 @@ def _new_group(
             _current.obstacle = f"it makes a group of its own with the backend {backend}"
         return original(ranks, timeout, backend, *others, **options)
     made = original(ranks, timeout, BACKEND, **options)
-    if isinstance(made, Group):
+    if made is not dist.GroupMember.NON_GROUP_MEMBER:
         _name(made, accelerator)
     return made
 

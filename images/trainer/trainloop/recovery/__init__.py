@@ -10,6 +10,7 @@
 5. `agreement`: the next attempt's ranks agree on the newest state that is held anywhere, and give it to who lacks it.
 6. `snapshots`: what is in memory already where no rank may survive.
 7. `script`: all of it for a script of one's own, by three lines; `huggingface`: for Hugging Face's Trainer.
+8. `continuation`: a script's ranks go on in their processes when others are lost; `parts`: whose samples are whose.
 
 It imports torch and the standard library, and of trainloop what reports progress and stacks; the loop uses this package
 as any script may.
@@ -19,10 +20,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainloop.continuing.start import install
+
 if TYPE_CHECKING:
     from trainloop.recovery.script import Recovery
 
 __all__ = ["Recovery"]
+
+# Before the script makes its process group.
+install()
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainloop.continuing.start import check
 from trainloop.recovery import sealed, slots
 from trainloop.recovery.encoding import EncodingError, decode
 from trainloop.recovery.place import Place
@@ -34,12 +35,15 @@ class Group:
         self.rank, self.size, self._group = place.rank, place.ranks, group
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns every rank's plain value, in rank order; None for what isn't one."""
+        """Returns every rank's plain value, in rank order; None for what isn't one. Raises GroupLostError where ranks
+        of a group that can continue are lost meanwhile.
+        """
         if self.size == 1:
             return [value]
         message = json.dumps(value).encode()
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(message)]), self._group)
+        check()
         longest = max(int(length) for length in lengths)
         if longest > _MOST_BYTES:
             raise EncodingError(f"a rank has sent {longest:,} bytes, more than any has to say")
@@ -47,19 +51,20 @@ class Group:
         padded[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         found = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(found, padded, self._group)
+        check()
         return [_plain(one[: int(length)]) for one, length in zip(found, lengths, strict=True)]
 
-    def begin_to_ask(self, yes: bool) -> Callable[[], bool]:
-        """Begin to ask all ranks; returns what waits for the answer, whether any says yes."""
+    def begin_to_ask(self, *numbers: int) -> Callable[[], list[int]]:
+        """Begin to ask all ranks; returns what waits for the answer, the greatest of each of their numbers."""
         if self.size == 1:
-            return lambda: yes
-        answer = torch.tensor(int(yes))
+            return lambda: list(numbers)
+        answer = torch.tensor(numbers)
         work = dist.all_reduce(answer, dist.ReduceOp.MAX, self._group, async_op=True)
         assert work is not None
 
-        def waited() -> bool:
+        def waited() -> list[int]:
             work.wait()
-            return bool(answer)
+            return list(answer.tolist())
 
         return waited
 

@@ -136,7 +136,7 @@ class RecoveryCallback(TrainerCallback):
         named = {"loss": "loss", "gradNorm": "grad_norm", "learningRate": "learning_rate"}
         figures = {name: log.get(theirs) for name, theirs in named.items()}
         self._progress.step(state.global_step, totalSteps=state.max_steps, **figures)
-        self._stopped = self._group.begin_to_ask(self._stop_requested)()
+        self._stopped = self._group.begin_to_ask(int(self._stop_requested))() == [1]
         if self._stopped:
             control.should_save = control.should_training_stop = True
 

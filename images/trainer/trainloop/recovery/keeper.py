@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +108,35 @@ class Keeper:
             if seal.age != (attempt, step):
                 sealed.empty(file)
         slots.clean(self.directory, {self.place.attempt, attempt})
-        self._slots = Slots(self.place, self.directory, self._device, self._kept.buffers)
         self._snapshots.begin(step, attempt)
         self._first, self._resumed = step, attempt is not None
-        self.made(step)
+        self._start(step)
         if threading.current_thread() is threading.main_thread():
             self._watch_for_signals()
+
+    def go_on(self, attempt: int, step: int) -> None:
+        """The ranks have formed the group of `attempt` in their processes; its state is that after `step`."""
+        before = self._slots
+        self.place = self._snapshots.place = replace(self.place, attempt=attempt)
+        self._snapshots.begin_again(step)
+        self._start(step)
+        if before is not None:
+            before.close()
+        if self._wakes is None and threading.current_thread() is threading.main_thread():
+            self._watch_for_signals()
+
+    def _start(self, step: int) -> None:
+        self._slots = Slots(self.place, self.directory, self._device, self._kept.buffers)
+        self.made(step)
+
+    @property
+    def holds(self) -> bool:
+        """Returns whether nothing of a step that is queued on the device is made once a fault is known."""
+        return self._hold.works or not self._device.queues
+
+    def after(self, step: int) -> tuple[Any, dict[str, Any] | None]:
+        """Returns what the host had after `step`, the last one that was made, and what is this rank's own."""
+        return self._host, None if self._slots is None else self._slots.own(step)
 
     def changing(self) -> None:
         """The state begins to change: the optimizer's step comes now, or another state is loaded."""

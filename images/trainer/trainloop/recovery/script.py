@@ -18,14 +18,18 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainloop.continuing import start
+from trainloop.continuing.start import GroupLostError
 from trainloop.distributed.diagnostics import dump_stacks_on_signal
 from trainloop.distributed.machine import announce
 from trainloop.progress import Progress
@@ -33,6 +37,7 @@ from trainloop.recovery import generators, sealed
 from trainloop.recovery.agreement import Found, Group, newest
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
+from trainloop.recovery.parts import passes, seed, share
 from trainloop.recovery.place import Place, memory_directory
 from trainloop.recovery.slots import Buffers
 from trainloop.recovery.tensors import (
@@ -49,6 +54,10 @@ from trainloop.recovery.tensors import (
 
 #: Newest states that stay on the disk.
 _KEPT_ON_DISK = 2
+
+
+if TYPE_CHECKING:
+    from trainloop.recovery.continuation import Continuation
 
 
 class Stateful(Protocol):
@@ -70,6 +79,10 @@ class Recovery:
     A run that goes on equals one that was never interrupted to the bit where its data follows from the step alone. With
     more than two ranks DistributedDataParallel sums its first step in another order than later ones; with `rehearsal`
     the first step after a recovery is made twice, and counts once, and that difference is gone too.
+
+    Under Trainmaster ranks that survive a fault go on in their processes, where the script takes its micro-batches from
+    `parts`: these are shared out anew. With `fewer_samples` they go on without `parts` too, by the samples that are
+    left, until the lost ranks are back.
     """
 
     def __init__(
@@ -80,10 +93,12 @@ class Recovery:
         every: int = 1000,
         path: str | os.PathLike[str] | None = None,
         rehearsal: bool = False,
+        fewer_samples: bool = False,
         **others: Stateful,
     ) -> None:
         self.step = 0
         self._source: int | None = None  # the attempt that the run goes on from
+        self._whole_model = model
         self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._optimizer, self._others = optimizer, others
         keep_group(model)
@@ -110,6 +125,23 @@ class Recovery:
             self._keeper = Keeper(self._place, memory, self._device, kept, self._group, self._say)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
         self._progress.join()
+        self._continuation: Continuation | None = None
+        if (continuing := start.continuing()) is not None:
+            # Imported by ranks that can continue.
+            from trainloop.recovery.continuation import Continuation, obstacle_of
+
+            holds = self._keeper is None or self._keeper.holds
+            obstacle = obstacle_of(optimizer, kept=self._keeper is not None, divided=self._divided, holds=holds)
+            self._continuation = Continuation(
+                continuing,
+                optimizer,
+                fewer_samples=fewer_samples,
+                scales=any(isinstance(each, torch.amp.GradScaler) for each in others.values()),
+                obstacle=obstacle,
+                progress=self._progress,
+            )
+        #: Where the random numbers of `parts` begin: the same on all ranks.
+        self._seed = int(self._group.gather(torch.initial_seed())[0])
         self._reported: dict[str, float] = {}
         self._stop_requested = False
         #: Steps of the optimizer within this step of the loop; and within each one before, None where they differed.
@@ -119,29 +151,65 @@ class Recovery:
 
     def steps(self, total: int) -> Iterator[int]:
         """Yields the numbers of the steps that are left, from 1 to `total`; a step is finished when the next one is
-        asked for. Raises SystemExit(143) after the step in which SIGTERM came to any rank.
+        asked for. A step that a fault has cut off is yielded again. Raises SystemExit(143) after the step in which
+        SIGTERM came to any rank.
         """
-        found = self._resume()
-        if found is not None and self._rehearses and self.step < total:
-            yield self.step + 1
-            self._restore(found)
-        del found
-        self._begin()
+        continuation, joined = self._continuation, False
+        if continuation is not None and continuation.joins:
+            self._watch_updates()
+            for _ in range(continuation.rehearsals):
+                yield self.step + 1
+            continuation.was_left_out(0)
+            self._form()
+            joined = True
+        else:
+            found = self._resume()
+            if found is not None and self._rehearses and self.step < total:
+                yield self.step + 1
+                self._restore(found)
+            del found
+            self._watch_updates()
+        self._begin(joined=joined)
         while self.step < total:
-            stopping = self._group.begin_to_ask(self._stop_requested)
+            known = 0 if continuation is None else continuation.known
+            asking = self._group.begin_to_ask(int(self._stop_requested), known)
             yield self.step + 1
-            self._count_updates()
+            if continuation is not None and continuation.was_left_out(self._updates):
+                self._updates = 0
+                self._go_back()
+                self._form()
+                continue
+            updates = self._count_updates()
             self.step += 1
-            if self._keeper is not None:
-                self._keeper.finished(self.step)
+            self._finished()
             self._progress.step(self.step, totalSteps=total, **self._reported)
-            stop = stopping()
+            if continuation is not None:
+                continuation.made(updates)
+            stop, newest = asking()
+            if continuation is not None and (continuation.broken or newest > continuation.attempt):
+                stop = 0 if continuation.broken else stop
+                self._form()
             if stop or self.step == total or self.step % self._every == 0:
-                self.save()
+                self._save_together()
             if stop and self.step < total:
                 self._end(finished=False)
                 raise SystemExit(EXIT_STOPPED)
         self._end(finished=True)
+
+    def parts(self, count: int | None = None) -> Iterator[int]:
+        """Yields the numbers of the micro-batches, of the `count` that make this step on all ranks together, that this
+        rank computes; by default there is one for each rank, its own. Those of ranks that are lost are dealt among the
+        others. Gradients are reduced in the backward of the last one, and each has random numbers of its own.
+
+        DistributedDataParallel takes the sum over all parts by the number of ranks: with more parts than ranks a part's
+        loss is to be divided by how many times as many they are. Raises ValueError for fewer parts than ranks.
+        """
+        rank, ranks, step = self._place.rank, self._place.ranks, self.step + 1
+        if self._continuation is not None:
+            own = self._continuation.parts(count, rank, ranks)
+        else:
+            own = share(count or ranks, ranks, range(ranks), rank)
+        yield from passes(self._whole_model, own, lambda part: seed(self._seed, step, part, self._device))
 
     def made(self) -> None:
         """This step has made its last change: what comes until the next one (a loss that is averaged over the ranks,
@@ -163,7 +231,8 @@ class Recovery:
         parts, part = place.part(self._divided)
         own = {"random": generators.capture(self._device), "buffers": self._buffers.named()}
         ranks = self._group.gather(b"".join(Encoded(own).chunks()).hex())
-        if part < place.rank:
+        writes = part == place.rank if self._continuation is None else self._continuation.writes
+        if not writes:
             return
         self._progress.enter("checkpoint")
         try:
@@ -202,15 +271,23 @@ class Recovery:
             raise RuntimeError(f"no state can be gone on from: {problems[0]}")
         return None
 
-    @torch.no_grad()
     def _restore(self, found: Found) -> None:
         [part] = found.parts if len(found.parts) == 1 else [self._place.rank]
-        saved, own = found.state(part), found.own_of(self._place.rank)
         if self._divided != (found.count > 1):
             raise ValueError(f"it is in {found.count} part(s), for {self._place.ranks} rank(s)")
+        self._load({**found.state(part), "buffers": found.buffers(self._place.rank)})
+        own = found.own_of(self._place.rank)
+        if own is not None:
+            generators.restore(own["random"], self._device)
+        elif found.step:
+            self._say("the random state of this rank was lost with its pod: it goes on with the one that it has")
+
+    @torch.no_grad()
+    def _load(self, saved: dict[str, Any]) -> None:
+        """Load a state. Raises ValueError or KeyError where it isn't this model's."""
         self._parameters = parameters_between_steps(self._model)
         tensors: dict[str, Any] = {**self._parameters, **self._buffers.named()}
-        values = {**saved["model"], **found.buffers(self._place.rank)}
+        values = {**saved["model"], **saved["buffers"]}
         for name, parameter in self._parameters.items():
             if values[name].shape != local(parameter).shape:
                 raise ValueError(f"{name} has shape {list(values[name].shape)}")
@@ -230,10 +307,7 @@ class Recovery:
                 local(tensor).copy_(values[name])
         for name, each in self._others.items():
             load(each, saved["others"][name])
-        if own is not None:
-            generators.restore(own["random"], self._device)
-        elif found.step:
-            self._say("the random state of this rank was lost with its pod: it goes on with the one that it has")
+        self._seed = saved["seed"]
 
     def _host(self) -> dict[str, Any]:
         return {
@@ -243,9 +317,53 @@ class Recovery:
 
     def _state(self, host: dict[str, Any]) -> dict[str, Any]:
         optimizer = local(self._optimizer_state.whole(host["optimizer"]))
-        return {"model": local(self._parameters), "optimizer": optimizer, "others": local(host["others"])}
+        others = local(host["others"])
+        return {"model": local(self._parameters), "optimizer": optimizer, "others": others, "seed": self._seed}
 
-    def _begin(self) -> None:
+    def _form(self) -> None:
+        """Form the next attempt's group; whoever lacks the newest step is given it."""
+        assert self._continuation is not None
+        self.step = self._continuation.form(self.step, self._give, self._load, lambda: self._stop_requested)
+        self._place = replace(self._place, attempt=self._continuation.attempt)
+        if self._keeper is not None:
+            self._keeper.go_on(self._continuation.attempt, self.step)
+
+    def _save_together(self) -> None:
+        """Save; again where a fault has cut that off."""
+        while True:
+            try:
+                return self.save()
+            except GroupLostError:
+                self._form()
+
+    def _finished(self) -> None:
+        # What ranks ask each other of a snapshot is cut off where one is lost: the next group begins to count anew.
+        with suppress(GroupLostError):
+            if self._keeper is not None:
+                self._keeper.finished(self.step)
+
+    @torch.no_grad()
+    def _go_back(self) -> None:
+        """Put back what the host has changed in a step that wasn't made."""
+        assert self._keeper is not None
+        host, own = self._keeper.after(self.step)
+        groups, _ = host["optimizer"]
+        for group, before in zip(self._optimizer.param_groups, groups, strict=True):
+            group.update(before)
+        for name, each in self._others.items():
+            load(each, host["others"][name])
+        if own is not None:
+            buffers = self._buffers.named()
+            for name, values in own["buffers"].items():
+                buffers[name].copy_(values)
+            generators.restore(own["random"], self._device)
+
+    def _give(self) -> dict[str, Any]:
+        """Returns the state after this step, for a rank that lacks it."""
+        buffers = {name: local(each) for name, each in self._buffers.named().items()}
+        return {**self._state(self._host()), "buffers": buffers}
+
+    def _begin(self, *, joined: bool) -> None:
         self._progress.begin(self.step)
         if "TRAINMASTER_ATTEMPT" in os.environ:
             dump_stacks_on_signal(self._place.rank)
@@ -253,24 +371,38 @@ class Recovery:
             signal.signal(signal.SIGTERM, self._request_stop)
         if self._keeper is not None:
             keeper = self._keeper
-            self._optimizer.register_step_pre_hook(lambda *_: keeper.changing())
-            self._optimizer.register_step_post_hook(self._updated)
-            keeper.begin(self.step, self._source)
+            if not joined:
+                keeper.begin(self.step, self._source)
             sys.excepthook = self._on_error
             atexit.register(keeper.save)  # a script that ends early, whatever has caught the error
 
+    def _watch_updates(self) -> None:
+        self._optimizer.register_step_pre_hook(self._updating)
+        self._optimizer.register_step_post_hook(self._updated)
+
+    def _updating(self, *_: object) -> None:
+        if self._continuation is not None and self._continuation.leaves_out():
+            return
+        if self._keeper is not None:
+            self._keeper.changing()
+
     def _updated(self, *_: object) -> None:
+        if self._continuation is not None and self._continuation.left_out:
+            return
         self._updates += 1
         # A step may have several, of which the last counts: as many as all steps before had.
         if not self._others and self._updates == self._updates_each:
             self.made()
 
-    def _count_updates(self) -> None:
+    def _count_updates(self) -> int:
+        """Returns the optimizer's steps within the step that is over."""
+        updates = self._updates
         if self._updates_each == 0:
             self._updates_each = self._updates
         elif self._updates != self._updates_each:
             self._updates_each = None
         self._updates = 0
+        return updates
 
     def _end(self, *, finished: bool) -> None:
         self._progress.enter("finish")

@@ -64,7 +64,7 @@ class Snapshots:
         divided: bool,
         say: Callable[[str], None],
     ) -> None:
-        self._place, self._device, self._group, self._say = place, device, group, say
+        self.place, self._device, self._group, self._say = place, device, group, say
         self._divided, self._generations, self._neighbours = divided, generations, neighbours
         self._writes = has_snapshots(place, divided) and (divided or place.is_first_of_worker)
         self._before = (place.rank - place.local_ranks) % place.ranks
@@ -95,6 +95,12 @@ class Snapshots:
         self._next = step + _FIRST
         self._since = (step, time.monotonic())
 
+    def begin_again(self, step: int) -> None:
+        """The ranks have formed another group after `step`; some may be new, so all begin to count there."""
+        self._again, self._asks = False, 0
+        self._next = step + _FIRST
+        self._since = (step, time.monotonic())
+
     def is_due(self, step: int) -> bool:
         """Returns whether there is something to do after `step`."""
         if step == self._next - _FIRST + 1 and not self._asks:
@@ -114,7 +120,7 @@ class Snapshots:
             self._next = step + _steps(_AGAIN, max(self._group.gather(self._step_seconds(step))))
             return
         began = time.monotonic()
-        self._age, self._problem, written = (self._place.attempt, step), None, None
+        self._age, self._problem, written = (self.place.attempt, step), None, None
         try:
             if self._writes:
                 written = self._begin(encoded())
@@ -170,8 +176,8 @@ class Snapshots:
             self._device.wait(whole)
             file.fill(encoded)
             self._copied = copied = self._device.event()
-        parts, part = self._place.part(self._divided)
-        seal = Seal(*self._age, parts, part, self._place.job, encoded.size)
+        parts, part = self.place.part(self._divided)
+        seal = Seal(*self._age, parts, part, self.place.job, encoded.size)
         return _Written(file, seal, whole, copied, claim, self._round)
 
     def _finish(self, written: _Written | None) -> None:
@@ -230,7 +236,7 @@ class Snapshots:
             except OSError as error:
                 self._say(f"no copy of rank {self._before}'s snapshot of step {theirs.step} in memory: {error}")
                 theirs = None
-        takes, place = group.gather(theirs is not None), self._place
+        takes, place = group.gather(theirs is not None), self.place
         after = (place.rank + place.local_ranks) % place.ranks
         sent = written.file.content(written.seal.size) if written is not None and takes[after] else None
         if file is not None and theirs is not None:

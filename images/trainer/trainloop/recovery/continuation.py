@@ -1,0 +1,141 @@
+"""A script's ranks go on in their processes when others are lost (`continuing`); this is how its loop takes part.
+
+A step in which a collective failed isn't made: when the optimizer is about to make it, its gradients are taken away, so
+that it changes nothing. What the host had changed by then (generators, buffers, a scheduler) is put back to what it was
+after the last step that was made, the ranks form their next group, and the loop's body is run for the same step again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
+
+from trainloop.continuing.forming import Continuing
+from trainloop.continuing.group import Group
+from trainloop.continuing.membership import NO_STATE
+from trainloop.progress import Progress
+from trainloop.recovery.parts import share
+
+
+class Continuation:
+    """A script's part in attempts that are continued."""
+
+    #: Steps that a rank makes alone before it joins: in the second one DDP's buckets are in the order of the first
+    #: one's gradients, as the others' are.
+    rehearsals = 2
+
+    def __init__(
+        self,
+        continuing: Continuing,
+        optimizer: torch.optim.Optimizer,
+        *,
+        fewer_samples: bool,
+        scales: bool,
+        obstacle: str | None,
+        progress: Progress,
+    ) -> None:
+        """`scales` is whether a scaler may leave a step out."""
+        self._continuing, self._optimizer = continuing, optimizer
+        self._fewer_samples, self._obstacle, self._progress = fewer_samples, obstacle, progress
+        self._shares, self._scales = fewer_samples, scales
+        #: Whether the step that is under way isn't made.
+        self.left_out = False
+        self._told: str | None = None
+
+    @property
+    def joins(self) -> bool:
+        """Returns whether this rank begins alone, and joins ranks that train."""
+        return self._continuing.joins
+
+    @property
+    def attempt(self) -> int:
+        return self._continuing.attempt
+
+    @property
+    def writes(self) -> bool:
+        """Returns whether this rank writes what one rank writes for all: the lowest that is present."""
+        return self._continuing.rank == self._continuing.present[0]
+
+    @property
+    def known(self) -> int:
+        """Returns the newest attempt that this rank knows of."""
+        return self._continuing.membership.known
+
+    @property
+    def broken(self) -> bool:
+        return self._continuing.able and self._continuing.broken
+
+    def parts(self, count: int | None, rank: int, ranks: int) -> list[int]:
+        """Returns the parts of a step that this rank computes."""
+        self._shares = True
+        count = count or ranks
+        if count < ranks:
+            raise ValueError(f"parts is {count}, which is fewer than the {ranks} ranks: each needs one in every step")
+        return share(count, ranks, self._continuing.present, rank)
+
+    def leaves_out(self) -> bool:
+        """The optimizer is about to make a step; returns whether it isn't to be made, and has no gradients then."""
+        self.left_out |= self.broken or self.joins
+        gradients = [
+            each for group in self._optimizer.param_groups for each in group["params"] if each.grad is not None
+        ]
+        if self.left_out:
+            for parameter in gradients:
+                parameter.grad = None
+        elif self._fewer_samples and (present := len(self._continuing.present)) < self._continuing.size:
+            # The mean over all ranks becomes the mean over those that have samples.
+            torch._foreach_mul_([each.grad for each in gradients], self._continuing.size / present)
+        return self.left_out
+
+    def was_left_out(self, updates: int) -> bool:
+        """Returns whether the step that is over wasn't made; `updates` were."""
+        left_out, self.left_out = self.left_out or (self.broken and not updates), False
+        return left_out
+
+    def made(self, updates: int) -> None:
+        """A step is made, by `updates` of the optimizer: now it is known whether this rank can continue."""
+        if self._obstacle is None and (updates > 1 or (updates == 0 and not self._scales)):
+            self._obstacle = f"its optimizer makes {updates} steps in a step of its loop"
+        if self._obstacle is None and not self._shares:
+            self._obstacle = "its script doesn't say by recovery.parts() how a lost rank's samples are shared out"
+        obstacle = self._obstacle or self._continuing.obstacle or self._foreign_group()
+        if obstacle is None and not self._continuing.able:
+            self._continuing.able = True
+            self._progress.able(self.attempt)
+        elif obstacle is not None and obstacle != self._told:
+            self._continuing.able, self._told = False, obstacle
+            self._progress.cannot_continue(obstacle)
+
+    def form(self, step: int, give: Callable[[], Any], load: Callable[[Any], None], stopped: Callable[[], bool]) -> int:
+        """Form the next attempt's group, and return the step after which it goes on; see `Continuing.form`."""
+        joins = self.joins
+        if joins:
+            self._progress.ready()
+        self._progress.join()
+        after = self._continuing.form(NO_STATE if joins else step, give, load, stopped)
+        self._continuing.able = True
+        self._progress.joined_again(after)
+        self._progress.able(self.attempt)
+        return after
+
+    def _foreign_group(self) -> str | None:
+        """Returns the sentence about a group that isn't ours, and so can't be formed anew."""
+        groups: Any = distributed_c10d
+        foreign = [each for each in groups._world.pg_map if not isinstance(each, Group)]
+        return f"it has {len(foreign)} process group(s) that were made in another way" if foreign else None
+
+
+def obstacle_of(optimizer: torch.optim.Optimizer, *, kept: bool, divided: bool, holds: bool) -> str | None:
+    """Returns why a script with this optimizer can't continue; None where it can, as far as is known before a step."""
+    if not kept:
+        return "no state is kept in memory"
+    if divided:
+        return "each rank has a part of the state, which is lost with it"
+    if isinstance(optimizer, torch.optim.LBFGS):
+        return "LBFGS computes gradients within its step"
+    if not holds:
+        return "its optimizer isn't fused, so a step that is queued on the device can't be held back"
+    return None

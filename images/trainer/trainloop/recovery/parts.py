@@ -1,0 +1,44 @@
+"""The micro-batches of a step are shared out among the ranks that are present. Pure, but for the random numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+
+def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]:
+    """Returns which of `count` parts of a step `rank` computes: its own, which are always the same, and of those that
+    absent ranks leave, those that are dealt to it. Whoever has fewest gets the next one.
+    """
+    shares = {each: list(range(each * count // size, (each + 1) * count // size)) for each in range(size)}
+    orphans = [part for each in range(size) if each not in present for part in shares[each]]
+    for part in orphans:
+        fewest = min(present, key=lambda each: (len(shares[each]), each))
+        shares[fewest].append(part)
+    return shares[rank]
+
+
+def seed(base: int, step: int, part: int, device: torch.device) -> None:
+    """Seed the generators for one part of one step, so that its random numbers don't depend on who computes it."""
+    number = int.from_bytes(hashlib.blake2b(f"{base}/{step}/{part}".encode(), digest_size=8).digest(), "big") >> 1
+    torch.default_generator.manual_seed(number)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(number)
+    random.seed(number)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(number & 0xFFFFFFFF)
+
+
+def passes(model: nn.Module, own: list[int], before: Callable[[int], None]) -> Iterator[int]:
+    """Yields a rank's parts of a step; `before` is called with each. The last one's backward reduces the gradients."""
+    for part in own:
+        last = part == own[-1]
+        with nullcontext() if last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync():
+            before(part)
+            yield part
