@@ -25,10 +25,11 @@ import torch
 from trainloop import seeding
 from trainloop.checkpoints import restoring, stateful, storage
 from trainloop.checkpoints.checkpointer import Checkpointer
-from trainloop.checkpoints.memory import NothingInMemory, in_memory
+from trainloop.checkpoints.memory import NothingInMemory
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.config import Config
+from trainloop.continuing import start
 from trainloop.continuing.membership import NO_STATE
 from trainloop.data import Fetched
 from trainloop.distributed.continued import ContinuingWorld, Summed, joined
@@ -131,11 +132,19 @@ class _Memory(NothingInMemory):
             self._kept.keep()
             self.inner.begin()
 
-    def begin_anew(self, inner: NothingInMemory) -> None:
-        """The run goes on as another attempt."""
-        self.inner.close()
-        self.inner, self._joins = inner, False
-        self.begin()
+    @property
+    def keeps(self) -> bool:
+        """Returns whether anything is kept in memory."""
+        return type(self.inner) is not NothingInMemory
+
+    def begin_anew(self, attempt: int, *, everywhere: bool) -> None:
+        """The run goes on as another attempt; all ranks keep their state in memory, or none does."""
+        self._joins = False
+        self._kept.keep()
+        if not everywhere:
+            self.inner.end()
+            self.inner = NothingInMemory()
+        self.inner.go_on(attempt)
 
     def changing(self) -> None:
         self.inner.changing()
@@ -246,7 +255,7 @@ class ContinuedTrainer(Trainer):
 
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         loss = super()._forward_backward(rule, fetched, agreed)
-        self.world.check()  # before the step is judged, or made: the gradients may be garbage
+        start.check()  # before the step is judged, or made: the gradients may be garbage
         return loss
 
     def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
@@ -265,7 +274,7 @@ class ContinuedTrainer(Trainer):
             self._hooks_due = False
         super()._call(hooks)
         if hooks:
-            self.world.check()
+            start.check()
 
     def evaluate(self) -> bool:
         if self._all_evaluated == self.state.step:
@@ -378,8 +387,8 @@ class ContinuedTrainer(Trainer):
         nodes, absent = self.world.gather(platform.node()), sorted(set(range(self.world.size)) - set(present))
         if not absent:
             fit_threads(nodes.count(platform.node()), self.config.data.workers)
-        self.memory.begin_anew(in_memory(self))
-        [evaluated] = self.world.sum([self._evaluated == state.step])
+        evaluated, in_memory = self.world.sum([self._evaluated == state.step, self.memory.keeps])
+        self.memory.begin_anew(attempt, everywhere=in_memory == len(present))
         if evaluated == len(present):
             self._all_evaluated = state.step
         if self.checkpoints:
@@ -411,7 +420,8 @@ class ContinuedTrainer(Trainer):
             checkpoints.parent = checkpoints.parent if all(known) else names.pop()
 
     def _say_whether_able(self) -> None:
-        if self.continuing.obstacle is None:
+        self.continuing.able = self.continuing.obstacle is None
+        if self.continuing.able:
             self.progress.able(self.continuing.attempt)
         else:
             self.progress.cannot_continue(self.continuing.obstacle)

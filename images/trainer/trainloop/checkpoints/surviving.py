@@ -79,6 +79,9 @@ class InMemory(NothingInMemory):
     def begin(self) -> None:
         self._keeper.begin(self.trainer.state.step, self._source)
 
+    def go_on(self, attempt: int) -> None:
+        self._keeper.go_on(attempt, self.trainer.state.step)
+
     def changing(self) -> None:
         self._keeper.changing()
 
