@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.trainer.ranks import free_port, start_rank
 from tests.trainer.toy import weights
+from trainloop.checkpoints import storage
 from trainloop.config import Config
 from trainloop.continued import ContinuedTrainer
 from trainloop.data import Fetched
@@ -52,8 +53,9 @@ class Run:
             os.mkfifo(f"{self.group}.{rank}")
 
     def go(self, meanwhile: Callable[[Run], None] = lambda run: None, seconds: float = 100) -> list[Any]:
-        """Run to the end, which waits for all ranks that come again; `meanwhile` is called again and again. Returns what
-        each rank's last process returned.
+        """Run to the end, which waits for all ranks that come again; `meanwhile` is called again and again.
+
+        Returns what each rank's last process returned.
         """
         until = time.monotonic() + seconds
         try:
@@ -63,7 +65,7 @@ class Run:
                 assert time.monotonic() < until, f"the run hangs: {self.said()}"
                 meanwhile(self)
                 self._look()
-                if self.orders and (self.is_whole() or not self.rejoin):
+                if not self.rejoin or (self.orders and self.is_whole()):
                     (self.folder / "may-end").touch()
                 time.sleep(0.005)
         finally:
@@ -162,8 +164,23 @@ class Run:
 class FaultyTrainer(ContinuedTrainer):
     """Meets a fault on purpose, and records the samples of each step."""
 
-    fault: Fault | None = None
-    log: Any
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.fault: Fault | None = None
+        self.records: Any = None
+        measure, write = self.evaluator._measure, storage.write
+
+        def measured(samples: list[Any]) -> dict[str, Any]:
+            self.meets("measuring")
+            return measure(samples)
+
+        def written(*what: Any) -> Any:
+            self.meets("writing")
+            checkpoint = write(*what)
+            self.meets("written")
+            return checkpoint
+
+        self.evaluator._measure, storage.write = measured, written  # type: ignore[method-assign]
 
     def meets(self, where: str) -> None:
         if self.fault is not None and (where, self.state.step) == self.fault:
@@ -175,7 +192,7 @@ class FaultyTrainer(ContinuedTrainer):
     def _passes(self, rule: Any, fetched: Fetched, agreed: Any) -> Any:
         self.meets("forward")
         own = fetched.step.micro[: len(fetched.step.micro) - fetched.step.padding]
-        self.record("passes", self.state.step + 1, sum(own, []))
+        self.record("passes", self.state.step + 1, [sample for micro in own for sample in micro])
         loss = super()._passes(rule, fetched, agreed)
         self.meets("backward")
         return loss

@@ -25,10 +25,11 @@ import torch
 from trainloop import seeding
 from trainloop.checkpoints import restoring, stateful, storage
 from trainloop.checkpoints.checkpointer import Checkpointer
-from trainloop.checkpoints.memory import NothingInMemory, in_memory
+from trainloop.checkpoints.memory import NothingInMemory
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.config import Config
+from trainloop.continuing import start
 from trainloop.continuing.membership import NO_STATE
 from trainloop.data import Fetched
 from trainloop.distributed.continued import ContinuingWorld, Summed, joined
@@ -36,7 +37,7 @@ from trainloop.distributed.world import World, choose_device, environment
 from trainloop.distributed.world import joined as joined_for_good
 from trainloop.errors import TrainingError
 from trainloop.hooks import Hook
-from trainloop.metrics import Window
+from trainloop.metrics import MetricsLog, Window
 from trainloop.optimization.optimizer import UpdateRule
 from trainloop.parallel.balance import Balancer, build_balancer
 from trainloop.recovery import generators
@@ -131,11 +132,19 @@ class _Memory(NothingInMemory):
             self._kept.keep()
             self.inner.begin()
 
-    def begin_anew(self, inner: NothingInMemory) -> None:
-        """The run goes on as another attempt."""
-        self.inner.close()
-        self.inner, self._joins = inner, False
-        self.begin()
+    @property
+    def keeps(self) -> bool:
+        """Returns whether anything is kept in memory."""
+        return type(self.inner) is not NothingInMemory
+
+    def begin_anew(self, attempt: int, *, everywhere: bool) -> None:
+        """The run goes on as another attempt; all ranks keep their state in memory, or none does."""
+        self._joins = False
+        self._kept.keep()
+        if not everywhere:
+            self.inner.end()
+            self.inner = NothingInMemory()
+        self.inner.go_on(attempt)
 
     def changing(self) -> None:
         self.inner.changing()
@@ -246,7 +255,7 @@ class ContinuedTrainer(Trainer):
 
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         loss = super()._forward_backward(rule, fetched, agreed)
-        self.world.check()  # before the step is judged, or made: the gradients may be garbage
+        start.check()  # before the step is judged, or made: the gradients may be garbage
         return loss
 
     def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
@@ -265,7 +274,7 @@ class ContinuedTrainer(Trainer):
             self._hooks_due = False
         super()._call(hooks)
         if hooks:
-            self.world.check()
+            start.check()
 
     def evaluate(self) -> bool:
         if self._all_evaluated == self.state.step:
@@ -341,7 +350,7 @@ class ContinuedTrainer(Trainer):
             "startedAt": self._started_at,
             "evaluated": self._evaluated,
             "verdict": [self.judge.can_return, self.judge.rollbacks],
-            "parents": [self.checkpoints.parent, self.checkpoints._parents] if self.checkpoints else [None, {}],
+            "parents": [self.checkpoints.parent, self.checkpoints.parents] if self.checkpoints else [None, {}],
         }
 
     def _load(self, state: dict[str, Any]) -> None:
@@ -354,7 +363,7 @@ class ContinuedTrainer(Trainer):
         self._started_at, self._evaluated = state["startedAt"], state["evaluated"]
         self.judge.can_return, self.judge.rollbacks = state["verdict"]
         if self.checkpoints:
-            self.checkpoints.parent, self.checkpoints._parents = state["parents"]
+            self.checkpoints.parent, self.checkpoints.parents = state["parents"]
         if self.world.is_alone:
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank, self.state.step)
         else:
@@ -368,8 +377,9 @@ class ContinuedTrainer(Trainer):
         os.environ["TRAINMASTER_ATTEMPT"] = str(attempt)
         self.progress.joined_again(state.step)
         self._say_whether_able()
+        if self.log.main != self.world.is_main:
+            self.log = MetricsLog(self.config.metrics, self.report_path, self.world.is_main)
         self.log.attempt = attempt
-        self.log.lead(self.world.is_main)
         self._share_out(present)
         self.loader.start(state.position, state.place)
         # Of the steps since the last line a lost rank's numbers are lost.
@@ -377,8 +387,8 @@ class ContinuedTrainer(Trainer):
         nodes, absent = self.world.gather(platform.node()), sorted(set(range(self.world.size)) - set(present))
         if not absent:
             fit_threads(nodes.count(platform.node()), self.config.data.workers)
-        self.memory.begin_anew(in_memory(self))
-        [evaluated] = self.world.sum([self._evaluated == state.step])
+        evaluated, in_memory = self.world.sum([self._evaluated == state.step, self.memory.keeps])
+        self.memory.begin_anew(attempt, everywhere=in_memory == len(present))
         if evaluated == len(present):
             self._all_evaluated = state.step
         if self.checkpoints:

@@ -114,34 +114,29 @@ class MetricsLog:
     """The log writes on the main rank; on the other ranks it does nothing."""
 
     def __init__(self, settings: MetricsSettings, path: Path, main: bool) -> None:
-        self.settings, self.path = settings, path
+        self.settings, self.path, self.main = settings, path, main
         self.file = path / "metrics.jsonl"
         # A benchmark has the console for its own table.
         self.quiet = False
         self.attempt = int(os.environ.get("TRAINMASTER_ATTEMPT", "1"))
         self._outputs: list[Output] = []
         self._failed = False
-        self.lead(main)
-
-    def lead(self, main: bool) -> None:
-        """Write from now on, or no more."""
-        self._main = main
         if main:
             try:
-                self.path.mkdir(parents=True, exist_ok=True)
+                path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise ConfigError(f"metrics.path {self.path} can't be made: {error.strerror}") from error
-        if main and not self._outputs and (self.settings.tensorboard or self.settings.prometheus_file):
+                raise ConfigError(f"metrics.path {path} can't be made: {error.strerror}") from error
+        if main and (settings.tensorboard or settings.prometheus_file):
             from trainloop.outputs import outputs
 
-            self._outputs = outputs(self.settings, self.path)
+            self._outputs = outputs(settings, path)
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
         """Write one JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
 
         Numbers that aren't finite are null: JSON has no others. A disk that refuses doesn't stop training.
         """
-        if not self._main:
+        if not self.main:
             return
         line = {"kind": kind, "attempt": self.attempt, "time": round(time.time(), 3), **numbers}
         try:
@@ -167,7 +162,7 @@ class MetricsLog:
 
     def info(self, text: str) -> None:
         """Print one line on the console."""
-        if self._main and not self.quiet:
+        if self.main and not self.quiet:
             print(text, flush=True)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from trainloop.config import Config
 from trainloop.distributed.preflight import check
-from trainloop.distributed.world import World, environment, has_agent, joined
+from trainloop.distributed.world import environment, has_agent, joined
 from trainloop.trainer import Trainer
 
 
@@ -20,8 +18,8 @@ def train(config: Config) -> bool:
         from trainloop.distributed.diagnostics import dump_stacks_on_signal
 
         dump_stacks_on_signal(environment()[0])
-    join: Callable[..., AbstractContextManager[World]] = joined
-    make: Callable[[Config, Any], Trainer] = Trainer
+    join: Any = joined
+    make: Any = Trainer
     if "TRAINMASTER_GROUP_FILE" in os.environ:
         from trainloop.continued import ways  # with a group that outlives its ranks
 

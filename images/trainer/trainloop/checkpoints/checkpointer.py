@@ -80,8 +80,8 @@ class Checkpointer:
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
         #: The name of the checkpoint that the run goes on from: the one that was loaded or saved last.
         self.parent: str | None = None
-        self._parents: dict[str, str | None] = {}  # of the checkpoints in the directory
-        self._start: Checkpoint | None = None  # what `start_from` names
+        self.parents: dict[str, str | None] = {}  # of the checkpoints in the directory
+        self.start: Checkpoint | None = None  # what `start_from` names
         self._damaged: set[str] = set()  # those that were passed over here
         self._thread: WritingThread | None = None
         if settings.mode == "thread":
@@ -146,7 +146,7 @@ class Checkpointer:
             problem = str(error)
         outcomes = self.world.gather((written and written.name, problem))
         for name in {name for name, _ in outcomes if name}:
-            self._parents[name], self.parent = self.parent, name
+            self.parents[name], self.parent = self.parent, name
         return [text for _, text in outcomes if text]
 
     def has_saved(self, step: int) -> bool:
@@ -171,7 +171,7 @@ class Checkpointer:
         rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda row: row[:2], reverse=True)
         # Another line's may have got the name of a parent that was deleted: it was written later than its child.
         when = {name: created for created, name, *_ in rows}
-        self._parents = {name: parent for created, name, parent, *_ in rows if when.get(str(parent), 0) <= created}
+        self.parents = {name: parent for created, name, parent, *_ in rows if when.get(str(parent), 0) <= created}
         own = dict[str, Any]()
         for _, name, _, origin, attempt in rows:
             if self.settings.resume and start in (None, origin):
@@ -183,17 +183,8 @@ class Checkpointer:
         if start is not None:
             from trainloop.checkpoints import tagging  # which few runs need
 
-            self._start = tagging.agreed(self.path, start.rstrip("/"), self.world)
-            yield self._start
-
-    def ancestors(self) -> Iterator[Checkpoint]:
-        """Yields the checkpoints that the run, as it is now, has come from, the newest first."""
-        name, seen = self.parent, set[str]()
-        while name is not None and name not in seen:
-            seen.add(name)
-            if found := storage.named(self.path, name) or self._start:
-                yield found
-            name = self._parents.get(name)
+            self.start = tagging.agreed(self.path, start.rstrip("/"), self.world)
+            yield self.start
 
     def valid(self, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
         """Yields the first of `candidates` that verifies, with its state; then, if the caller wants another, the next.

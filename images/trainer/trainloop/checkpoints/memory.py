@@ -50,8 +50,8 @@ class NothingInMemory:
     def end(self) -> None:
         """The run is at its end, and leaves nothing in memory."""
 
-    def close(self) -> None:
-        """Keep nothing any more; what is in memory stays."""
+    def go_on(self, attempt: int) -> None:
+        """The ranks go on as another attempt in their processes, from the state that `trainer` has."""
 
     def __enter__(self) -> NothingInMemory:
         return self

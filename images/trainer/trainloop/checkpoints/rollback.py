@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.restoring import restored
+from trainloop.checkpoints.storage import Checkpoint
 from trainloop.errors import Diverged
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ def roll_back(trainer: Trainer) -> None:
     trainer.optimizer.zero_grad(set_to_none=True)
     trainer.memory.changing()
     trainer.memory.forget()  # of the steps that are given up
-    for checkpoint, _ in restored(trainer, trainer.checkpoints.ancestors()):
+    for checkpoint, _ in restored(trainer, ancestors(trainer.checkpoints)):
         # The checkpoint may be of an attempt with another length, batch or precision.
         kept = {name: getattr(before, name) for name in ("position", "place", "total", "batch", "precision")}
         trainer.state = replace(trainer.state, **kept)
@@ -41,3 +45,13 @@ def roll_back(trainer: Trainer) -> None:
         trainer.warn(f"went back to step {trainer.state.step}, going on with the data after what stood out")
         return
     raise Diverged(f"{odd} and no checkpoint can be read any more")
+
+
+def ancestors(checkpoints: Checkpointer) -> Iterator[Checkpoint]:
+    """Yields the checkpoints that the run, as it is now, has come from, the newest first."""
+    name, seen = checkpoints.parent, set[str]()
+    while name is not None and name not in seen:
+        seen.add(name)
+        if found := storage.named(checkpoints.path, name) or checkpoints.start:
+            yield found
+        name = checkpoints.parents.get(name)

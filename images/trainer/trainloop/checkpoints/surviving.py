@@ -13,12 +13,11 @@ from trainloop import seeding
 from trainloop.checkpoints.memory import NothingInMemory
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.checkpoints.storage import Checkpoint
-from trainloop.distributed.continued import group_of
 from trainloop.distributed.world import has_agent
 from trainloop.errors import Diverged
 from trainloop.optimization.anomaly import AnomalyDetector
 from trainloop.recovery import generators
-from trainloop.recovery.agreement import Found, newest
+from trainloop.recovery.agreement import Found, Group, newest
 from trainloop.recovery.keeper import Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
 from trainloop.recovery.slots import Buffers
@@ -62,7 +61,7 @@ class InMemory(NothingInMemory):
         world = trainer.world
         self.trainer, self._say = trainer, _say(world.rank)
         self._place = Place.from_environment(world.rank, world.size)
-        self._group = group_of(world, self._place)
+        self._group = Group(self._place)
         self._source: int | None = None  # the attempt that the run goes on from, by memory
         model, members = trainer.replica.model, getattr(trainer.optimizer, "members", [trainer.optimizer])
         # Looked up between steps: within one FSDP2 has whole copies in the place of the root's parameters.
@@ -80,6 +79,9 @@ class InMemory(NothingInMemory):
     def begin(self) -> None:
         self._keeper.begin(self.trainer.state.step, self._source)
 
+    def go_on(self, attempt: int) -> None:
+        self._keeper.go_on(attempt, self.trainer.state.step)
+
     def changing(self) -> None:
         self._keeper.changing()
 
@@ -93,9 +95,6 @@ class InMemory(NothingInMemory):
     def end(self) -> None:
         self._keeper.end()
         self._ended = True
-
-    def close(self) -> None:
-        self._keeper.close()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         # A run that has diverged would do so again from here. One that is stopped goes on, maybe in this pod.

@@ -1,6 +1,6 @@
 """Where the agent assigns attempts that are continued, the world stays as it is while ranks are lost and others join.
 
-`rank` and `size` never change (see `continuing`). `World`'s collectives raise `Broken` where the group has broken
+`rank` and `size` never change (see `continuing`). `World`'s collectives raise GroupLostError where the group has broken
 meanwhile, so that nobody uses what such a collective leaves. In what is gathered, the lowest present rank's value
 stands in for those of absent ranks; in a sum they count as nothing. A rank that joins is alone until then: what it sums
 or gathers is its own.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,28 +31,22 @@ from trainloop.distributed.world import (
     environment,
     hand_over,
 )
-from trainloop.recovery.agreement import Group
-from trainloop.recovery.place import Place
 
 T = TypeVar("T")
-
-
-class Broken(RuntimeError):
-    """The group has broken: a collective that has returned may not have been made."""
 
 
 class Summed:
     """A sum over the present ranks is under way; calling it waits. `newer` is then the same on all of them."""
 
-    def __init__(self, waited: Callable[[], list[float]], check: Callable[[], None]) -> None:
-        self._waited, self._check = waited, check
+    def __init__(self, waited: Callable[[], list[float]]) -> None:
+        self._waited = waited
         self._numbers: list[float] | None = None
         #: Whether some rank knows of a newer attempt.
         self.newer = False
 
     def __call__(self) -> list[float]:
         numbers = self.unchecked()
-        self._check()
+        start.check()
         return numbers
 
     def unchecked(self) -> list[float]:
@@ -82,22 +76,17 @@ class ContinuingWorld(World):
     def first(self) -> int:
         return -1 if self.is_alone else self.present[0]
 
-    def check(self) -> None:
-        """Raise Broken where the group has broken."""
-        if self.continuing.broken:
-            raise Broken("the group has broken")
-
     def summing(self, values: Sequence[float]) -> Summed:
         membership = self.continuing.membership
         newer = float(not self.is_alone and membership.known > self.continuing.attempt)
-        return Summed(super().summing([*values, newer]), self.check)
+        return Summed(super().summing([*values, newer]))
 
     def averaging(self, number: torch.Tensor) -> Callable[[], torch.Tensor]:
         waited = super().averaging(number)
 
         def checked() -> torch.Tensor:
             mean = waited()
-            self.check()
+            start.check()
             return mean
 
         return checked
@@ -111,7 +100,7 @@ class ContinuingWorld(World):
         padded[: message.numel()] = message
         gathered = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(gathered, padded)
-        self.check()
+        start.check()
         stands_in = [rank if rank in self.present else self.first for rank in range(self.size)]
         return [decode(gathered[rank][: lengths[rank]]) for rank in stands_in]
 
@@ -119,26 +108,8 @@ class ContinuingWorld(World):
         if self.is_alone:
             return value
         found = super().from_rank(source if source in self.present else self.first, value)
-        self.check()
+        start.check()
         return found
-
-
-class _CheckedGroup(Group):
-    """The group by which `recovery` gathers what ranks hold."""
-
-    def __init__(self, place: Place, check: Callable[[], None]) -> None:
-        super().__init__(place)
-        self._check = check
-
-    def gather(self, value: Any) -> list[Any]:
-        found = super().gather(value)
-        self._check()
-        return found
-
-
-def group_of(world: World, place: Place) -> Group:
-    """Returns the group by which `recovery` gathers what ranks of this world hold."""
-    return _CheckedGroup(place, world.check) if isinstance(world, ContinuingWorld) else Group(place)
 
 
 @contextmanager
