@@ -22,6 +22,7 @@ torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
 dist.init_process_group("gloo")
 rank, world, attempt = dist.get_rank(), dist.get_world_size(), int(os.environ["TRAINMASTER_ATTEMPT"])
+import threading, sys, signal as sg
 print(f"rank {rank} of {world}, attempt {attempt}, pid {os.getpid()}, parent {os.getppid()}.", flush=True)
 from trainloop.continuing import start
 print("GROUP", os.environ.get("TRAINMASTER_GROUP_FILE"), start.continuing(), type(dist.group.WORLD), flush=True)
@@ -58,7 +59,7 @@ def test_a_killed_rank_and_a_deleted_pod_stop_nobody(scenario: Scenario, tmp_pat
     for _ in range(40):
         time.sleep(0.25)
         s = scenario.status
-        print({k: s.get(k) for k in ("phase", "attempt", "continues", "absentRanks", "trainingWith", "restarts")})
+        print(time.time(), {k: s.get(k) for k in ("phase", "attempt", "continues", "absentRanks", "trainingWith", "restarts")})
         if s.get("attempt", 0) >= 3 and not s.get("absentRanks"):
             break
     for pod in scenario.pods(): print(scenario.log(pod))
