@@ -17,6 +17,8 @@ from typing import Any
 FILE_VARIABLE = "TRAINMASTER_GROUP_FILE"
 #: Set for a rank that is to join ranks that train already.
 JOINS_VARIABLE = "TRAINMASTER_JOINS"
+_FIELDS = ("attempt", "worldSize", "absent", "master", "port")
+_MOST_RANKS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,14 @@ def parse(text: str) -> Order | None:
     """Returns the order that a file's text gives; None where it gives none."""
     try:
         data: Any = json.loads(text)
-        absent = frozenset(data["absent"])
-        order = Order(int(data["attempt"]), int(data["worldSize"]), absent, str(data["master"]), int(data["port"]))
-    except (ValueError, TypeError, KeyError):
+        attempt, size, absent, master, port = (data[name] for name in _FIELDS)
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return order if order.present and all(type(rank) is int and 0 <= rank < order.size for rank in absent) else None
+    if not isinstance(absent, list) or not all(type(each) is int for each in (attempt, size, port, *absent)):
+        return None
+    order = Order(attempt, size, frozenset(absent), str(master), port)
+    good = attempt > 0 and 0 < port < 65536 and 0 < size <= _MOST_RANKS and order.absent < frozenset(range(size))
+    return order if good else None
 
 
 class Orders:
@@ -58,7 +63,7 @@ class Orders:
         """Returns the order that is there."""
         try:
             return parse(self._file.read_text())
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             return None
 
     def _follow(self) -> None:
