@@ -44,6 +44,7 @@ def train(steps: int, seconds: float = 0.0, ballast: int = 0) -> int:
     dist.init_process_group("gloo")
     ours = continuing()
     assert ours is not None
+    ours.able = True
     log = os.open(f"{folder}/steps-{ours.rank}-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     extra = torch.full((ballast,), ours.rank, dtype=torch.uint8)
     made, state = (NO_STATE, 0) if ours.joins else (0, 1)
