@@ -280,12 +280,16 @@ def test_a_rank_that_joins_waits_for_no_store(job: Job) -> None:
 
 def test_the_group_reaches_the_ranks_within_50_ms_of_its_push(job: Job) -> None:
     agents, stream = start_group(job, 3)
-    delays = []
+    delays, answers = [], []
     for attempt in range(2, 22):
+        asked_at = time.monotonic()
+        agents[0].state()
+        answers.append(time.monotonic() - asked_at)
         at = push(agents[0], continued(job, attempt, 3, []))
         for rank in range(3):
             pid_of(job, rank, "woken", attempt)
             delays.append(float(notes(job, rank, "woken", attempt)[0][0]) - at)
-    # What the machine does beside it is in all but the quickest.
-    assert statistics.quantiles(delays, n=10)[0] < 0.05, f"median {statistics.median(delays):.3f} s"
+    # On a loaded machine an agent's answer takes long too.
+    limit = 0.05 + 3 * statistics.median(answers)
+    assert statistics.median(delays) < limit, f"median {statistics.median(delays):.3f} s, limit {limit:.3f} s"
     stream.close()
