@@ -9,7 +9,8 @@
 4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
    where to (with `tls`, `proxies` and `authorization`), and `answers` makes results and errors of what comes back.
    `arguments` refuses what no method takes. `read_only` is a connection that can't write.
-   `permission` asks what somebody may do, and `suspending` says what a suspended job loses.
+   `permission` asks what somebody may do, `suspending` says what a suspended job loses, and `continuing` who of a job
+   trains on.
 5. `history` reads what was recorded of jobs.
 6. `code` brings the user's code without an image: an archive, and what puts it where the pods mount it.
 7. `gathering` reads all around a job, and `diagnosis` says from that why the job is as it is.

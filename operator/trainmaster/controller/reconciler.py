@@ -200,13 +200,13 @@ class Reconciler:
     def _report_transition(self, uid: str, old: JobStatus, new: JobStatus) -> None:
         """Log and count a change that was written."""
         self._metrics.count_transition(old, new)
-        if new.attempt > old.attempt > 0:
+        if new.attempt > old.attempt > 0 and new.continues is None:
             self._recovering.setdefault(uid, time.monotonic())
         if new.phase != old.phase or new.attempt != old.attempt:
             why = ended_because(old, new)
-            logger.info(
-                "%s, attempt %d, restarts %d%s", new.phase, new.attempt, new.restarts, f": {why}" if why else ""
-            )
+            members = "" if new.training_with is None else f" with {new.training_with}"
+            ended = f": {why}" if why else ""
+            logger.info("%s%s, attempt %d, restarts %d%s", new.phase, members, new.attempt, new.restarts, ended)
         if new.phase == "Running" and (since := self._recovering.pop(uid, None)) is not None:
             self._metrics.recovery_seconds.observe(time.monotonic() - since)
 
@@ -217,6 +217,7 @@ def ended_because(old: JobStatus, new: JobStatus) -> str:
     if new.phase == "Failed" and failed is not None:
         return f"{failed.reason}: {failed.message}"
     failure = new.failures[0] if new.failures else None
-    if failure is not None and failure.attempt >= old.attempt and new.phase not in ("Running", "Succeeded"):
+    stopped = new.phase not in ("Running", "Succeeded") or (new.continues is not None and new.attempt > old.attempt)
+    if failure is not None and failure.attempt >= old.attempt and stopped:
         return f"{failure.reason}: {failure.message}"
     return ""

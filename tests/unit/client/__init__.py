@@ -11,8 +11,10 @@
 | `authorization` | `test_server`, `processes/kubeconfig/test_plugin` |
 | `blocking` | `test_async_jobs` |
 | `containers` | `test_all_workers`, `unit/cli/test_following` |
+| `continuing` | `unit/cli/test_dtj_status`, `diagnosis/test_situations` |
 | `diagnosis/claims` | `diagnosis/test_situations` |
 | `diagnosis/containers` | `diagnosis/test_situations` |
+| `diagnosis/continuing` | `diagnosis/test_situations` |
 | `diagnosis/diagnose` | `diagnosis/test_situations` |
 | `diagnosis/endings` | `diagnosis/test_endings` |
 | `diagnosis/failures` | `diagnosis/test_situations` |

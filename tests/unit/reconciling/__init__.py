@@ -18,14 +18,18 @@
 | `observed/container_ends` | `observed/test_killed_by_a_probe`, `policies/test_attempts` |
 | `observed/kueue_admission` | `policies/test_queueing` |
 | `observed/lineup` | `policies/test_spares`, `test_histories` |
+| `observed/members` | `policies/test_continuing` |
 | `observed/situation` | `policies/test_attempts`, `actions/test_silent_workers` |
 | `observed/snapshot` | `test_histories`, `unit/controller/cache/test_store` |
 | `policies/attempts` | `policies/test_attempts` |
 | `policies/attribution` | `policies/test_attribution` |
+| `policies/continuing` | `policies/test_continuing`, `test_histories`, `cluster/test_crash_consistency` |
 | `policies/crash_loop_backoff` | `policies/test_crash_loop_backoff` |
 | `policies/deadlines` | `policies/test_lifecycle`, `cluster/test_failures_lifecycle` |
 | `policies/elastic` | `test_scripted_histories`, `actions/test_silent_workers`, `cluster/test_operator_nodes` |
 | `policies/failure_rules` | `policies/test_failure_rules` |
+| `policies/joining` | `policies/test_continuing`, `test_histories`, `cluster/test_crash_consistency` |
+| `policies/opening` | `policies/test_attempts`, `test_histories` |
 | `policies/quarantine` | `policies/test_quarantine` |
 | `policies/queueing` | `policies/test_queueing` |
 | `policies/replacement` | `policies/test_crash_loop_backoff`, `test_scripted_histories` |

@@ -6,8 +6,9 @@ Everything here is pure. In the order of reading:
 - `finding`: what a rule has found; `diagnose` asks the rules in one order, and the first finding is the cause;
 - the rules, one idea a module: `unserved` (nobody's job), `queueing` (Kueue), `gangs`, `quotas` and `refusals`
   (pods that can't be made: `refused_pods`), `scheduling` (the scheduler's words, with `words`, `room` and `claims`),
-  `nodes`, `volumes`, `images` and `containers` (of `waiting_pods`, and `starting` where all containers run), `failures`
-  (with the `endings` of programs, and `hangs`), `slowness`.
+  `nodes`, `volumes`, `images` and `containers` (of `waiting_pods`, and `starting` where all containers run),
+  `continuing` (a job that trains without some of its ranks), `failures` (with the `endings` of programs, and `hangs`),
+  `slowness`.
 
 `trainmaster.client.gathering` reads a situation from a cluster.
 """
