@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -97,9 +98,16 @@ class Ranks:
 
     def ended(self, seconds: float = 100) -> None:
         """Wait until all ranks have ended well."""
-        for rank, process in self.processes.items():
-            process.join(seconds)
-            assert process.exitcode == 0, f"rank {rank}: {process.exitcode}\n{self.output(rank)[-5000:]}"
+        until = time.monotonic() + seconds
+        for process in self.processes.values():
+            process.join(max(0.0, until - time.monotonic()))
+        codes = {rank: process.exitcode for rank, process in self.processes.items()}
+        for rank, code in codes.items():
+            if code is None:
+                os.kill(self.processes[rank].pid or 0, signal.SIGABRT)  # which prints its stacks
+                self.processes[rank].join(5)
+        said = "\n".join(f"{self.progress(rank)}\n{self.output(rank)[-4000:]}" for rank in codes)
+        assert set(codes.values()) == {0}, f"{codes}, attempt {self.attempt}:\n{said}"
 
     def stop(self) -> None:
         for process in self.processes.values():
@@ -113,7 +121,7 @@ class Ranks:
         variables = environment(rank, self.size, self._port, **more)
         variables |= {"TRAINMASTER_GROUP_FILE": str(self.file), "TRAINMASTER_ATTEMPT": str(self.attempt)}
         variables |= {"TRAINMASTER_PROGRESS_FILE": str(self._progress(rank)), "TRAINMASTER_JOB_UID": "job"}
-        variables |= {"TRAINMASTER_MEMORY_DIR": str(self.folder / f"memory-{rank}")}
+        variables |= {"PYTHONFAULTHANDLER": "1", "TRAINMASTER_MEMORY_DIR": str(self.folder / f"memory-{rank}")}
         out = self.folder / f"out-{rank}-{self._begun[rank]}"
         self.processes[rank] = start_command(out, self._function, *self._arguments, **variables)
 
