@@ -1,17 +1,20 @@
 """Compares the reported goodput of jobs with a fault every few seconds with a prediction: `python -m bench.goodput`.
 
-Two ranks of a plain torch script (DDP, gloo) with the three lines of `trainloop.recovery`; a random rank is killed with
-SIGKILL again and again. With `memory` they go on from the state in memory, with `disk` from a checkpoint every two
-seconds, started anew. Of each interval between two faults the time from the kill to the end of the first new step is
-lost, that step apart, so with K faults in W seconds, S of them until the first step,
+Four ranks of a plain torch script (DDP, gloo) with the lines of `trainloop.recovery`; a random rank is killed with
+SIGKILL again and again. With `continue` the others never stop, and share out its micro-batches until it is back; with
+`memory` all go on from the state in memory, with `disk` from a checkpoint every two seconds, started anew. Of each
+interval between two faults the time from the kill to the end of the first new step is lost, that step apart, so with K
+faults in W seconds, S of them until the first step,
 
     goodput = 1 - (S + K x (kill to the first new step - a step)) / W
 
 with the median of that time, as this benchmark measures it itself ("predicted"), and with each job's own times ("by own
 times"). "Trained" is the reported goodput of the time after the first step alone: what the start costs a short run says
-nothing of faults. The ranks' processes are killed from here and write down their steps in a file of this machine.
+nothing of faults. "By steps" is the share of that time in which the steps that were done would have been done without a
+fault, by the median step of whole groups: it counts slower steps too. The ranks' processes are killed from here and
+write down their steps in a file of this machine.
 
-    python -m bench.goodput [--states memory disk] [--intervals 5 10 20] [--jobs 2] [--faults 10]
+    python -m bench.goodput [--states continue memory disk] [--intervals 5 10 20] [--jobs 1] [--faults 10]
 
 All of it takes a quarter of an hour, with `--faults 5` eight minutes.
 """
@@ -38,9 +41,10 @@ from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.reconciling.times import to_seconds
 
-WORKERS = 2
+WORKERS = 4
 PAUSE, CHECKPOINT_STEPS = 0.05, 40
-STATES: dict[str, dict[str, Any]] = {"memory": {}, "disk": {"warmStart": {"enabled": False}}}
+CONTINUE = "continue"
+STATES: dict[str, dict[str, Any]] = {CONTINUE: {}, "memory": {}, "disk": {"warmStart": {"enabled": False}}}
 INTERVALS, FAULTS = (5.0, 10.0, 20.0), 10
 
 
@@ -52,6 +56,7 @@ class Run:
     until_first_step: float
     # From each kill to the end of the first new step, that step apart.
     lost: tuple[float, ...]
+    by_steps: float
 
     @property
     def wall(self) -> float:
@@ -79,7 +84,12 @@ class Run:
 async def train_with_faults(made: World, name: str, state: str, interval: float, faults: int, python_path: str) -> Run:
     """Runs a job that is killed `faults` times, and goes on for one interval more."""
     variables = environment(
-        made.folder, name, python_path, in_memory=state == "memory", checkpoint_steps=CHECKPOINT_STEPS
+        made.folder,
+        name,
+        python_path,
+        in_memory=state != "disk",
+        checkpoint_steps=CHECKPOINT_STEPS,
+        shared=state == CONTINUE,
     )
     job = stepping_job(
         name,
@@ -100,10 +110,15 @@ async def train_with_faults(made: World, name: str, state: str, interval: float,
         await asyncio.sleep(max(due - time.time(), 0))
         steps.poll()
         attempt, killed = max(steps.done), time.time()
-        os.kill(steps.pids[attempt, random.randrange(WORKERS)], signal.SIGKILL)
-        back, _ = await steps.first_new(attempt, killed, range(WORKERS))
+        # One that was killed before may not be back yet.
+        rank = random.choice(sorted(steps.done[attempt]))
+        os.kill(steps.pids[attempt, rank], signal.SIGKILL)
+        waiting = set(steps.done[attempt]) - {rank} if state == CONTINUE else range(WORKERS)
+        back, _ = await steps.first_new(attempt, killed, waiting)
         lost.append(back - killed - PAUSE)
     await asyncio.sleep(max(due + interval - time.time(), 0))
+    steps.poll()
+    by_steps = steps.furthest(max(steps.done)) * steps.whole_step(WORKERS) / (time.time() - first)
     path.with_name(f"{path.name}.stop").touch()
     async with asyncio.timeout(60):
         while True:
@@ -111,7 +126,7 @@ async def train_with_faults(made: World, name: str, state: str, interval: float,
             if status.phase == "Succeeded":
                 break
             await asyncio.sleep(0.2)
-    return Run(status, first - (to_seconds(status.start_time) or first), tuple(lost))
+    return Run(status, first - (to_seconds(status.start_time) or first), tuple(lost), by_steps)
 
 
 async def run_jobs(
@@ -153,7 +168,8 @@ class Tables:
         known = statistics.median(run.by_own_times for run in runs)
         trained = statistics.median(run.trained for run in runs)
         apart = 100 * statistics.median(run.reported - run.by_own_times for run in runs)
-        shares = (trained, statistics.median(reported), min(reported), predicted, known)
+        by_steps = statistics.median(run.by_steps for run in runs)
+        shares = (trained, by_steps, statistics.median(reported), min(reported), predicted, known)
         figures = [f"{value:.1%}" for value in shares]
         self._rows.append([f"{state}, {interval:g} s", f"{lost:.2f}", *figures, f"{apart:+.1f}"])
         # The whole takes minutes: what is known is printed at once.
@@ -166,7 +182,17 @@ class Tables:
     def show(self) -> None:
         table(
             self._title,
-            ["state, fault every", "lost, s", "trained", "goodput", "min", "predicted", "by own times", "points apart"],
+            [
+                "state, fault every",
+                "lost, s",
+                "trained",
+                "by steps",
+                "goodput",
+                "min",
+                "predicted",
+                "by own times",
+                "points apart",
+            ],
             self._rows,
         )
         table("Where the time went, median share", ["state, a fault every", "category", "share"], self._parts)
@@ -176,7 +202,7 @@ async def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.goodput", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--states", nargs="*", choices=list(STATES), default=list(STATES))
     parser.add_argument("--intervals", nargs="*", type=float, default=list(INTERVALS))
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--faults", type=int, default=FAULTS)
     given = parser.parse_args()
     tables, failures = Tables(given.faults, given.jobs), Failures()

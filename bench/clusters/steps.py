@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Collection
@@ -102,6 +103,16 @@ class Steps:
             times = sorted(at for done in self.done.values() for at in done.get(rank, {}).values())
             gaps += [at - before for before, at in itertools.pairwise(times) if since < at <= until]
         return max(gaps, default=0.0)
+
+    def whole_step(self, ranks: int) -> float:
+        """Returns the median time of a step in which all ranks took part."""
+        gaps = [
+            after - before
+            for done in self.done.values()
+            if len(done) == ranks
+            for before, after in itertools.pairwise(sorted(next(iter(done.values())).values()))
+        ]
+        return statistics.median(gaps)
 
     def shares(self, attempt: int, whole: int, until: float) -> list[float]:
         """Returns each step's share of a whole batch, from after an attempt until `until`."""

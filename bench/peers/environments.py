@@ -27,7 +27,7 @@ def python_of(name: str) -> Path:
     print(f"installing {PACKAGES[name]} in {folder}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
-    command = [python, "-m", "pip", "install", "--quiet", torch, "numpy", PACKAGES[name]]
+    command = [str(python), "-m", "pip", "install", "--quiet", torch, "numpy", PACKAGES[name]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{PACKAGES[name]} can't be installed: {(done.stderr.splitlines() or [''])[-1]}")

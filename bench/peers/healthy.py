@@ -42,7 +42,7 @@ async def sample(steps: Steps, group: int, ranks: int, seconds: float) -> Health
 def _processor(processes: Sequence[psutil.Process]) -> float:
     """Returns the processor time of processes and of what they have started, which may watch them."""
     all_of_them = [each for process in processes for each in (process, *process.children(recursive=True))]
-    return sum(each.cpu_times().user + each.cpu_times().system for each in all_of_them)
+    return sum(float(each.cpu_times().user + each.cpu_times().system) for each in all_of_them)
 
 
 def row(name: str, found: Sequence[Healthy], plain: Sequence[Healthy]) -> list[object]:

@@ -46,7 +46,7 @@ async def steady(run: Ranks) -> int:
         while True:
             run.steps.poll()
             group = max(run.steps.done, default=0)
-            if run.steps.issteady(group, run.count):
+            if run.steps.is_steady(group, run.count):
                 await asyncio.sleep(random.uniform(0.5, 1.5))
                 # It may have been another one's turn meanwhile.
                 if group == max(run.steps.done):

@@ -2,14 +2,15 @@
 
 Run by a Python that has nvidia-resiliency-ext (`bench.peers.environments`). Model and optimizer outlive a restart of
 the function; ranks compare their steps, and the furthest one gives the others its state. NVRx's abort is made for NCCL:
-under gloo a rank that waits for another survivor would wait for its timeout. So a rank whose function ends lets go of
-the group itself, which closes its connections. The benchmark serves the store, because NVRx ends with the rank that
-serves it. `INTERVAL_SECONDS` is how often NVRx looks for faults.
+under gloo a rank that waits for another survivor would wait for its timeout. So each rank lets go of the group when its
+function has ended. The benchmark serves the store, because NVRx ends with the rank that serves it. `INTERVAL_SECONDS`
+is how often NVRx looks for faults.
 """
 
 # NVRx reads annotations as they are, so that they can't be strings.
 import gc
 import os
+import sys
 import time
 from datetime import timedelta
 from typing import Any
@@ -57,6 +58,24 @@ class Training:
         return weights + [value for state in moments for value in state.values()]
 
 
+class LetGo(inprocess.finalize.Finalize):
+    """Lets go of the group, which closes its connections."""
+
+    def __call__(self, state: Any) -> Any:
+        # In torch 2.13 a group that is deleted while its thread deletes a work waits for it for ever, with the GIL that
+        # the thread needs.
+        time.sleep(0.02)
+        # The frames have DDP, and it has the group.
+        error = sys.exc_info()[1]
+        while error is not None:
+            error.__traceback__ = None
+            error = error.__context__
+        gc.collect()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        return state
+
+
 def seconds(value: float) -> timedelta:
     return timedelta(seconds=value)
 
@@ -66,6 +85,7 @@ INTERVAL = float(os.environ["INTERVAL_SECONDS"])
 
 @inprocess.Wrapper(
     store_kwargs=STORE,
+    finalize=LetGo(),
     monitor_thread_interval=seconds(INTERVAL),
     monitor_process_interval=seconds(INTERVAL),
     heartbeat_interval=seconds(0.2),
@@ -75,23 +95,12 @@ INTERVAL = float(os.environ["INTERVAL_SECONDS"])
     termination_grace_time=seconds(0.1),
 )
 def train(training: Training, call: inprocess.CallWrapper | None = None) -> None:
-    """Trains until it is ended; after an error nothing holds the group any more."""
+    """Trains until it is ended."""
     assert call is not None
     store = dist.TCPStore(STORE["host_name"], STORE["port"], is_master=False)
     store = dist.PrefixStore(f"ranks{call.iteration}", store)
     dist.init_process_group("gloo", store=store, timeout=seconds(10), **ranks())
-    try:
-        steps(training, call)
-    except BaseException as error:
-        # In torch 2.13 a group that is deleted while its thread deletes a work waits for it for ever, with the GIL that
-        # the thread needs.
-        time.sleep(0.05)
-        # The frames have DDP, and it has the group.
-        failure = error.with_traceback(None)
-    gc.collect()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    raise failure
+    steps(training, call)
 
 
 def ranks() -> dict[str, int]:

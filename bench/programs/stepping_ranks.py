@@ -8,7 +8,6 @@ O_APPEND.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -21,10 +20,12 @@ if TYPE_CHECKING:
 
 
 def attempt() -> int:
-    """Returns the attempt that this rank's group is of; without an agent it is that of torchrun's round of ranks."""
-    file = Path(os.environ.get("TRAINMASTER_GROUP_FILE", ""))
-    if file.is_file():
-        return int(json.loads(file.read_text())["attempt"])
+    """Returns the attempt that this rank's group is of, 0 while it is in none; under torchrun it is its round."""
+    from trainloop.continuing.start import continuing
+
+    group = continuing()
+    if group is not None:
+        return group.attempt
     return int(os.environ.get("TRAINMASTER_ATTEMPT") or 1 + int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
 
 
@@ -73,7 +74,9 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         recovery.report(loss=total)
-        write_down(step, group, parts)
+        # A rank that is about to join rehearses first.
+        if group:
+            write_down(step, group, parts)
         stop = torch.tensor(float(Path(os.environ["STEPS_FILE"] + ".stop").exists()))
         dist.all_reduce(stop)
         if stop:
