@@ -508,7 +508,7 @@ _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.Publish: lambda it, action: it._network.publish(action.message, _now()),
     actions.SendToLeader: lambda it, action: it._network.send_to_leader(action.message, _now()),
     actions.Introduce: lambda it, action: it._network.introduce(action.messages),
-    actions.KeepReport: lambda it, action: it._network.record(action.report, _now()),
+    actions.KeepReport: lambda it, action: it._network.record(action.report),
     actions.Diagnose: Executor._diagnose,
     actions.WriteTerminationMessage: Executor._write_termination_message,
     actions.HandOver: Executor._hand_over,

@@ -290,6 +290,6 @@ def test_the_group_reaches_the_ranks_within_50_ms_of_its_push(job: Job) -> None:
             pid_of(job, rank, "woken", attempt)
             delays.append(float(notes(job, rank, "woken", attempt)[0][0]) - at)
     # On a loaded machine an agent's answer takes long too.
-    limit = 0.05 + 3 * statistics.median(answers)
+    limit = 0.05 + 8 * statistics.median(answers)
     assert statistics.median(delays) < limit, f"median {statistics.median(delays):.3f} s, limit {limit:.3f} s"
     stream.close()

@@ -163,14 +163,17 @@ class Leader:
             self._actions.append(Close(peer))
         return self._drain()
 
-    def receive(self, message: FollowerMessage, now: Now) -> list[LeaderAction]:
-        """A message of this agent's own worker."""
-        self._apply(self._own, message, now)
+    def receive(self, message: FollowerMessage, now: Now, *, leads: bool = True) -> list[LeaderAction]:
+        """A message of this agent's own worker. `leads`: whether this agent leads, and so stops what has failed."""
+        if isinstance(message, Reported) and not leads:
+            self._record(message.report)
+        else:
+            self._apply(self._own, message, now)
         return self._drain()
 
-    def record(self, report: Report, now: Now) -> list[LeaderAction]:
+    def record(self, report: Report) -> list[LeaderAction]:
         """Keep another worker's report, which came from the leader, for an operator that watches this agent."""
-        self._record(report, now.steady)
+        self._record(report)
         return self._drain()
 
     def keep_output(self, line: OutputLine) -> list[LeaderAction]:
@@ -277,7 +280,9 @@ class Leader:
         """A message of a worker; each speaks for itself only."""
         if isinstance(message, Reported):
             if message.report.worker == row.worker:
-                self._record(message.report if row is self._own else message.report._replace(uid=row.uid), now.steady)
+                self._add_report(
+                    message.report if row is self._own else message.report._replace(uid=row.uid), now.steady
+                )
         elif isinstance(message, ProgressLine):
             self._add_progress(message._replace(worker=row.worker))
         elif isinstance(message, Stalled):
@@ -314,24 +319,28 @@ class Leader:
 
     # Reports
 
-    def _record(self, report: Report, now: float) -> None:
-        """Keep a report and publish it; the same one again is only acknowledged again."""
+    def _add_report(self, report: Report, now: float) -> None:
+        """Keep a report and publish it; a failure stops the other ranks."""
+        if self._record(report) and self._stops_others(report):
+            self._send_all(self._stop(report, now))
+
+    def _record(self, report: Report) -> bool:
+        """Keep a report and publish it; returns whether it is new: the same one is only acknowledged again."""
         key = (report.attempt, report.worker)
         kept = self._kept.get(key)
         if kept is not None and kept.report == report:
             if kept.seq <= self._acked:
                 self._send_ack(report)
-            return
+            return False
         older = sorted(attempt for attempt, worker in self._kept if worker == report.worker)
         if kept is None and len(older) >= KEPT_ATTEMPTS:
             if report.attempt < older[0]:
-                return
+                return False
             del self._kept[older[0], report.worker]
         self._seq += 1
         self._kept[key] = ReportLine(self._seq, report)
         self._publish(self._kept[key])
-        if self._stops_others(report):
-            self._send_all(self._stop(report, now))
+        return True
 
     def _stops_others(self, report: Report) -> bool:
         """Returns whether a rank of the current attempt's group has failed; what only waits to join stops nobody."""
@@ -449,7 +458,7 @@ class Leader:
             uid = row.uid if row is not None else self._expected_uid(worker)
             error, at = silent.message, now.wall
             report = Report(silent.attempt, worker, uid, "Failed", reason="AgentLost", error=error, at=at)
-            self._record(report, now.steady)
+            self._add_report(report, now.steady)
 
     def _expected_uid(self, worker: int) -> str:
         """Returns the pod that the assignment names for a worker; empty in the first attempt, which names none."""

@@ -139,8 +139,9 @@ class Network:
 
     def publish(self, message: FollowerMessage, now: Now) -> None:
         """Send a message to the leader, and add it to this agent's own table, which an operator may watch."""
+        leads = self._follower.leader == self._settings.worker
         for part in _split(message):
-            self._lead(self._leader.receive(part, now))
+            self._lead(self._leader.receive(part, now, leads=leads))
             self._follow(self._follower.send(part))
 
     def send_to_leader(self, message: FollowerMessage, now: Now) -> None:
@@ -151,9 +152,9 @@ class Network:
             else:
                 self._follow(self._follower.send(part))
 
-    def record(self, report: Report, now: Now) -> None:
+    def record(self, report: Report) -> None:
         """Keep another worker's report, which came from the leader."""
-        self._lead(self._leader.record(report, now))
+        self._lead(self._leader.record(report))
 
     def hand_over(self, line: OutputLine, now: Now) -> None:
         """Send what was printed last to the leader, or, where this worker leads, to the next one, with all it kept."""

@@ -14,6 +14,7 @@ from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Send
 from trainmaster.agent.network.kept_lines import MAX_PARTS, KeptLines
 from trainmaster.agent.network.leader import Leader
 from trainmaster.agent.network.workers import HELLO_SECONDS, MAX_ARRIVING, MAX_OTHERS, MAX_REPLACED
+from trainmaster.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster.agent.planner.state import Now
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.evidence import RankState
@@ -40,11 +41,13 @@ class Table:
         self.now = 0.0
         self.assign(workers, attempt)
 
-    def assign(self, workers: int, attempt: int, uids: bool = True) -> list[LeaderAction]:
+    def assign(self, workers: int, attempt: int, uids: bool = True, absent: tuple[int, ...] = ()) -> list[LeaderAction]:
         listed = range(workers)
         hosts = tuple(f"job-{worker}.job.ns.svc" for worker in listed)
         named = tuple(f"uid-{worker}" for worker in listed) if uids else None
         assignment = Assignment(JOB_UID, attempt, tuple(listed), named, hosts, 28_000, signed={"attempt": attempt})
+        if absent:
+            assignment = assignment._replace(continues=1, absent=absent)
         return self.leader.assign(assignment)
 
     def join(self, worker: int, /, **fields: Any) -> list[LeaderAction]:
@@ -100,6 +103,82 @@ def delivered(actions: list[LeaderAction]) -> list[Any]:
 
 def closed(actions: list[LeaderAction]) -> list[int]:
     return [action.peer for action in actions if isinstance(action, Close)]
+
+
+def stops(actions: list[LeaderAction]) -> set[float]:
+    """After how many seconds anybody is to stop."""
+    sent_lines = (line for action in actions if isinstance(action, Send) for line in lines(action.data))
+    sent_stops = {line["afterSeconds"] for line in sent_lines if line["type"] == "stop"}
+    return sent_stops | {message.after_seconds for message in delivered(actions) if isinstance(message, Stop)}
+
+
+# Who may go on
+
+
+def able(watched: bool = True, **assigned: Any) -> Table:
+    """Three workers that can go on, and an operator that watches."""
+    table = Table()
+    table.assign(3, 3, **assigned)
+    table.join(1)
+    table.join(2)
+    if watched:
+        table.leader.watch(STREAM, at(0))
+    for worker in range(3):
+        table.report(worker, "Running", able=True)
+    return table
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_able_workers_get_a_moment_before_they_are_stopped_for_another(worker: int) -> None:
+    table = able()
+    assert stops(table.report(worker, "Failed")) == {CONTINUE_SECONDS}
+    assert stops(table.report(2, "Failed")) == {CONTINUE_SECONDS}, "one has failed too"
+    assert stops(table.join_by(11, "uid-1")) == {CONTINUE_SECONDS}
+    table = able()
+    table.report(0, "Running")
+    assert stops(table.report(1, "Failed")) == {0.0}
+    table = able(watched=False)
+    table.tick(10)
+    assert stops(table.report(1, "Failed")) == {0.0}
+
+
+def test_the_only_worker_gets_a_moment_where_its_other_ranks_can_go_on() -> None:
+    table = Table(workers=1)
+    table.leader.watch(STREAM, at(0))
+    assert stops(table.report(0, "Failed", rank=0, able=True)) == {CONTINUE_SECONDS}
+    assert stops(table.report(0, "Failed", rank=0)) == {0.0}
+
+
+def test_a_continued_attempt_has_able_workers_until_they_say_otherwise() -> None:
+    """A second fault may come before any of them has said anything of the new attempt."""
+    table = Table()
+    table.join(1)
+    table.join(2)
+    table.leader.watch(STREAM, at(0))
+    table.assign(3, 3, absent=(0,))
+    assert stops(table.report(1, "Failed")) == {CONTINUE_SECONDS}
+    table.report(2, "Starting")
+    assert stops(table.report(1, "Failed", error="again")) == {0.0}
+
+
+def test_what_only_waits_to_join_stops_nobody_and_is_not_asked_in_a_stall() -> None:
+    table = able(absent=(2,))
+    assert stops(table.report(2, "Failed")) == set()
+    table.leader.receive(Stalled(3), at(0))
+    table.leader.receive(evidence(0), at(0))
+    concluded = delivered(table.say(10, evidence(1).to_wire()))
+    assert [type(message) for message in concluded] == [Hung], "when all that are in the group have answered"
+
+
+def test_a_worker_that_does_not_lead_stops_nothing_by_its_own_table() -> None:
+    """It may have what others said to it before they found their leader."""
+    table = Table()
+    table.join(2)
+    table.leader.watch(STREAM, at(0))
+    table.report(2, "Starting")
+    assert stops(table.leader.record(failed(1))) == set()
+    own = Reported(failed(0, able=True))
+    assert stops(table.leader.receive(own, at(0), leads=False)) == set()
 
 
 # Who joins
