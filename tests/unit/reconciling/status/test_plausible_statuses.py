@@ -47,6 +47,9 @@ RANK = st.builds(
 STATUS: dict[str, Any] = {
     **running(2, restarts=1).model_dump(mode="json", by_alias=True, exclude_none=True),
     "nextAttemptTime": to_text(NOW + 5),
+    "continues": 1,
+    "absentRanks": [1],
+    "trainingWith": "1 of 2 workers",
     "completionTime": None,
     "nodeFailures": {"node-0": 1},
     "schedulingBackoffs": 1,
