@@ -30,7 +30,7 @@ from trainloop.recovery.encoding import Encoded, decode
 PATIENCE = 20.0
 #: Seconds in which the ranks of an attempt meet and connect, once they have the assignment.
 MEETING = 15.0
-_LOOK_AGAIN = 0.002
+_LOOK_AGAIN, _RARELY = 0.002, 0.05
 
 
 class Continuing:
@@ -50,8 +50,10 @@ class Continuing:
         self._accelerator, self._timeout = accelerator, timeout
         self._reals = list[Real]()
         self._forming: Sequence[Real] | None = None
+        #: The store in which the group's ranks met; None where they began together, and have torch's.
         self._store: Store | None = None
-        self._error: Exception | None = None
+        #: Why the group broke; not the exception, whose traceback would keep the real group.
+        self._error = ""
         self._changed = threading.Condition()
         self._orders = Orders(file, rank, self._received)
 
@@ -75,11 +77,13 @@ class Continuing:
         """Returns a new group of these global ranks, of which this one is one. Ranks that begin together connect; one
         that joins is alone until then.
         """
-        group = Group(ranks.index(self.rank), ranks, self._failed)
+        group = Group(ranks.index(self.rank), ranks, self._failed, self._hindered)
         if not self.joins:
-            real = self._connected(store, range(len(ranks)), group.rank(), self._timeout)
+            members = [rank for rank in ranks if rank in self.present]
+            of_group = store if self._store is None else PrefixStore(self._name(group), self._store)
+            real = self._connected(of_group, members, self._timeout)
             self._reals.append(real)
-            group.use(real, range(len(ranks)), self._devices())
+            group.use(real, [ranks.index(rank) for rank in members], self._devices())
         self.groups.append(group)
         return group
 
@@ -100,30 +104,35 @@ class Continuing:
             order = self._next(stopped)
             self._leave()
             try:
-                newest = self._form(order, step, give, load)
+                newest, state = self._form(order, step, give)
             except (RuntimeError, OSError) as error:  # torch's errors of stores and groups are RuntimeErrors
-                self._error = error
+                self._error = str(error)
                 self._end(self._forming or ())
                 self._forming = None
                 continue
+            if state is not None:
+                load(state)
             with self._changed:
                 self.membership = self.membership.formed(order)
+                broken = self.membership.broken
+            if broken:
+                self._break("a rank was lost while the group formed")
             self.joins = False
             return newest
 
-    def _form(self, order: Order, step: int, give: Callable[[], Any], load: Callable[[Any], None]) -> int:
+    def _form(self, order: Order, step: int, give: Callable[[], Any]) -> tuple[int, Any]:
         with self._changed:
             self.membership = self.membership.meets(order)
-        reals = self._meet(order)
+        store, reals = self._meet(order)
         self._forming = reals
         if self._superseded(order):
             raise RuntimeError(f"attempt {order.attempt} was followed by another one")
-        newest = self._agree(reals[0], order, step, give, load)
+        newest, state = self._agree(reals[0], order, step, give)
         for group, real in zip(self.groups, reals, strict=True):
             members = [place for place, rank in enumerate(group.ranks) if rank not in order.absent]
             group.use(real, members, self._devices())
-        self._reals, self._forming = list(reals), None
-        return newest
+        self._store, self._reals, self._forming = store, list(reals), None
+        return newest, state
 
     def _next(self, stopped: Callable[[], bool]) -> Order:
         """Wait for the attempt that comes next."""
@@ -134,65 +143,70 @@ class Continuing:
                     raise SystemExit(143)
                 if time.monotonic() > until and not self.joins:
                     why = "the group has broken, and no attempt was assigned to go on in"
-                    raise GroupLostError(f"{why}: {self._error}") from self._error
+                    raise GroupLostError(f"{why}: {self._error}")
                 self._changed.wait(0.1)
             return order
 
-    def _meet(self, order: Order) -> list[Real]:
-        """Returns the real groups of an attempt. In a thread, because connecting can't be interrupted; one that nobody
-        waits for any more ends by its timeout.
+    def _meet(self, order: Order) -> tuple[Store, list[Real]]:
+        """Returns the store and the real groups of an attempt. They are made in a thread, because connecting can't be
+        interrupted; a thread that nobody waits for any more ends by its timeout.
         """
-        made, problem = list[Real](), list[Exception]()
+        made, problem = list[tuple[Store, list[Real]]](), list[str]()
 
         def meet() -> None:
             try:
-                made.extend(self._connect(order))
+                made.append(self._connect(order))
             except Exception as error:
-                problem.append(error)
+                problem.append(str(error))
             with self._changed:
                 self._changed.notify_all()
 
         thread = threading.Thread(target=meet, daemon=True, name="meeting")
         thread.start()
         with self._changed:
-            while thread.is_alive() and not problem and len(made) < len(self.groups):
+            while not problem and not made:
                 if self._superseded(order):
                     raise RuntimeError(f"attempt {order.attempt} was followed by another one")
                 self._changed.wait(0.05)
         if problem:
-            raise RuntimeError(f"the group of attempt {order.attempt} can't be formed: {problem[0]}") from problem[0]
-        return made
+            raise RuntimeError(f"the group of attempt {order.attempt} can't be formed: {problem[0]}")
+        return made.pop()
 
-    def _connect(self, order: Order) -> list[Real]:
+    def _connect(self, order: Order) -> tuple[Store, list[Real]]:
         until = time.monotonic() + MEETING
         present = order.present
-        store = self._store = self._serve_or_find(order, until)
+        store = self._serve_or_find(order, until)
         beside = PrefixStore(f"attempt-{order.attempt}", store)
         if beside.add("here", 1) == len(present):
             beside.set("all", "here")
-        while not beside.check(["all"]):
-            if self._superseded(order) or time.monotonic() > until:
-                raise RuntimeError("not all ranks have come")
-            time.sleep(_LOOK_AGAIN)
+        # In one piece, because torch warns of each wait that ends without what it waits for.
+        beside.wait(["all"], timedelta(seconds=max(0.0, until - time.monotonic())))
+        if self._superseded(order):
+            raise RuntimeError("another attempt has followed")
         reals = []
-        for number, group in enumerate(self.groups):
+        for group in self.groups:
             members = [rank for rank in group.ranks if rank in present]
-            left = timedelta(seconds=MEETING)
-            of_group = PrefixStore(str(number), beside)
-            reals.append(self._connected(of_group, members, members.index(self.rank), left))
-        return reals
+            of_group = PrefixStore(self._name(group), beside)
+            reals.append(self._connected(of_group, members, timedelta(seconds=MEETING)))
+        return beside, reals
 
-    def _connected(self, store: Store, members: Sequence[int], place: int, timeout: timedelta) -> Real:
-        listener = Listener()
-        store.set(f"port-{place}", str(listener.port))
-        ports = [int(port) for port in store.multi_get([f"port-{each}" for each in range(len(members))])]
+    def _name(self, group: Group) -> str:
+        """Returns what all members know a group by, of which others have other groups beside it."""
+        before = self.groups[: self.groups.index(group)] if group in self.groups else self.groups
+        return f"{group.ranks}-{sum(each.ranks == group.ranks for each in before)}"
+
+    def _connected(self, store: Store, members: Sequence[int], timeout: timedelta) -> Real:
+        """Returns the real group of these global ranks, whose numbers in it are their places."""
+        listener, place = Listener(), members.index(self.rank)
+        store.set(f"address-{place}", listener.address)
+        addresses = store.multi_get([f"address-{each}" for each in range(len(members))])
         devices = self._devices()
         return Real(
             store,
             place,
             len(members),
             listener=listener,
-            ports=ports,
+            addresses=[each.decode() for each in addresses],
             accelerator=devices[0] if devices else None,
             backend=self._accelerator,
             timeout=timeout,
@@ -203,20 +217,22 @@ class Continuing:
         # With it torch takes whoever listens on the port for the store (torch 2.13, TCPStore.cpp).
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
         limit = timedelta(seconds=MEETING)
-        if self.rank == order.present[0]:
-            return TCPStore(order.master, order.port, is_master=True, wait_for_workers=False, timeout=limit)
-        # A client of torch's that comes too early tries again after half a second.
+        # A client of torch's that comes too early tries again after half a second; a server never does.
+        serves, pause = self.rank == order.present[0], _LOOK_AGAIN
         while True:
             try:
+                if serves:
+                    return TCPStore(order.master, order.port, is_master=True, wait_for_workers=False, timeout=limit)
                 socket.create_connection((order.master, order.port), timeout=1.0).close()
                 return TCPStore(order.master, order.port, is_master=False, timeout=limit)
-            except OSError:
+            except (OSError, dist.DistNetworkError):
                 if self._superseded(order) or time.monotonic() > until:
                     raise
-                time.sleep(_LOOK_AGAIN)
+                time.sleep(_RARELY if serves else pause)
+                pause = min(1.1 * pause, _RARELY)
 
-    def _agree(self, real: Real, order: Order, step: int, give: Callable[[], Any], load: Callable[[Any], None]) -> int:
-        """All are after the newest step that any has made; who isn't is given the state."""
+    def _agree(self, real: Real, order: Order, step: int, give: Callable[[], Any]) -> tuple[int, Any]:
+        """Returns the newest step that any rank has made, and the state after it where this one lacks it."""
         gloo = real.of(torch.device("cpu"))
         steps = torch.full((len(order.present),), NO_STATE, dtype=torch.int64)
         steps[order.present.index(self.rank)] = step
@@ -233,9 +249,7 @@ class Continuing:
         state = decode(_receive(gloo, order.present.index(source))) if self.rank in lacking else None
         # Nobody loads, and so leaves what it has, before all have what they need.
         _reduce(gloo, torch.zeros(1), dist.ReduceOp.MAX)
-        if state is not None:
-            load(state)
-        return newest
+        return newest, state
 
     def _superseded(self, order: Order) -> bool:
         newest = self.membership.newest
@@ -249,29 +263,33 @@ class Continuing:
             breaks = self.membership.broken and not before.broken
             self._changed.notify_all()
         if breaks and self.able:
-            self._error = GroupLostError(f"attempt {order.attempt} goes on without a rank of this group")
+            self._error = f"attempt {order.attempt} goes on without a rank of this group"
             self._break(self._error)
         if news:
             self._end(self._forming or ())
 
     def _failed(self, error: Exception) -> bool:
-        """A collective has failed, which a backend's thread may say."""
+        """A collective has failed, which a backend's thread may say; returns whether that is swallowed."""
         if not self.able:
             return False
         with self._changed:
             first = not self.membership.broken
             self.membership = self.membership.failed()
             if first:
-                self._error = error
+                self._error = str(error)
         if first:
-            print(f"rank {self.rank}: a collective failed, so this step isn't made: {_first_line(error)}", flush=True)
-            self._break(error)
+            shown = self._error.partition("\n")[0][:200]
+            print(f"rank {self.rank}: a collective failed, so this step isn't made: {shown}", flush=True)
+            self._break(str(error))
         return True
 
-    def _break(self, error: Exception) -> None:
+    def _hindered(self, why: str) -> None:
+        self.obstacle = self.obstacle or why
+
+    def _break(self, why: str) -> None:
         """No group makes a collective any more, and whoever waits for one, here or elsewhere, waits no longer."""
         for group in self.groups:
-            group.fail(error)
+            group.fail(RuntimeError(why), group.uses)
         self._end(self._reals)
 
     def _leave(self) -> None:
@@ -291,10 +309,6 @@ class Continuing:
         present = torch.accelerator.current_accelerator()
         assert present is not None
         return [torch.device(present.type, torch.accelerator.current_device_index())]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]
 
 
 def _reduce(gloo: Any, tensor: torch.Tensor, operation: Any) -> None:

@@ -4,7 +4,8 @@ Its size and its rank never change. Each collective goes to the real group of th
 is swallowed, where somebody looks whether a step was made: it and all later ones return at once, with whatever their
 tensors have, until there is a real group again. So a backward pass ends, and the step isn't made. Absent ranks count as
 nothing in a reduction; where each rank has a place in what is gathered, theirs has what the lowest rank that is present
-has sent.
+has sent. What has a part of each rank's own (messages to one rank, all-to-all) can't do without one: it raises, and a
+script that uses it can't continue.
 """
 
 from __future__ import annotations
@@ -54,16 +55,20 @@ class Done(Work):
 class Swallowed(Work):
     """A collective of the real group, whose failure is told to the group and to nobody else."""
 
-    def __init__(self, group: Group, work: Any, result: Any, after: Callable[[], None] | None) -> None:
+    def __init__(
+        self, group: Group, work: Any, result: Any, after: Callable[[], None] | None, instead: Callable[[], None] | None
+    ) -> None:
+        """`after` is called when it has succeeded, `instead` when it has failed; each once."""
         super().__init__()
-        self._group, self._work, self._result, self._after = group, work, result, after
+        self._group, self._work, self._result, self._after, self._instead = group, work, result, after, instead
+        self._uses = group.uses
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         try:
             self._work.wait() if timeout is None else self._work.wait(timeout)
             self._finish()
         except RuntimeError as error:
-            if not self._group.fail(error):
+            if not self._fail(error):
                 raise
         return True
 
@@ -85,7 +90,7 @@ class Swallowed(Work):
                 finished.value()
                 self._finish()
             except RuntimeError as error:
-                if not self._group.fail(error):
+                if not self._fail(error):
                     future.set_exception(error)
                     return
             future.set_result(self._result)
@@ -93,20 +98,39 @@ class Swallowed(Work):
         self._work.get_future().add_done_callback(done)
         return future
 
+    def _source_rank(self) -> int:
+        return int(self._work._source_rank())
+
     def _finish(self) -> None:
         after, self._after = self._after, None
         if after is not None:
             after()
 
+    def _fail(self, error: Exception) -> bool:
+        """Returns whether the failure is swallowed."""
+        if not self._group.fail(error, self._uses):
+            return False
+        instead, self._instead = self._instead, None
+        if instead is not None:
+            instead()
+        return True
+
 
 class Group(Base):  # type: ignore[misc]
     """See the module. `ranks` are the global ranks of the group, of which this process is one."""
 
-    def __init__(self, rank: int, ranks: Sequence[int], failed: Callable[[Exception], bool]) -> None:
-        """`failed` is called with the first failure, and returns whether it is swallowed."""
+    def __init__(
+        self, rank: int, ranks: Sequence[int], failed: Callable[[Exception], bool], hindered: Callable[[str], None]
+    ) -> None:
+        """`failed` is called when a collective has failed, and returns whether that is swallowed; `hindered` is called
+        with why the script can't continue.
+        """
         super().__init__(rank, len(ranks))
         self.ranks = tuple(ranks)
-        self._own, self._failed = rank, failed
+        self._own, self._failed, self._hindered = rank, failed, hindered
+        self._names = ["", ""]
+        #: How often this group has begun to use a real one, so that a late failure isn't taken for a newer one's.
+        self.uses = 0
         #: The real group; None: this rank is alone, or what it was in has broken.
         self._real: Real | None = None
         #: The ranks of this group that are present, as its own numbers, ascending.
@@ -116,6 +140,7 @@ class Group(Base):  # type: ignore[misc]
 
     def use(self, real: Real, members: Sequence[int], devices: Sequence[torch.device]) -> None:
         """Pass collectives on to `real`, whose ranks are `members`, from now on."""
+        self.uses += 1
         self.members, self.devices, self._real = tuple(members), list(devices), real
 
     def leave(self) -> Real | None:
@@ -123,10 +148,17 @@ class Group(Base):  # type: ignore[misc]
         real, self._real = self._real, None
         return real
 
-    def fail(self, error: Exception) -> bool:
-        """A collective has failed; returns whether that is swallowed, and later ones aren't made."""
-        if self._real is not None and self._failed(error):
+    def fail(self, error: Exception, uses: int) -> bool:
+        """A collective of the real group that was used then has failed; returns whether that is swallowed, and later
+        ones aren't made.
+        """
+        if self._real is not None and uses == self.uses and self._failed(error):
             self._real = None
+        return self._real is None or uses != self.uses
+
+    @property
+    def is_alone(self) -> bool:
+        """Returns whether collectives aren't made."""
         return self._real is None
 
     @property
@@ -144,6 +176,18 @@ class Group(Base):  # type: ignore[misc]
 
     def getBackendName(self) -> str:
         return BACKEND  # by the name of gloo or NCCL torch would look for theirs in this group
+
+    def setGroupName(self, name: str) -> None:
+        self._names[0] = name
+
+    def setGroupDesc(self, name: str) -> None:
+        self._names[1] = name
+
+    def getGroupName(self) -> str:
+        return self._names[0]
+
+    def getGroupDesc(self) -> str:
+        return self._names[1]
 
     def abort(self) -> None:
         if (real := self.leave()) is not None:
@@ -176,36 +220,37 @@ class Group(Base):  # type: ignore[misc]
         number = torch.zeros(1)
         return self._pass([number], [number], lambda real: real.allreduce([number], dist.AllreduceOptions()))
 
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        self.barrier().wait()
+
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         gathered = [[each[member] for member in self.members] for each in outputs]
-        absent = [(each, each[self.members[0]]) for each in outputs] if self.members else []
-
-        def fill() -> None:
-            for each, stand_in in absent:
-                for number, place in enumerate(each):
-                    if number not in self.members:
-                        place.copy_(stand_in)
-
-        def alone() -> None:
-            for each, own in zip(outputs, inputs, strict=True):
-                for place in each:
-                    place.copy_(own)
-
-        after = None if self.is_whole else fill
-        return self._pass(inputs, outputs, lambda real: real.allgather(gathered, inputs), after, alone)
+        filled, alone = self._filled(outputs), _own(outputs, inputs)
+        return self._pass(inputs, outputs, lambda real: real.allgather(gathered, inputs), filled, alone)
 
     def all_gather_single(self, output: torch.Tensor, value: torch.Tensor, opts: Any = None) -> Work:
-        return self.allgather([list(output.view(-1).chunk(self.size()))], [value.reshape(-1)])
+        return self.all_gather_single_coalesced([output], [value])
 
-    _allgather_base = all_gather_single
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        places = [list(output.view(-1).chunk(self.size())) for output in outputs]
+        return self._each(self.allgather, places, [value.reshape(-1) for value in inputs])
+
+    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        return self._each(self.allgather, [list(places) for places in zip(*outputs, strict=True)], inputs)
+
+    _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Work:
-        root = opts.rootRank = self._place_of(opts.rootRank)
-        mine = self.members.index(self._own) == root if self.members else True
-        gathered = [[each[member] for member in self.members] for each in outputs] if mine else []
-        return self._pass(inputs, outputs, lambda real: real.gather(gathered, inputs, opts))
+        if self._real is not None and opts.rootRank not in self.members:
+            return Done(outputs)  # nobody is there who asks for it
+        opts.rootRank = self._place_of(opts.rootRank)
+        gathered = [[each[member] for member in self.members] for each in outputs]
+        filled, alone = self._filled(outputs), _own(outputs, inputs)
+        return self._pass(inputs, outputs, lambda real: real.gather(gathered, inputs, opts), filled, alone)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Work:
+        if self._real is not None and opts.rootRank not in self.members:
+            raise RuntimeError(f"nobody has what rank {self.ranks[opts.rootRank]} scatters, because it is lost")
         opts.rootRank = self._place_of(opts.rootRank)
         sent = [[each[member] for member in self.members] for each in inputs]
         return self._pass(outputs, outputs, lambda real: real.scatter(outputs, sent, opts))
@@ -213,28 +258,69 @@ class Group(Base):  # type: ignore[misc]
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Work:
         opts, after = self._reduction(opts, outputs, dist.ReduceScatterOptions)
         sent = [[each[member] for member in self.members] for each in inputs]
-        return self._pass(outputs, outputs, lambda real: real.reduce_scatter(outputs, sent, opts), after)
+        alone = _own([outputs], [each[self._own] for each in inputs])
+        return self._pass(outputs, outputs, lambda real: real.reduce_scatter(outputs, sent, opts), after, alone)
 
     def reduce_scatter_single(self, output: torch.Tensor, value: torch.Tensor, opts: Any = None) -> Work:
-        return self.reduce_scatter([output.view(-1)], [list(value.reshape(-1).chunk(self.size()))], opts)
+        return self.reduce_scatter_single_coalesced([output], [value], opts)
 
-    _reduce_scatter_base = reduce_scatter_single
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        parts = [list(value.reshape(-1).chunk(self.size())) for value in inputs]
+        return self._each(self.reduce_scatter, [output.view(-1) for output in outputs], parts, opts)
+
+    _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
+
+    def _each(self, collective: Callable[..., Work], outputs: list[Any], inputs: list[Any], *opts: Any) -> Work:
+        """Do a collective of lists once for each of several tensors, because not all backends do it for several."""
+        works = [collective([output], [value], *opts) for output, value in zip(outputs, inputs, strict=True)]
+        for work in works[:-1]:
+            work.wait()
+        return works[-1]
+
+    # What needs all ranks
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        received = [outputs[member] for member in self.members]
-        sent = [inputs[member] for member in self.members]
-        return self._pass(inputs, outputs, lambda real: real.alltoall(received, sent, dist.AllToAllOptions()))
+        self._need_all("all_to_all")
+        return self._pass(inputs, outputs, lambda real: real.alltoall(outputs, inputs, dist.AllToAllOptions()))
+
+    def all_to_all_single(
+        self, output: torch.Tensor, value: torch.Tensor, takes: list[int], gives: list[int], opts: Any = None
+    ) -> Work:
+        self._need_all("all_to_all")
+        opts = dist.AllToAllOptions()
+        return self._pass([value], output, lambda real: real.alltoall_base(output, value, takes, gives, opts))
+
+    alltoall_base = all_to_all_single
 
     def send(self, tensors: Tensors, target: int, tag: int) -> Work:
-        return self._to(target, tensors, lambda real, place: real.send(tensors, place, tag))
+        self._need_all("send")
+        return self._pass(tensors, tensors, lambda real: real.send(tensors, target, tag), is_message=True)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
-        return self._to(source, tensors, lambda real, place: real.recv(tensors, place, tag))
+        self._need_all("recv")
+        return self._pass(tensors, tensors, lambda real: real.recv(tensors, source, tag), is_message=True)
 
-    def _to(self, rank: int, tensors: Tensors, call: Callable[[Any, int], Any]) -> Work:
-        if self._real is not None and rank not in self.members:
-            return Done(tensors)
-        return self._pass(tensors, tensors, lambda real: call(real, self._place_of(rank)))
+    def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
+        self._need_all("recv")
+        return self._pass(tensors, tensors, lambda real: real.recv_anysource(tensors, tag), is_message=True)
+
+    def _need_all(self, what: str) -> None:
+        self._hindered(f"it uses {what}, in which each rank has a part that no other can take")
+        if self._real is not None and not self.is_whole:
+            raise RuntimeError(f"{what} needs all ranks, and not all are present")
+
+    def _filled(self, outputs: list[Tensors]) -> Callable[[], None] | None:
+        """Returns what fills the absent ranks' places, after the others are; None where all are present."""
+        if self.is_whole or not self.members:
+            return None
+
+        def fill() -> None:
+            for each in outputs:
+                for number, place in enumerate(each):
+                    if number not in self.members:
+                        place.copy_(each[self.members[0]])
+
+        return fill
 
     def _reduction(
         self, opts: Any, tensors: Tensors, kind: Any = dist.AllreduceOptions
@@ -264,14 +350,29 @@ class Group(Base):  # type: ignore[misc]
         call: Callable[[Any], Any],
         after: Callable[[], None] | None = None,
         alone: Callable[[], None] | None = None,
+        is_message: bool = False,
     ) -> Work:
         real = self._real
         if real is not None:
             try:
-                return Swallowed(self, call(real.of(tensors[0].device)), result, after)
+                return Swallowed(self, call(real.of(tensors[0].device)), result, after, alone)
             except RuntimeError as error:
-                if not self.fail(error):
+                # Of a call gloo refuses only what it is given, except of a message; NCCL also says that a peer is lost.
+                if not is_message and tensors[0].device.type == "cpu":
                     raise
-        elif alone is not None:
+                if not self.fail(error, self.uses):
+                    raise
+        if alone is not None:
             alone()
         return Done(result)
+
+
+def _own(outputs: list[Tensors], inputs: Tensors) -> Callable[[], None]:
+    """Returns what gives this rank its own, in all places, where a collective isn't made."""
+
+    def alone() -> None:
+        for each, own in zip(outputs, inputs, strict=False):
+            for place in each:
+                place.copy_(own)
+
+    return alone

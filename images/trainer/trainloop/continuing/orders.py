@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_FIELDS = ("attempt", "worldSize", "absent", "master", "port")
+_MOST_RANKS = 1_000_000
+
 
 @dataclass(frozen=True)
 class Order:
@@ -33,11 +36,14 @@ def parse(text: str) -> Order | None:
     """Returns the order that a file's text gives; None where it gives none."""
     try:
         data: Any = json.loads(text)
-        absent = frozenset(data["absent"])
-        order = Order(int(data["attempt"]), int(data["worldSize"]), absent, str(data["master"]), int(data["port"]))
-    except (ValueError, TypeError, KeyError):
+        attempt, size, absent, master, port = (data[name] for name in _FIELDS)
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return order if order.present and all(type(rank) is int and 0 <= rank < order.size for rank in absent) else None
+    if not isinstance(absent, list) or not all(type(each) is int for each in (attempt, size, port, *absent)):
+        return None
+    order = Order(attempt, size, frozenset(absent), str(master), port)
+    good = attempt > 0 and 0 < port < 65536 and 0 < size <= _MOST_RANKS and order.absent < frozenset(range(size))
+    return order if good else None
 
 
 class Orders:
@@ -53,7 +59,7 @@ class Orders:
         """Returns the order that is there."""
         try:
             return parse(self._file.read_text())
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             return None
 
     def _follow(self) -> None:

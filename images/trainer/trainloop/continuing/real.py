@@ -19,17 +19,24 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store
 
+#: How often a device is made until its address can be told.
+_TRIES = 3
+
 
 class Listener:
     """A gloo device listens as soon as it is made, and before there is a group."""
 
     def __init__(self) -> None:
-        before = set(_listening())
         interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
         gloo = dist.ProcessGroupGloo
-        self.device: Any = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
-        #: The port, which is gloo's alone on this host; 0 where it can't be told.
-        self.port = next((port for port in _listening() if port not in before), 0)
+        for _ in range(_TRIES):
+            before = set(_listening())
+            self.device: Any = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
+            new = set(_listening()) - before
+            #: Where it listens; empty where it can't be told, because others began to listen meanwhile.
+            self.address = new.pop() if len(new) == 1 else ""
+            if self.address:
+                break
 
 
 class Real:
@@ -42,17 +49,17 @@ class Real:
         size: int,
         *,
         listener: Listener,
-        ports: Sequence[int],
+        addresses: Sequence[str],
         accelerator: torch.device | None,
         backend: str = "",
         timeout: timedelta,
         waits: timedelta,
     ) -> None:
-        """Connect within `timeout`; every rank of the group does so. A collective `waits` so long. `ports` are all
-        ranks' `Listener.port`. Raises RuntimeError.
+        """Connect within `timeout`; every rank of the group does so. A collective `waits` so long. `addresses` are all
+        ranks' `Listener.address`. Raises RuntimeError.
         """
         self.rank, self.size = rank, size
-        self._ports, self._own_port = frozenset(ports), listener.port
+        self._addresses, self._own = frozenset(addresses), listener.address
         options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout, options._devices = timeout, [listener.device]
         options._threads = 2
@@ -72,7 +79,7 @@ class Real:
             if kind != "cpu":
                 with suppress(RuntimeError):
                     backend.abort()
-        for connection in _connections(self._own_port, self._ports):
+        for connection in _connections(self._own, self._addresses):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
@@ -91,26 +98,35 @@ def _sockets() -> Iterator[socket.socket]:
         try:
             if not str(link.readlink()).startswith("socket:"):
                 continue
-            duplicate = socket.socket(fileno=os.dup(int(link.name)))
+            descriptor = os.dup(int(link.name))
         except OSError:
             continue  # it was closed meanwhile
+        try:
+            duplicate = socket.socket(fileno=descriptor)
+        except OSError:
+            os.close(descriptor)  # another file has its number
+            continue
         with duplicate:
             if duplicate.family in (socket.AF_INET, socket.AF_INET6) and duplicate.type == socket.SOCK_STREAM:
                 yield duplicate
 
 
-def _listening() -> Iterator[int]:
+def _listening() -> Iterator[str]:
     for each in _sockets():
         if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            yield each.getsockname()[1]
+            yield _text(each.getsockname())
 
 
-def _connections(own: int, ports: frozenset[int]) -> Iterator[socket.socket]:
-    """Yields the connections that peers made to this rank's port, or this rank to theirs."""
+def _connections(own: str, addresses: frozenset[str]) -> Iterator[socket.socket]:
+    """Yields the connections that peers made to this rank's address, or this rank to theirs."""
     for each in _sockets():
         try:
-            ours, theirs = each.getsockname()[1], each.getpeername()[1]
+            ours, theirs = _text(each.getsockname()), _text(each.getpeername())
         except OSError:
             continue  # it listens, or isn't connected any more
-        if own and (ours == own or theirs in ports):
+        if ours == own or theirs in addresses:
             yield each
+
+
+def _text(address: Any) -> str:
+    return f"{address[0]} {address[1]}"

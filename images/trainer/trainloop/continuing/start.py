@@ -7,8 +7,9 @@ it looks for the agent when it is called. `new_group` is wrapped for groups besi
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ JOINS_VARIABLE = "TRAINMASTER_JOINS"
 BACKEND = "trainmaster"
 
 _torch: Any = distributed_c10d
+#: Collectives of objects in whose list nothing comes from elsewhere than one rank.
+_SENDING = ("broadcast_object_list", "scatter_object_list")
 _current: Continuing | None = None
 _wrapped = False
 
@@ -54,7 +57,9 @@ def install() -> None:
     if _wrapped or not dist.is_available():
         return
     _wrapped = True
-    for name, wrapper in (("init_process_group", _init_process_group), ("new_group", _new_group)):
+    wrappers: dict[str, Callable[..., Any]] = {"init_process_group": _init_process_group, "new_group": _new_group}
+    wrappers |= dict.fromkeys((*_SENDING, "all_gather_object", "gather_object"), _objects)
+    for name, wrapper in wrappers.items():
         function = functools.wraps(getattr(dist, name))(functools.partial(wrapper, getattr(dist, name)))
         setattr(dist, name, function)
         setattr(distributed_c10d, name, function)
@@ -112,6 +117,28 @@ def _new_group(
     if made is not dist.GroupMember.NON_GROUP_MEMBER:
         _name(made, accelerator)
     return made
+
+
+def _objects(original: Any, *arguments: Any, **options: Any) -> None:
+    """A collective of pickled objects that isn't made leaves the script's list as it is, because nothing has come that
+    can be unpickled. The lowest rank that is present sends its objects in place of an absent one.
+    """
+    given = inspect.signature(original).bind(*arguments, **options)
+    group = given.arguments.get("group") or dist.group.WORLD
+    if _current is None or group not in _current.groups:
+        original(*arguments, **options)
+        return
+    if original.__name__ in _SENDING and group.is_alone:
+        return
+    if original.__name__ == "broadcast_object_list":
+        source, place = given.arguments.pop("src", None), given.arguments.get("group_src")
+        place = group.ranks.index(source or 0) if place is None else place
+        given.arguments["group_src"] = place if place in group.members else group.members[0]
+    try:
+        original(*given.args, **given.kwargs)
+    except Exception:
+        if not group.is_alone:
+            raise
 
 
 def _create(options: Any, _backend_options: Any) -> Group:
