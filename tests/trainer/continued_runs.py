@@ -15,13 +15,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.trainer.ranks import free_port, start_rank
-from tests.trainer.toy import weights
+from tests.trainer.toy import Toy, weights
+from trainloop import run
 from trainloop.checkpoints import storage
 from trainloop.config import Config
 from trainloop.continued import ContinuedTrainer
 from trainloop.data import Fetched
 from trainloop.distributed.continued import joined
+from trainloop.trainer import Trainer
 
 #: Where a rank meets its end, and in the step after which one.
 Fault = tuple[str, int]
@@ -36,9 +40,11 @@ class Run:
     size: int
     #: Of a rank's first process, and of those that join in its place.
     faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
-    #: Whether lost ranks come again.
+    #: Whether lost ranks come again, and whether an attempt is assigned when some are lost.
     rejoin: bool = True
-    variables: dict[str, str] = field(default_factory=dict)
+    answers: bool = True
+    #: What a rank calls in place of `train`, with the same arguments.
+    function: Callable[[Config, Path, Fault | None], Any] | None = None
     attempt: int = 1
     absent: set[int] = field(default_factory=set)
     processes: dict[int, BaseProcess] = field(default_factory=dict)
@@ -49,7 +55,9 @@ class Run:
     def __post_init__(self) -> None:
         self.port, self.group = free_port(), self.folder / "group"
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.group.unlink(missing_ok=True)
         for rank in range(self.size):
+            Path(f"{self.group}.{rank}").unlink(missing_ok=True)
             os.mkfifo(f"{self.group}.{rank}")
 
     def go(self, meanwhile: Callable[[Run], None] = lambda run: None, seconds: float = 100) -> list[Any]:
@@ -76,7 +84,11 @@ class Run:
 
     def kill(self, *ranks: int) -> None:
         for rank in ranks:
-            os.kill(self.processes[rank].pid or 0, signal.SIGKILL)
+            self.processes[rank].kill()
+
+    def stop(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.processes[rank].terminate()
 
     def is_whole(self) -> bool:
         """Returns whether all ranks train in the newest attempt."""
@@ -113,6 +125,8 @@ class Run:
         }
         joining = {rank for rank in self.absent if self.processes[rank].exitcode == -signal.SIGKILL}
         ready = {rank for rank in self.absent - joining if self.progress(rank).get("continuing") == "ready"}
+        if not self.answers:
+            return
         if lost:
             self._assign(self.absent | lost)
         if self.rejoin:
@@ -145,12 +159,13 @@ class Run:
             "TRAINMASTER_JOB_UID": "job",
             "TRAINMASTER_GROUP_FILE": str(self.group),
             "TRAINMASTER_PROGRESS_FILE": str(progress),
+            "TRAINMASTER_MEMORY_DIR": str(self.folder / f"memory-{rank}"),
             **({"TRAINMASTER_JOINS": "1"} if rank in self.absent else {}),
-            **self.variables,
         }
+        (self.folder / f"memory-{rank}").mkdir(exist_ok=True)
         out = self.folder / f"out-{rank}"
         out.unlink(missing_ok=True)
-        what = (mine, self.settings, self.folder, self.faults.get((rank, life)))
+        what = (mine, self.function or train, self.settings, self.folder, self.faults.get((rank, life)))
         self.processes[rank] = start_rank(_rank, rank, self.size, self.port, out, *what)
 
     def _result(self, rank: int) -> Any:
@@ -240,19 +255,70 @@ def _wait(may_end: Path, trainer: Any) -> None:
             time.sleep(0.005)
 
 
-def _rank(variables: dict[str, str], settings: Config, folder: Path, fault: Fault | None) -> Any:
+def _rank(
+    variables: dict[str, str],
+    function: Callable[[Config, Path, Fault | None], Any],
+    settings: Config,
+    folder: Path,
+    fault: Fault | None,
+) -> Any:
     os.environ.update(variables)
-    rank = os.environ["RANK"]
     for descriptor in (1, 2):
-        os.dup2(os.open(folder / f"said-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+        os.dup2(os.open(folder / f"said-{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     try:
-        with joined(settings.distributed) as world:
-            trainer = FaultyTrainer(settings, world)
-            trainer.fault = fault
-            trainer.records = (folder / f"log-{rank}").open("a", buffering=1)
-            trainer.before_step.append(partial(_wait, folder / "may-end"))
-            stopped = trainer.run()
-            return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped}
+        return function(settings, folder, fault)
     except BaseException:
         traceback.print_exc()
         raise
+
+
+def train(settings: Config, folder: Path, fault: Fault | None) -> dict[str, Any]:
+    """Be a rank that meets a fault; returns what it has trained."""
+    with joined(settings.distributed) as world:
+        trainer = FaultyTrainer(settings, world)
+        trainer.fault = fault
+        trainer.records = (folder / f"log-{world.rank}").open("a", buffering=1)
+        trainer.before_step.append(partial(_wait, folder / "may-end"))
+        stopped = trainer.run()
+        began = trainer._started_at
+        return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped, "began": began}
+
+
+def from_outside(settings: Config, folder: Path, fault: Fault | None) -> bool:
+    """Be what `python -m trainloop` runs."""
+    return run.train(settings)
+
+
+class Slow(Toy):
+    """Takes a little time for each loss."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        time.sleep(0.02)
+        return super().loss(model, batch)
+
+
+class _Sum:
+    """Adds up the numbers of the steps."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+def adds_up(trainer: Trainer) -> None:
+    """Is a hook that keeps something, which changes once in each step."""
+    kept = _Sum()
+    trainer.stateful["steps"] = kept
+
+    def add(trainer: Trainer) -> None:
+        kept.steps += trainer.state.step
+        if trainer.state.step == trainer.state.total:
+            out = Path(os.environ["TRAINMASTER_GROUP_FILE"]).with_name(f"sum-{trainer.world.rank}")
+            out.write_text(json.dumps(kept.steps))
+
+    trainer.after_step.append(add)

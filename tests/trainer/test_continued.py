@@ -4,6 +4,7 @@ disturbed.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import Counter
@@ -12,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests.trainer.continued_runs import Fault, Run
+from tests.trainer.continued_runs import Fault, Run, from_outside
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, largest_difference, same_bits, train
 from trainloop.checkpoints import storage
 from trainloop.checkpoints.verification import verify
 from trainloop.config import Config
+from trainloop.continued import obstacle
 from trainloop.data import Sampler
+from trainloop.progress import MAXIMUM_MESSAGE
 from trainloop.report import read_metrics
 
 pytestmark = pytest.mark.torch
@@ -41,12 +45,16 @@ def settings(path: Any = None, **changes: Any) -> Config:
     return found.model_copy(update={"checkpoint": found.checkpoint.model_copy(update=saved)})
 
 
-def check(run: Run, results: list[Any], undisturbed: dict[str, Any], ended: set[int] | None = None) -> None:
-    """The run has trained as an undisturbed one: every sample once, each step of a whole batch; and nothing that it
-    writes is there twice, or missing.
-    """
-    ended = set(range(run.size)) - (set() if run.rejoin else run.absent) if ended is None else ended
-    assert all(isinstance(results[rank], dict) for rank in ended), f"{results}\n{run.said()}"
+def check(run: Run, results: list[Any], undisturbed: dict[str, Any]) -> None:
+    """The run has trained as an undisturbed one, and nothing that it writes is there twice, or missing."""
+    check_training(run, results, undisturbed)
+    check_files(run.settings)
+
+
+def check_training(run: Run, results: list[Any], undisturbed: dict[str, Any]) -> None:
+    """Every step was made of its whole batch, every sample once."""
+    ended = set(range(run.size)) - run.absent
+    assert ended and all(isinstance(results[rank], dict) for rank in ended), f"{results}\n{run.said()}"
     whole = [results[rank] for rank in sorted(ended)]
     for result in whole:
         assert result["state"].step == STEPS and not result["stopped"]
@@ -56,7 +64,10 @@ def check(run: Run, results: list[Any], undisturbed: dict[str, Any], ended: set[
     order = Sampler(40, 8, 1, run.settings.seed.value, False).batches
     batches = [batch for epoch in range(STEPS // 5) for batch in order(epoch, 0)]
     assert run.samples() == {step + 1: sorted(batch) for step, batch in enumerate(batches)}
-    lines = read_metrics(Path(run.settings.metrics.path or "") / "metrics.jsonl")
+
+
+def check_files(settings: Config) -> None:
+    lines = read_metrics(Path(settings.metrics.path or "") / "metrics.jsonl")
     evaluated = Counter(line["step"] for line in lines if line["kind"] == "evaluation")
     assert evaluated.keys() == {4, 8, 12, 16, 20}
     made = Counter(line["step"] for line in lines if line["kind"] == "step")
@@ -66,7 +77,7 @@ def check(run: Run, results: list[Any], undisturbed: dict[str, Any], ended: set[
     assert [line["attempt"] for line in lines if line.get("event") == "continued"] == sorted(
         {line["attempt"] for line in lines if line.get("event") == "continued"}
     )
-    there = storage.complete(Path(run.settings.checkpoint.path or ""))
+    there = storage.complete(Path(settings.checkpoint.path or ""))
     assert sorted(checkpoint.step for checkpoint in there) == [4, 8, 12, 16, 20]
     assert all(verify(checkpoint.path) is None for checkpoint in there)
 
@@ -154,7 +165,112 @@ def test_the_ranks_that_are_left_end_the_run_where_nobody_comes_again(
     tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
     run = Run(tmp_path / "run", settings(tmp_path), 3, {(0, 0): ("stepped", 5), (2, 0): ("backward", 13)}, rejoin=False)
-    check(run, run.go(), undisturbed, {1})
+    check(run, run.go(), undisturbed)
+
+
+def test_what_a_continued_run_leaves_in_memory_is_gone_on_from_by_the_next_attempt(
+    tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    def fault(run: Run) -> None:
+        if run.orders and run.is_whole() and run.progress(0).get("step", 0) > 9 and run.answers:
+            run.answers = False
+            run.kill(2)
+            time.sleep(0.2)
+            run.stop(0, 1)
+
+    run = Run(tmp_path / "run", settings(tmp_path), 3, {(1, 0): ("backward", 5)})
+    *survivors, killed = run.go(fault)
+    assert killed == "SIGKILL" and all(result["stopped"] for result in survivors), run.said()
+    left = survivors[0]["state"].step
+    again = Run(tmp_path / "run", settings(tmp_path), 3, attempt=run.attempt + 1, rejoin=False)
+    results = again.go()
+    assert [result["began"] for result in results] == [left] * 3
+    check_training(again, results, undisturbed)
+
+
+def test_a_rank_that_has_made_half_a_step_gives_its_state_to_nobody(tmp_path: Path) -> None:
+    """A GAN's discriminator has made its step on all ranks, and its generator hasn't."""
+    task = {"name": "tests.trainer.test_objectives:Seeded"}
+    run = Run(tmp_path / "run", config(tmp_path, task=task, steps=8), 3, {(1, 0): ("stepped", 4)})
+    one, _, other = run.go()
+    assert all("a step is half made on all ranks that are left" in result for result in (one, other)), run.said()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": {"workers": 1}},
+        {"balance": {"enabled": True, "warmup": 2, "every": 3}},
+        {"communication": {"compression": "bf16"}},
+        {"parallel": {"find_unused_parameters": True}},
+        {"checkpoint_mode": "thread"},
+        {"batch": {"size": 8, "accumulation": 4}},
+        {"hooks": ["tests.trainer.continued_runs:adds_up"]},
+        {"task": {"name": "tests.trainer.toy:Toy", "options": {"norm": True, "dropout": 0.2}}},
+        {"task": {"name": "tests.trainer.toy:Toy", "options": {"depth": 4, "hidden": 40}}},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_what_a_run_may_have_besides_goes_on_too(tmp_path: Path, changes: dict[str, Any]) -> None:
+    mode = changes.pop("checkpoint_mode", "sync")
+    both = settings(tmp_path, **changes)
+    both = both.model_copy(update={"checkpoint": both.checkpoint.model_copy(update={"mode": mode})})
+    run = Run(tmp_path / "run", both, 3, {(0, 0): ("backward", 6)})
+    results = run.go()
+    assert all(isinstance(result, dict) and result["state"].step == STEPS for result in results), run.said()
+    assert same_bits(results[0]["weights"], results[1]["weights"]) and same_bits(
+        results[0]["weights"], results[2]["weights"]
+    )
+    exact = not changes.get("task", {}).get("options", {}).get("norm")
+    if exact and "communication" not in changes:
+        [alone] = run_ranks(1, train, settings(**changes))
+        assert largest_difference(results[0]["weights"], alone["weights"]) < 1e-12
+    if "hooks" in changes:
+        sums = [json.loads((tmp_path / "run" / f"sum-{rank}").read_text()) for rank in range(3)]
+        assert sums == [sum(range(1, STEPS + 1))] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"parallel": {"strategy": "zero1"}}, "with parallel.strategy zero1 a lost rank's part of the state"),
+        ({"parallel": {"strategy": "fsdp"}}, "with parallel.strategy fsdp a lost rank's part of the state"),
+        ({"communication": {"local_steps": 2}}, "with communication.local_steps a lost rank's own steps are lost"),
+        ({"communication": {"compression": "onebit"}}, "what communication.compression onebit left out"),
+        ({"delayed": {"pattern": "0", "every": 2}}, "with delayed.pattern the gradients"),
+        ({"precision": {"compute": "fp16"}}, "with precision.compute fp16"),
+        ({"checkpoint": {"format": "sharded"}}, "with checkpoint.format sharded"),
+    ],
+)
+def test_what_can_t_continue_is_said_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    found = obstacle(config(**changes), torch.device("cpu"))
+    assert found and found.startswith(sentence) and len(found) <= MAXIMUM_MESSAGE
+    assert obstacle(config(), torch.device("cpu")) is None
+    assert obstacle(config(), torch.device("meta")) == "on meta a step that is queued can't be taken back"
+
+
+def test_a_run_that_can_t_continue_trains_as_without_an_agent_and_reports_why(tmp_path: Path) -> None:
+    run = Run(
+        tmp_path / "run", settings(tmp_path, parallel={"strategy": "zero1"}), 2, rejoin=False, function=from_outside
+    )
+    assert run.go() == [False, False]
+    for rank in range(2):
+        reported = run.progress(rank)
+        assert reported["cannotContinue"].startswith("with parallel.strategy zero1") and "continuing" not in reported
+        assert reported["step"] == STEPS
+
+
+def test_a_run_from_the_command_line_continues(tmp_path: Path) -> None:
+    def fault(run: Run) -> None:
+        if not run.orders and run.progress(0).get("step", 0) > 3:
+            run.kill(0)
+
+    slow = {"name": "tests.trainer.continued_runs:Slow"}
+    run = Run(tmp_path / "run", settings(tmp_path, task=slow), 2, rejoin=False, function=from_outside)
+    assert run.go(fault)[1] is False, run.said()
+    reported = run.progress(1)
+    assert (reported["continuing"], reported["group"], reported["step"]) == ("able", 2, STEPS)
+    assert "metrics: " in (tmp_path / "run" / "said-1").read_text()
 
 
 def after_steps(steps: int, call: Callable[[], None]) -> Callable[[Run], None]:
