@@ -142,6 +142,20 @@ class Ranks(RuleBasedStateMachine):
 
     # What ranks do
 
+    @rule(still=st.sets(st.integers(0, 9), max_size=3), times=st.integers(1, 12), orders=st.booleans())
+    def all_but_some_go_on(self, still: set[int], times: int, orders: bool) -> None:
+        """So histories get far; the other rules put what is rare between."""
+        for _ in range(times):
+            for number, process in enumerate(self.all):
+                if number not in still and process.alive:
+                    if orders and process.orders:
+                        self._receive(process, process.orders[-1])
+                    self.enters_a_collective(number)
+                    self.a_collective_succeeds(number)
+                    self._meet(process)
+                    self.all_have_met(number)
+                    self._form(process)
+
     def _members(self, order: Order) -> list[Process]:
         """Returns all processes that take part in an attempt's group: one of each rank, if they are all there."""
         return [each for each in self.all if each.membership.group == order and each.alive]
@@ -188,6 +202,7 @@ class Ranks(RuleBasedStateMachine):
             return
         order = process.membership.forms()
         if order is not None:
+            assert process.rank in order.present
             process.membership, process.entered = process.membership.meets(order), None
             process.meets = order
             process.met.append(order.attempt)
@@ -250,9 +265,19 @@ class Ranks(RuleBasedStateMachine):
             self._receive(process, self.newest)
             if process.meets is not None:
                 process.meets = process.given = None
+        trained = [each for each in there if each.trains]
+        for process in trained:
+            group = process.membership.group
+            members = [each for each in self.all if each.membership.group == group]
+            if all(each in there and each.trains for each in members) and len(members) == len(
+                group.present if group else ()
+            ):
+                process.agreed = self.newest.attempt  # all come to the end of the step, where they agree on the attempt
+            else:
+                gone = [each for each in members if not each.alive or each.meets or not each.trains]
+                assert gone or len(members) < len(group.present if group else ()), "it waits for a rank that is cut off"
+                process.membership = process.membership.failed()
         for process in there:
-            if process.trains:  # it comes to the end of its step, where all know of the attempt
-                process.agreed = self.newest.attempt
             self._meet(process)
         self.all_have_met(self.all.index(there[0]))
         for process in there:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -60,9 +61,12 @@ def install() -> None:
     wrappers: dict[str, Callable[..., Any]] = {"init_process_group": _init_process_group, "new_group": _new_group}
     wrappers |= dict.fromkeys((*_SENDING, "all_gather_object", "gather_object"), _objects)
     for name, wrapper in wrappers.items():
-        function = functools.wraps(getattr(dist, name))(functools.partial(wrapper, getattr(dist, name)))
-        setattr(dist, name, function)
-        setattr(distributed_c10d, name, function)
+        original = getattr(dist, name)
+        function = functools.wraps(original)(functools.partial(wrapper, original))
+        # Modules have imported it by name: torch's device meshes, and a script's own.
+        for module in list(sys.modules.values()):
+            if getattr(module, "__dict__", {}).get(name) is original:
+                setattr(module, name, function)
 
 
 def _init_process_group(
