@@ -185,7 +185,7 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
                 )
                 rows.append([f"{name}, {fault}", steps, shares, *times])
     if rows:
-        columns = ["", "steps, smaller batch", "their batch", "rank back after, s", "longest gap, p50", "p95"]
+        columns = ["", "short steps", "their batch", "back after, s", "longest gap, p50", "p95"]
         table("Until the lost rank was back (medians)", columns, rows)
     rows = []
     for name, by_fault in measured.items():
@@ -249,7 +249,7 @@ async def main() -> int:
     failures = Failures()
     with trainloop_installed() as python_path:
         for processes in given.loads:
-            beside = f", {processes} busy processes beside" if processes else ""
+            beside = f", {processes} busy" if processes else ""
             with busy(processes):
                 if given.healthy:
                     await healthy(given.modes, given.healthy, failures, beside, python_path)
