@@ -90,6 +90,8 @@ class RecoveryCallback(TrainerCallback):
         if self._made is not None:
             shutil.rmtree(self._made, ignore_errors=True)
         self._progress.begin(state.global_step)
+        if self._place.ranks > 1:
+            self._progress.cannot_continue("Hugging Face's Trainer can't hand over a lost rank's samples to the others")
         if "TRAINMASTER_ATTEMPT" in os.environ:
             dump_stacks_on_signal(self._place.rank)
         if threading.current_thread() is threading.main_thread():
