@@ -17,7 +17,7 @@ from .warm.both_ways import stand_in, start, without_memory
 
 # Says that it can go on, or waits to join, and reads which group it is in whenever it is woken.
 RANK = """
-import json, os, pathlib, sys, threading, time
+import json, os, pathlib, subprocess, sys, threading, time
 folder, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
 group_file = os.environ["TRAINMASTER_GROUP_FILE"]
 path = os.environ["TRAINMASTER_PROGRESS_FILE"] + "." + rank
@@ -35,6 +35,7 @@ def step():
     for number in range(1, 10**9):
         time.sleep(0.1)
         say(step=number)
+note("child", os.environ["TRAINMASTER_ATTEMPT"], subprocess.Popen(["sleep", "300"]).pid)
 fifo = os.open(f"{group_file}.{rank}", os.O_RDWR)
 if os.environ.get("TRAINMASTER_JOINS") == "1":
     note("joins", json.loads(pathlib.Path(group_file).read_text())["attempt"])
@@ -251,6 +252,9 @@ def test_one_of_a_workers_ranks_is_started_again_beside_the_others(
     os.kill(pids[1], signal.SIGKILL)
     report = stream.until_report("Failed")["report"]
     assert (report["rank"], report["able"]) == (1, True)
+    children = [int(notes(job, rank, "child", 1)[0][4]) for rank in range(3)]
+    until(lambda: is_gone(children[1]), 1.5, "what it had started holds its sockets")
+    assert not is_gone(children[0]) and not is_gone(children[2])
     push(agent, continued(job, 2, 1, [1], master=job.host(0)))
     assert [pid_of(job, rank, "woken", 2) for rank in (0, 2)] == [pids[0], pids[2]]
     new = pid_of(job, 1, "joins", 2)

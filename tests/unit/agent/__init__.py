@@ -49,7 +49,9 @@
 | `network/unauthenticated` | `test_server` |
 | `network/workers` | `network/test_leader` |
 | `planner/actions` | `hang/test_stall`, `planner/test_attempts` |
+| `planner/changes` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/classification` | `planner/test_classification` |
+| `planner/continuing` | `planner/test_continuing`, `planner/test_histories` |
 | `planner/events` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/leaving` | `planner/test_leaving` |
 | `planner/plan` | `planner/test_attempts`, `planner/test_histories` |
@@ -63,9 +65,11 @@
 | `process/code` | `process/test_code`, `planner/test_code`, `cluster/test_code` |
 | `process/environment` | `process/test_environment` |
 | `process/error_files` | `test_hostile_lines`, `planner/test_classification` |
+| `process/group_file` | `processes/agent/test_continuing` |
 | `process/launcher` | `process/test_launcher` |
 | `process/mlflow_run` | `processes/agent/test_mlflow_run` |
 | `process/output` | `test_one_worker` |
+| `process/rank_starts` | `processes/agent/test_continuing`, `warm/test_same_rank` |
 | `process/run` | `process/test_run`, `test_one_worker`, `test_reaped_ranks` |
 | `process/run_ids` | `process/test_run_ids`, `processes/agent/test_run_ids` |
 | `process/saved_report` | `test_hostile_lines` |

@@ -74,6 +74,9 @@ def normal(seen: dict[str, Any], way: str, address: str, port: str) -> dict[str,
         # Its port is another one for each agent.
         found["sees"][variables].pop("KUBEFLOW_TRAINER_SERVER_URL", None)
         del found["sees"][variables]["TRAINMASTER_WORKER"]
+        # torchrun's ranks can't go on in a continued attempt.
+        assert ("TRAINMASTER_GROUP_FILE" in found["sees"][variables]) == (way != "torchrun")
+        found["sees"][variables].pop("TRAINMASTER_GROUP_FILE", None)
         # Which this test sets for the worker that is to have no warm process.
         found["sees"][variables].pop("TRAINMASTER_CGROUP_ROOT", None)
     status = found["sees"]["status"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.signer import JOB_UID
 from trainmaster.agent.network.actions import Close, LeaderAction, Send, SendToStreams
 from trainmaster.agent.network.leader import KEPT_ATTEMPTS, MAX_STREAMS
+from trainmaster.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster.wire.joining import Reported, Stalled
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
@@ -109,6 +110,7 @@ class History:
     def report(self, step: Step, peer: int | None) -> None:
         attempt = max(self.attempt + step.number - 3, 1)
         report = Report(attempt, step.worker, "anybody", step.text, culprit=step.number % 2 == 0)  # type: ignore[arg-type]
+        report = report._replace(able=step.number < 5)
         if step.worker == 0:
             self.reported[attempt, 0] = report
             self.perform(self.table.leader.receive(Reported(report), at(self.table.now)))
@@ -124,6 +126,8 @@ class History:
         for action in actions:
             if isinstance(action, Send):
                 assert action.peers and set(action.peers) <= self.peers.keys()
+                for line in lines(action.data):
+                    self.check_stop(line)
             elif isinstance(action, SendToStreams):
                 assert action.peers and set(action.peers) <= set(self.streams)
                 if ALL_ALONG in action.peers:
@@ -132,6 +136,17 @@ class History:
                 self.peers.pop(action.peer, None)
                 if action.peer in self.streams:
                     self.streams.remove(action.peer)
+
+    def check_stop(self, line: dict[str, Any]) -> None:
+        """Nobody is given time to go on where a worker has reported that it can't."""
+        if line["type"] == "stop" and line["afterSeconds"] == CONTINUE_SECONDS:
+            failed = line["report"]["worker"]
+            kept = self.table.leader._kept.items()
+            others = [
+                row.report for key, row in kept if key[0] == self.attempt and key[1] in set(range(WORKERS)) - {failed}
+            ]
+            assert all(report.able or report.state == "Failed" for report in others)
+            assert line["report"].get("able") or any(report.able for report in others)
 
     def check(self) -> None:
         self.count += 1
