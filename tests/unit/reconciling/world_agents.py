@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Ranks that can continue wait for so long after a peer's loss.
 CONTINUE_SECONDS = 3.0
+# Of its own, before a rank is ready to join.
+PREPARED_STEPS = 3
 ACKED_SILENCE = HELD_SILENCE = 30.0
 
 
@@ -109,7 +111,8 @@ class Agents:
             pod.say(self._world.now, attempt, "Failed", reason=fault.reason, exit_code=fault.exit_code, culprit=True)
             return
         if pod.preparing:
-            if pod.saved is not None and not pod.saved.ready:
+            pod.steps += 1
+            if pod.steps == PREPARED_STEPS:
                 pod.say(self._world.now, attempt, "Starting", ready=True)
                 self.ready.add((pod.uid, attempt))
             return
@@ -161,7 +164,7 @@ class Agents:
         assert self._world.status.phase not in TERMINAL_PHASES or self._world.status.attempt == attempt, (
             "a finished job trains"
         )
-        steps = max(pod.steps for pod in ready.values())
+        steps = max(pod.steps for pod in ready.values() if (pod.uid, attempt - 1) not in self.ready)
         for pod in ready.values():
             pod.joined, pod.steps = group, steps
 

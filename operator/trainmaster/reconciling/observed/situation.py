@@ -41,6 +41,7 @@ RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
 CLOCK_SLACK = 2.0
 # Seconds after a leader's hello in which it may still be sending the reports that it has kept.
 KEPT_REPORTS_SECONDS = 1.0
+_BADLY = ("Failed", "Stopped")
 # Where no stream is connected, a container that has run for this long counts as up.
 UP_WITHOUT_REPORT_SECONDS = 10.0
 
@@ -160,6 +161,28 @@ class Situation:
         """Returns whether a leader is connected and has sent what it kept, which comes after its hello."""
         stream = self.observed.stream
         return stream.connected and not 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS
+
+    @cached_property
+    def ended_before(self) -> Mapping[int, Report]:
+        """Returns the reports of workers that are to go on in a continued attempt, with ranks that had ended before.
+
+        An agent that learned of none of the last attempts may have reported its end in any of them, by exiting.
+        """
+        if self.status.continues is None:
+            return {}
+        ended = {worker: report for worker, report in self.reports_before.items() if report.state in _BADLY}
+        for worker, uid in self.worker_uids.items():
+            pod = self.pods.get(worker)
+            container = pod.worker_container if pod is not None and pod.uid == uid else None
+            end = latest_end(container) if container is not None and container.state != "running" else None
+            if end is not None and end.report is not None and end.report.attempt < self.status.attempt:
+                ended[worker] = end.report._replace(worker=worker, uid=uid)
+        return {
+            worker: report._replace(attempt=self.status.attempt)
+            for worker, report in ended.items()
+            if worker in self.members.present
+            and (not report.able or report.rank is None or report.rank in self.members.present_ranks(worker))
+        }
 
     def unreported_seconds(self, worker: int) -> float:
         """Returns for how long a worker's container has run in this attempt without a report [s]; 0 if there is one."""
@@ -373,19 +396,7 @@ def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Se
     if situation.status.absent_ranks:
         situation = replace(situation, observed=_of_present_ranks(observed, situation.members))
     reports = situation.reports_of(job.status.attempt)
-    return replace(situation, reports={**_ended_before(situation), **reports})
-
-
-def _ended_before(situation: Situation) -> dict[int, Report]:
-    """Returns the reports of workers that are to go on in a continued attempt, with ranks that had ended before."""
-    members = situation.members
-    return {
-        worker: report._replace(attempt=situation.status.attempt)
-        for worker, report in situation.reports_before.items()
-        if report.state in ("Failed", "Stopped")
-        and worker in members.present
-        and (not report.able or report.rank is None or report.rank in members.present_ranks(worker))
-    }
+    return replace(situation, reports={**situation.ended_before, **reports})
 
 
 def _of_present_ranks(observed: Observed, members: Members) -> Observed:

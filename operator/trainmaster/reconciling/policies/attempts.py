@@ -355,8 +355,7 @@ def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bo
     status = situation.status
     if status.continues is None or failure.attempt != status.attempt - 1 or has_formed(situation):
         return False
-    before = None if cause.worker is None else situation.reports_before.get(cause.worker)
-    return known_reason(cause.reason).strength is Strength.PEER or (before is not None and before.ended)
+    return known_reason(cause.reason).strength is Strength.PEER or cause.worker in situation.ended_before
 
 
 def _is_own_deletion(failure: Failure, cause: Failure) -> bool:

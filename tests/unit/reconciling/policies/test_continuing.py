@@ -306,6 +306,14 @@ class TestReturn:
         around = observed(*able(0, 2, attempt=2), report, given=all_pods(view), attempt=2)
         assert shape(decided(job(without(1), workers=WORKERS), around)) == ("Running", 2, 1, [1])
 
+    def test_a_pod_that_reported_an_earlier_end_by_exiting_is_lost(self) -> None:
+        """Its agent knew of neither attempt, and the kubelet keeps its container waiting."""
+        end = ended(1, report=said(2, "Failed", 1, rank=2))
+        exited = pod(2, worker_container=container("waiting", restarts=3, last_end=end))
+        status = training(3, continues=1, absent_ranks=[1], ago=14.0)
+        around = observed(*able(0, attempt=3), said(1, "Starting", 3), given=all_pods(exited), attempt=3)
+        assert shape(decided(job(status, workers=WORKERS), around)) == ("Running", 4, 1, [1, 2])
+
     def test_nobody_joins_a_group_that_is_forming_or_done(self) -> None:
         for first in (said(0, "Starting", 2), said(0, "Finished", 2)):
             ready = said(1, "Starting", 2, ready=True)
