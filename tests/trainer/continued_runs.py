@@ -221,6 +221,10 @@ class FaultyTrainer(ContinuedTrainer):
         super()._advance(*arguments)
         self.record("made", self.state.step, [])
 
+    def _report(self, *arguments: Any) -> None:
+        self.meets("reporting")
+        super()._report(*arguments)
+
     def evaluate(self) -> bool:
         self.meets("evaluate")
         stopped = super().evaluate()
@@ -280,8 +284,8 @@ def train(settings: Config, folder: Path, fault: Fault | None) -> dict[str, Any]
         trainer.records = (folder / f"log-{world.rank}").open("a", buffering=1)
         trainer.before_step.append(partial(_wait, folder / "may-end"))
         stopped = trainer.run()
-        began = trainer._started_at
-        return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped, "began": began}
+        about = {"began": trainer._started_at, "kept": sum(each.steps for each in trainer.stateful.values())}
+        return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped, **about}
 
 
 def from_outside(settings: Config, folder: Path, fault: Fault | None) -> bool:
@@ -317,8 +321,5 @@ def adds_up(trainer: Trainer) -> None:
 
     def add(trainer: Trainer) -> None:
         kept.steps += trainer.state.step
-        if trainer.state.step == trainer.state.total:
-            out = Path(os.environ["TRAINMASTER_GROUP_FILE"]).with_name(f"sum-{trainer.world.rank}")
-            out.write_text(json.dumps(kept.steps))
 
     trainer.after_step.append(add)

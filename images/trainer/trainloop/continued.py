@@ -420,8 +420,9 @@ class ContinuedTrainer(Trainer):
             checkpoints.parent = checkpoints.parent if all(known) else names.pop()
 
     def _say_whether_able(self) -> None:
-        self.continuing.able = self.continuing.obstacle is None
-        if self.continuing.able:
+        reason = self.continuing.obstacle
+        self.continuing.able = reason is None
+        if reason is None:
             self.progress.able(self.continuing.attempt)
         else:
-            self.progress.cannot_continue(self.continuing.obstacle)
+            self.progress.cannot_continue(reason)
