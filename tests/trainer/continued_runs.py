@@ -43,6 +43,10 @@ class Run:
     #: Whether lost ranks come again, and whether an attempt is assigned when some are lost.
     rejoin: bool = True
     answers: bool = True
+    #: Whether ranks that are ready are let in when the others have made the last step.
+    last_moment: bool = False
+    #: Whether it mustn't end yet.
+    holds: bool = False
     #: What a rank calls in place of `train`, with the same arguments.
     function: Callable[[Config, Path, Fault | None], Any] | None = None
     attempt: int = 1
@@ -56,6 +60,8 @@ class Run:
         self.port, self.group = free_port(), self.folder / "group"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.group.unlink(missing_ok=True)
+        if self.last_moment:
+            (self.folder / "last-moment").touch()
         for rank in range(self.size):
             Path(f"{self.group}.{rank}").unlink(missing_ok=True)
             os.mkfifo(f"{self.group}.{rank}")
@@ -73,7 +79,7 @@ class Run:
                 assert time.monotonic() < until, f"the run hangs: {self.said()}"
                 meanwhile(self)
                 self._look()
-                if not self.rejoin or (self.orders and self.is_whole()):
+                if not self.rejoin or (self.orders and self.is_whole() and not self.holds):
                     (self.folder / "may-end").touch()
                 time.sleep(0.005)
         finally:
@@ -132,7 +138,9 @@ class Run:
         if self.rejoin:
             for rank in lost | joining:
                 self._start(rank)
-        if ready and not lost:
+        if self.last_moment and ready:
+            (self.folder / "may-end").touch()
+        if ready and not lost and (not self.last_moment or (self.folder / "ends").exists()):
             self._assign(self.absent - ready)
 
     def _assign(self, absent: set[int]) -> None:
@@ -226,6 +234,11 @@ class FaultyTrainer(ContinuedTrainer):
         super()._report(*arguments)
 
     def evaluate(self) -> bool:
+        folder = Path(os.environ["TRAINMASTER_GROUP_FILE"]).parent
+        if self.state.step == self.state.total and (folder / "last-moment").exists():
+            (folder / "ends").touch()
+            while self.continuing.membership.known <= self.continuing.attempt and len(self.world.present) < 2:
+                time.sleep(0.005)
         self.meets("evaluate")
         stopped = super().evaluate()
         self.meets("evaluated")

@@ -68,6 +68,7 @@ def check_training(run: Run, results: list[Any], undisturbed: dict[str, Any]) ->
 
 def check_files(settings: Config) -> None:
     lines = read_metrics(Path(settings.metrics.path or "") / "metrics.jsonl")
+    assert not any(line.get("event") == "warning" for line in lines)
     evaluated = Counter(line["step"] for line in lines if line["kind"] == "evaluation")
     assert evaluated.keys() == {4, 8, 12, 16, 20}
     made = Counter(line["step"] for line in lines if line["kind"] == "step")
@@ -157,6 +158,7 @@ def test_ranks_are_lost_at_any_time(tmp_path: Path, undisturbed: dict[str, Any],
         if faults and time.monotonic() > due and len(present) > 1:
             run.kill(draw.choice(present))
             faults, due = faults - 1, time.monotonic() + draw.choice([0.02, 0.1, 0.5, 1.5])
+        run.holds = faults > 0 or time.monotonic() < due + 0.5
 
     check(run, run.go(meanwhile), undisturbed)
 
@@ -274,6 +276,14 @@ def test_a_run_from_the_command_line_continues(tmp_path: Path) -> None:
     reported = run.progress(1)
     assert (reported["continuing"], reported["group"], reported["step"]) == ("able", 2, STEPS)
     assert "metrics: " in (tmp_path / "run" / "said-1").read_text()
+
+
+def test_a_rank_that_is_let_in_while_the_others_end_gets_to_the_end_too(
+    tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    run = Run(tmp_path / "run", settings(tmp_path), 2, {(1, 0): ("backward", 12)}, last_moment=True)
+    check(run, run.go(), undisturbed)
+    assert run.orders[-1][1] == []
 
 
 def after_steps(steps: int, call: Callable[[], None]) -> Callable[[Run], None]:
