@@ -43,6 +43,10 @@ class Run:
     #: Whether lost ranks come again, and whether an attempt is assigned when some are lost.
     rejoin: bool = True
     answers: bool = True
+    #: Whether ranks that are ready are let in when the others have made the last step.
+    last_moment: bool = False
+    #: Whether it mustn't end yet.
+    holds: bool = False
     #: What a rank calls in place of `train`, with the same arguments.
     function: Callable[[Config, Path, Fault | None], Any] | None = None
     attempt: int = 1
@@ -56,6 +60,8 @@ class Run:
         self.port, self.group = free_port(), self.folder / "group"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.group.unlink(missing_ok=True)
+        if self.last_moment:
+            (self.folder / "last-moment").touch()
         for rank in range(self.size):
             Path(f"{self.group}.{rank}").unlink(missing_ok=True)
             os.mkfifo(f"{self.group}.{rank}")
@@ -73,7 +79,7 @@ class Run:
                 assert time.monotonic() < until, f"the run hangs: {self.said()}"
                 meanwhile(self)
                 self._look()
-                if not self.rejoin or (self.orders and self.is_whole()):
+                if not self.rejoin or (self.orders and self.is_whole() and not self.holds):
                     (self.folder / "may-end").touch()
                 time.sleep(0.005)
         finally:
@@ -132,7 +138,9 @@ class Run:
         if self.rejoin:
             for rank in lost | joining:
                 self._start(rank)
-        if ready and not lost:
+        if self.last_moment and ready:
+            (self.folder / "may-end").touch()
+        if ready and not lost and (not self.last_moment or (self.folder / "ends").exists()):
             self._assign(self.absent - ready)
 
     def _assign(self, absent: set[int]) -> None:
@@ -221,7 +229,16 @@ class FaultyTrainer(ContinuedTrainer):
         super()._advance(*arguments)
         self.record("made", self.state.step, [])
 
+    def _report(self, *arguments: Any) -> None:
+        self.meets("reporting")
+        super()._report(*arguments)
+
     def evaluate(self) -> bool:
+        folder = Path(os.environ["TRAINMASTER_GROUP_FILE"]).parent
+        if self.state.step == self.state.total and (folder / "last-moment").exists():
+            (folder / "ends").touch()
+            while self.continuing.membership.known <= self.continuing.attempt and len(self.world.present) < 2:
+                time.sleep(0.005)
         self.meets("evaluate")
         stopped = super().evaluate()
         self.meets("evaluated")
@@ -280,8 +297,8 @@ def train(settings: Config, folder: Path, fault: Fault | None) -> dict[str, Any]
         trainer.records = (folder / f"log-{world.rank}").open("a", buffering=1)
         trainer.before_step.append(partial(_wait, folder / "may-end"))
         stopped = trainer.run()
-        began = trainer._started_at
-        return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped, "began": began}
+        about = {"began": trainer._started_at, "kept": sum(each.steps for each in trainer.stateful.values())}
+        return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped, **about}
 
 
 def from_outside(settings: Config, folder: Path, fault: Fault | None) -> bool:
@@ -317,8 +334,5 @@ def adds_up(trainer: Trainer) -> None:
 
     def add(trainer: Trainer) -> None:
         kept.steps += trainer.state.step
-        if trainer.state.step == trainer.state.total:
-            out = Path(os.environ["TRAINMASTER_GROUP_FILE"]).with_name(f"sum-{trainer.world.rank}")
-            out.write_text(json.dumps(kept.steps))
 
     trainer.after_step.append(add)

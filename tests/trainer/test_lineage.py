@@ -17,6 +17,7 @@ from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import EXACT, config, same_bits, toy, train
 from trainloop.checkpoints import storage, tagging
 from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
+from trainloop.checkpoints.rollback import ancestors
 from trainloop.config import Config
 from trainloop.distributed.world import World, joined
 from trainloop.dry_run import dry_run
@@ -198,4 +199,4 @@ def _ancestors(folder: Path) -> list[str]:
         settings = CheckpointSettings.model_validate({"start_from": "good"})
         checkpoints = Checkpointer(settings, world, folder)
         next(checkpoints.valid(checkpoints.to_go_on_from()))
-        return [checkpoint.name for checkpoint in checkpoints.ancestors()]
+        return [checkpoint.name for checkpoint in ancestors(checkpoints)]

@@ -10,6 +10,9 @@
 
 `recovery` keeps a run's state in memory for the next attempt; it is a library for any script, and needs no loop.
 
+`continued` has a run's ranks go on in their processes when others are lost, where an agent can assign that. It builds
+on `continuing`, which forms groups anew, and on `distributed/continued`.
+
 Beside the loop stands what only some runs import: `streams`, `own_batches` and `rows` (other data, and measurements by
 sample), `loader_processes` (which read ahead), `prepared` (data that is prepared once in a pod), `mistakes` and
 `advice` (what is said of a wrong configuration, and of too little memory), `dry_run`, `mounted` (whether anyone changed

@@ -228,23 +228,28 @@ class ContinuedTrainer(Trainer):
 
     def _go_on(self, again: bool) -> bool:
         """Train to the end; with `again` what comes between steps may be due after the last one."""
-        stop = again and self._between_steps()
+        # An attempt's first step may come after one whose evaluation and checkpoint are there.
+        between = self.memory.resumed or self.state.step > self._started_at
+        stop = again and between and self._between_steps()
         while self.state.step < self.state.total and not stop:
             stop = self.train_step()
             if not stop and self._others_join() and self._form():
                 return True
             stop = stop or self._between_steps()
-        return self._end(stopped=stop or self.evaluate())
+        while True:
+            stopped = self._end(stopped=stop or self.evaluate())
+            # A rank that has left can help nobody to get here, and one that was let in has to.
+            last = self.world.summing([])
+            last()
+            if stopped or not last.newer:
+                return stopped
+            if self._form():
+                return True
 
     def _others_join(self) -> bool:
         """Returns whether a newer attempt is to begin after this step, the same on all ranks."""
         # Not before DDP has ordered its buckets anew, with those who have begun together.
         return self._summed is not None and self._summed.newer and self.state.step > self._started_at + 1
-
-    def _end(self, stopped: bool) -> bool:
-        stopped = super()._end(stopped)
-        self.world.barrier()  # a rank that has left can help nobody to get here
-        return stopped
 
     def _agree(self, fetched: Fetched) -> Agreed:
         summed = super()._agree(fetched)
@@ -348,6 +353,7 @@ class ContinuedTrainer(Trainer):
             "stateful": stateful.capture(self) if self.stateful else {},
             "weights": list(self.balancer.weights),
             "startedAt": self._started_at,
+            "resumed": self.memory.resumed,
             "evaluated": self._evaluated,
             "verdict": [self.judge.can_return, self.judge.rollbacks],
             "parents": [self.checkpoints.parent, self.checkpoints.parents] if self.checkpoints else [None, {}],
@@ -360,7 +366,8 @@ class ContinuedTrainer(Trainer):
         (self.objectives or self.detector).load(state["anomaly"])
         stateful.restore(self, cloned(state["stateful"]))
         self.balancer.weights = state["weights"]
-        self._started_at, self._evaluated = state["startedAt"], state["evaluated"]
+        self._started_at, self.memory.resumed = state["startedAt"], state["resumed"]
+        self._evaluated = state["evaluated"]
         self.judge.can_return, self.judge.rollbacks = state["verdict"]
         if self.checkpoints:
             self.checkpoints.parent, self.checkpoints.parents = state["parents"]
@@ -420,8 +427,9 @@ class ContinuedTrainer(Trainer):
             checkpoints.parent = checkpoints.parent if all(known) else names.pop()
 
     def _say_whether_able(self) -> None:
-        self.continuing.able = self.continuing.obstacle is None
-        if self.continuing.able:
+        reason = self.continuing.obstacle
+        self.continuing.able = reason is None
+        if reason is None:
             self.progress.able(self.continuing.attempt)
         else:
-            self.progress.cannot_continue(str(self.continuing.obstacle))
+            self.progress.cannot_continue(reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ def train(config: Config) -> bool:
 
         dump_stacks_on_signal(environment()[0])
     join: Any = joined
-    make: Any = Trainer
+    make: Callable[[Config, Any], Trainer] = Trainer
     if "TRAINMASTER_GROUP_FILE" in os.environ:
         from trainloop.continued import ways  # with a group that outlives its ranks
 

@@ -73,7 +73,7 @@ class Snapshots:
         host = Device(device.device)
         self._copies = Generations(directory, place.job, copies, host, 2 if neighbours is not None else 0)
         #: The age of the newest state that every rank is known to have written.
-        self.kept = (-1, -1)
+        self.kept = (-1, 0)  # no file's, also of those that are empty
         self._next = self._asks = 0
         self._again = False
         self._since = (0, 0.0)  # the step and the time from which on steps are timed
