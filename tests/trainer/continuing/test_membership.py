@@ -127,7 +127,9 @@ class Ranks(RuleBasedStateMachine):
 
     @rule(pick=ANY)
     def a_process_dies(self, pick: int) -> None:
-        self.all[pick % len(self.all)].alive = False
+        process = self.all[pick % len(self.all)]
+        if any(each.alive and each.history is not None and each is not process for each in self.current.values()):
+            process.alive = False  # somebody who has the state is left
 
     @rule(pick=ANY)
     def a_collective_fails(self, pick: int) -> None:
@@ -137,8 +139,10 @@ class Ranks(RuleBasedStateMachine):
 
     @rule(pick=ANY)
     def forming_fails(self, pick: int) -> None:
-        process = self.all[pick % len(self.all)]
-        process.meets = process.given = None
+        meeting = [each for each in self.all if each.alive and each.meets is not None]
+        if meeting:
+            process = meeting[pick % len(meeting)]
+            process.meets = process.given = None
 
     # What ranks do
 
@@ -259,10 +263,16 @@ class Ranks(RuleBasedStateMachine):
         dead = {rank for rank in self.newest.present if not self.current[rank].alive or self._has_left(rank)}
         if not any(self.current[rank].history is not None for rank in set(self.newest.present) - dead):
             return
-        self.assign(self.newest.absent | dead)
+        if dead or any(self._is_stuck(self.current[rank].membership) for rank in self.newest.present):
+            self.assign(self.newest.absent | dead)
+        for rank in self.newest.absent:
+            absent = self.current[rank]
+            self._receive(absent, self.newest)
+            assert absent.membership.is_over() == (absent.membership.group is not None)
         there = [self.current[rank] for rank in self.newest.present]
         for process in there:
-            self._receive(process, self.newest)
+            for order in (self.newest, *process.orders):
+                self._receive(process, order)
             if process.meets is not None:
                 process.meets = process.given = None
         trained = [each for each in there if each.trains]
@@ -283,14 +293,20 @@ class Ranks(RuleBasedStateMachine):
         for process in there:
             self._form(process)
             assert process.membership.group == self.newest, f"rank {process.rank} isn't in the newest group"
-        for _ in range(COLLECTIVES):
+        for _ in range(3 * COLLECTIVES):
             for process in there:
                 self.enters_a_collective(self.all.index(process))
             for process in there:
                 self.a_collective_succeeds(self.all.index(process))
-        assert len({process.step for process in there}) == 1
-        assert all(process.history is not None and process.history[-1] == self.newest.attempt for process in there)
+        assert all(process.history and process.history[-1] == self.newest.attempt for process in there)
+        self.a_group_has_one_history()
         self.no_two_groups_train()
+
+    def _is_stuck(self, membership: Membership) -> bool:
+        """Returns whether the newest attempt's group has failed, so that the operator has to assign another one."""
+        if membership.group == self.newest:
+            return membership.broken
+        return membership.tried == self.newest.attempt
 
     def _has_left(self, rank: int) -> bool:
         return self.current[rank].membership.is_over()
