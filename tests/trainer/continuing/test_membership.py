@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -325,6 +326,43 @@ class TestRanks(Ranks.TestCase):  # type: ignore[misc,valid-type]
     )
 
 
+def test_random_histories_keep_the_rules() -> None:
+    """Hypothesis chooses evenly, and so seldom gets far; here ranks mostly go on, and faults come between."""
+    for seed in range(20_000 if THOROUGH else 400):
+        chance = random.Random(seed)
+        ranks = Ranks()
+        ranks.begin(chance.randint(2, 6))
+        for _ in range(60):
+            _next(ranks, chance)
+            ranks.no_two_groups_train()
+            ranks.a_group_has_one_history()
+            ranks.nobody_meets_twice_or_for_an_older_attempt()
+        ranks.teardown()
+
+
+def _next(ranks: Ranks, chance: random.Random) -> None:
+    some = set(chance.sample(range(6), chance.randint(1, 2)))
+    pick = chance.randrange(1000)
+    kind = chance.randrange(20)
+    if kind < 9:
+        still = {chance.randrange(len(ranks.all)) for _ in range(chance.randint(0, 2))}
+        ranks.all_but_some_go_on(still, chance.randint(1, 5), chance.random() < 0.5)
+    elif kind < 11:
+        ranks.some_are_taken_for_lost(some)
+    elif kind < 13:
+        ranks.absent_ranks_are_replaced(set(range(6)), chance.random() < 0.3)
+    elif kind < 15:
+        ranks.those_who_are_ready_join(set(range(6)))
+    elif kind < 17:
+        ranks.a_collective_fails(pick)
+    elif kind == 17:
+        ranks.forming_fails(pick)
+    elif kind == 18:
+        ranks.an_order_arrives(pick, chance.randrange(1000))
+    else:
+        ranks.a_process_dies(pick)
+
+
 def test_nobody_has_a_state() -> None:
     with pytest.raises(ValueError, match="no rank that is present has a state"):
         source_of({1: NO_STATE, 3: NO_STATE})
@@ -354,3 +392,9 @@ def test_whatever_the_file_has_gives_an_order_or_none(content: str | bytes | dic
 
 def test_an_order_is_read() -> None:
     assert parse(json.dumps(_ORDER | {"more": 1})) == Order(4, 4, frozenset({2}), "10.0.0.7", 28533)
+
+
+def test_a_group_that_comes_about_after_a_member_is_lost_is_broken() -> None:
+    membership = Membership(0, Order(1, 3)).meets(order := Order(2, 3))
+    assert not membership.formed(order).broken
+    assert membership.received(Order(3, 3, frozenset({2}))).formed(order).broken
