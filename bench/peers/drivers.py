@@ -37,7 +37,7 @@ END_SECONDS = 20.0
 CHECKPOINT_STEPS = 100
 # A replica is dead to torchft's lighthouse after this long without a heartbeat, and a quorum waits so long for replicas
 # that have one. Its defaults are 5 and 60 s, with a heartbeat each 100 ms.
-TORCHFT_DEAD_MS, TORCHFT_HEARTBEAT_MS = int(os.environ.get("TORCHFT_DEAD_MS", "250")), 50
+TORCHFT_DEAD_MS, TORCHFT_HEARTBEAT_MS = 250, 50
 NVRX_INTERVAL_SECONDS = 0.05
 
 
