@@ -203,7 +203,8 @@ class FaultyTrainer(ContinuedTrainer):
             self.meets("written")
             return checkpoint
 
-        self.evaluator._measure, storage.write = measured, written  # type: ignore[method-assign]
+        self.evaluator._measure = measured  # type: ignore[method-assign]
+        storage.write = written  # type: ignore[assignment]
 
     def meets(self, where: str) -> None:
         if self.fault is not None and (where, self.state.step) == self.fault:
@@ -297,7 +298,10 @@ def train(settings: Config, folder: Path, fault: Fault | None) -> dict[str, Any]
         trainer.records = (folder / f"log-{world.rank}").open("a", buffering=1)
         trainer.before_step.append(partial(_wait, folder / "may-end"))
         stopped = trainer.run()
-        about = {"began": trainer._started_at, "kept": sum(each.steps for each in trainer.stateful.values())}
+        about = {
+            "began": trainer._started_at,
+            "kept": sum(each.state_dict()["steps"] for each in trainer.stateful.values()),
+        }
         return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped, **about}
 
 

@@ -34,6 +34,7 @@ TOY = "tests.trainer.toy:Toy"
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, Any]:
     """Returns what one rank makes of the run, alone."""
+    alone: dict[str, Any]
     [alone] = run_ranks(1, train, settings())
     return alone
 
@@ -150,13 +151,17 @@ def test_several_ranks_are_lost_at_once(
 def test_ranks_are_lost_at_any_time(tmp_path: Path, undisturbed: dict[str, Any], seed: int) -> None:
     draw, size = random.Random(seed), (2, 3, 4, 4)[seed]
     run = Run(tmp_path / "run", settings(tmp_path), size)
+    killed = set[int]()  # not known to the agent yet
     faults, due = 3, time.monotonic() + draw.uniform(0.5, 1.5)
 
     def meanwhile(run: Run) -> None:
-        nonlocal faults, due
-        present = [rank for rank in range(size) if rank not in run.absent and run.progress(rank).get("group")]
+        nonlocal faults, due, killed
+        killed -= run.absent
+        alive = set(range(size)) - run.absent - killed
+        present = [rank for rank in alive if run.progress(rank).get("group")]
         if faults and time.monotonic() > due and len(present) > 1:
-            run.kill(draw.choice(present))
+            killed = {draw.choice(present)}
+            run.kill(*killed)
             faults, due = faults - 1, time.monotonic() + draw.choice([0.02, 0.1, 0.5, 1.5])
         run.holds = faults > 0 or time.monotonic() < due + 0.5
 

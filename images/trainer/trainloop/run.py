@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ def train(config: Config) -> bool:
 
         dump_stacks_on_signal(environment()[0])
     join: Any = joined
-    make: Callable[[Config, Any], Trainer] = Trainer
+    make: Any = Trainer
     if "TRAINMASTER_GROUP_FILE" in os.environ:
         from trainloop.continued import ways  # with a group that outlives its ranks
 
@@ -31,7 +30,7 @@ def train(config: Config) -> bool:
 
             announce(world.device, world.rank, world.local_rank)
         trainer = make(config, world)
-        stopped = trainer.run()
+        stopped: bool = trainer.run()
         if world.is_main and not stopped:
             if config.metrics.plot:
                 from trainloop.report import closing_line
