@@ -35,5 +35,5 @@
 | What do ways of sending fewer gradients save? | `trainloop_compression` |
 
 The embedded cluster's benchmark is `local/bench/api_server.py`. `clusters` has what the operator's benchmarks share: a
-cluster and an operator in processes of their own; `programs` has what the jobs run.
+cluster and an operator in processes of their own; `programs` has what the jobs run; `peers` runs others beside ours.
 """
