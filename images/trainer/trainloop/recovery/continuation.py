@@ -128,7 +128,7 @@ class Continuation:
         return f"it has {len(foreign)} process group(s) that were made in another way" if foreign else None
 
 
-def obstacle_of(optimizer: torch.optim.Optimizer, *, kept: bool, divided: bool, holds: bool) -> str | None:
+def obstacle_of(optimizer: torch.optim.Optimizer, device: torch.device, *, kept: bool, divided: bool) -> str | None:
     """Returns why a script with this optimizer can't continue; None where it can, as far as is known before a step."""
     if not kept:
         return "no state is kept in memory"
@@ -136,6 +136,6 @@ def obstacle_of(optimizer: torch.optim.Optimizer, *, kept: bool, divided: bool, 
         return "each rank has a part of the state, which is lost with it"
     if isinstance(optimizer, torch.optim.LBFGS):
         return "LBFGS computes gradients within its step"
-    if not holds:
-        return "its optimizer isn't fused, so a step that is queued on the device can't be held back"
+    if device.type != "cpu":
+        return f"on {device.type} a step that is queued can't be taken back"
     return None

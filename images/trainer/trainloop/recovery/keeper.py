@@ -129,11 +129,6 @@ class Keeper:
         self._slots = Slots(self.place, self.directory, self._device, self._kept.buffers)
         self.made(step)
 
-    @property
-    def holds(self) -> bool:
-        """Returns whether nothing of a step that is queued on the device is made once a fault is known."""
-        return self._hold.works or not self._device.queues
-
     def after(self, step: int) -> tuple[Any, dict[str, Any] | None]:
         """Returns what the host had after `step`, the last one that was made, and what is this rank's own."""
         return self._host, None if self._slots is None else self._slots.own(step)

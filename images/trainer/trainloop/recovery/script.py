@@ -130,8 +130,8 @@ class Recovery:
             # Imported by ranks that can continue.
             from trainloop.recovery.continuation import Continuation, obstacle_of
 
-            holds = self._keeper is None or self._keeper.holds
-            obstacle = obstacle_of(optimizer, kept=self._keeper is not None, divided=self._divided, holds=holds)
+            is_kept = self._keeper is not None
+            obstacle = obstacle_of(optimizer, self._device, kept=is_kept, divided=self._divided)
             self._continuation = Continuation(
                 continuing,
                 optimizer,

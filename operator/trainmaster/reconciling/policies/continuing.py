@@ -24,7 +24,8 @@ from trainmaster.reconciling.transition import StatusChange, Transition
 def members_left(
     situation: Situation, going: frozenset[str] = frozenset(), ready: frozenset[int] = frozenset()
 ) -> Members | str:
-    """Returns the members of a continued attempt, or why there can't be one: nothing where no rank is able to continue.
+    """Returns the members of a continued attempt, or why there can't be one: nothing where no rank says that it can, or
+    why it can't.
 
     `going`: the uids of pods that count as lost too; `ready`: absent ranks that can join.
     """
@@ -33,7 +34,7 @@ def members_left(
     absent = (lost_ranks(situation, going) | {*situation.members.absent_ranks}) - ready
     left = situation.members.without(absent)
     survivors = situation.members.without(absent | ready).present
-    if not any(_holds_state(situation, worker) for worker in survivors):
+    if not any(_holds_state(situation, worker) or _said(situation, worker) for worker in survivors):
         return ""
     for worker in survivors:
         if not _can_continue(situation, worker):
@@ -154,5 +155,12 @@ def _why_not(situation: Situation, worker: int) -> str:
         return "they have finished"
     if worker not in situation.up:
         return "they weren't up"
+    return _said(situation, worker) or "its script doesn't use trainloop.recovery"
+
+
+def _said(situation: Situation, worker: int) -> str:
+    """Returns why a worker's ranks can't continue, by their own words; empty where they say nothing."""
+    if situation.observed.progress_attempt != situation.status.attempt:
+        return ""
     said = (rank.cannot_continue for rank in situation.observed.progress.get(worker, {}).values())
-    return next(filter(None, said), "its script doesn't use trainloop.recovery")
+    return next(filter(None, said), "")
