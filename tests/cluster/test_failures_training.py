@@ -31,10 +31,8 @@ class Task:
     def __init__(self, options):
         made = torch.Generator().manual_seed(1)
         self.train = list(enumerate(torch.randn(options["samples"], 4, generator=made)))
-        attempt, rank = os.environ["TRAINMASTER_ATTEMPT"], os.environ["RANK"]
-        self.seconds = 0.0 if int(attempt) > options["slow_attempts"] else 0.1
-        self.calls = 0
-        self.seen = open(f"{os.environ['TRAINMASTER_CHECKPOINT_DIR']}/seen-{attempt}-{rank}", "a", buffering=1)
+        self.slow_attempts, self.calls = options["slow_attempts"], 0
+        self.folder, self.rank = os.environ["TRAINMASTER_CHECKPOINT_DIR"], os.environ["RANK"]
 
     def model(self):
         return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
@@ -46,11 +44,14 @@ class Task:
         return len(batch["index"])
 
     def loss(self, model, batch):
+        attempt = os.environ["TRAINMASTER_ATTEMPT"]
         if torch.is_grad_enabled():
-            print(*batch["index"].tolist(), file=self.seen)
+            with open(f"{self.folder}/seen-{attempt}-{self.rank}", "a") as seen:
+                print(*batch["index"].tolist(), file=seen)
         # A test that has seen a few steps has time to do something about the others, on a loaded machine too.
         self.calls += 1
-        time.sleep(self.seconds * (1 if self.calls <= 8 else 5))
+        if int(attempt) <= self.slow_attempts:
+            time.sleep(0.1 if self.calls <= 8 else 0.5)
         return ((model(batch["x"])[:, 0] - batch["x"].sum(1)) ** 2).sum()
 
     def measure(self, model, batch):
@@ -160,11 +161,6 @@ def written(cluster: Cluster, claim: str) -> dict[str, Any]:
     return found
 
 
-def steps_of(seen: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Without what is no step: a rank that goes on makes a pass over its next batch first, the rehearsal."""
-    return {name: lines if name.startswith("seen-1-") else lines[1:] for name, lines in seen.items()}
-
-
 def steps_taken(scenario: Scenario) -> int:
     """By the console of rank 0, whose pod stays."""
     return max(map(int, re.findall(r"^.*\bstep (\d+)/", scenario.log(f"{scenario.name}-0"), re.MULTILINE)), default=0)
@@ -197,8 +193,9 @@ def test_a_suspended_job_goes_on_where_it_stopped_to_the_bit(stage: Stage, task:
         assert {"seen-1-0", "seen-2-0"} <= set(found["seen"]), "in two attempts"
 
 
-def test_from_three_workers_to_two_and_back_every_sample_is_seen_once(stage: Stage, task: str) -> None:
-    cluster, steps, batch = stage.main, 110, 12
+def test_from_three_workers_to_two_and_back_every_sample_counts(stage: Stage, task: str) -> None:
+    """The ranks that stay keep their processes; what a rank makes while others come or go may be made again."""
+    cluster, steps, batch = stage.main, 60, 12
     with stage.scenario() as job, claim(cluster, "elastic") as kept:
         elastic = {"minWorkers": 2, "maxWorkers": 3}
         apply(job, kept, task, workers=3, steps=steps, batch=batch, slow=2, elastic=elastic)
@@ -206,28 +203,19 @@ def test_from_three_workers_to_two_and_back_every_sample_is_seen_once(stage: Sta
         job.until(lambda: steps_taken(job) >= 2, "some steps of three")
         cluster.scale("dtj", job.name, 2)
         job.until_phase("Running", attempt=2)
-        # `Running` is before the first step: what attempt 1 has taken is known by then.
+        assert job.status["absentRanks"] == [2]
         taken = steps_taken(job)
-        job.until(lambda: steps_taken(job) > taken, "some steps of two")
+        job.until(lambda: steps_taken(job) > taken + 1, "some steps of two")
         cluster.scale("dtj", job.name, 3)
         job.succeeds(attempt=3)
+        assert (job.status["continues"], job.status.get("absentRanks")) == (1, [])
         found = written(cluster, kept)
-    found["seen"] = steps_of(found["seen"])
-    assert sorted(found["seen"]) == [
-        f"seen-{attempt}-{rank}" for attempt, ranks in ((1, 3), (2, 2), (3, 3)) for rank in range(ranks)
-    ]
-    samples = Counter(int(word) for lines in found["seen"].values() for line in lines for word in line.split())
-    assert samples == Counter(range(steps * batch)), "each once, over three numbers of ranks"
-    assert [step for step, _ in found["losses"]] == list(range(1, steps + 1)), "no step lost, none taken twice"
-    for attempt, ranks in ((1, 3), (2, 2), (3, 3)):
-        sizes = {len(line.split()) for rank in range(ranks) for line in found["seen"][f"seen-{attempt}-{rank}"]}
-        assert sizes == {batch // ranks}, "the global batch is kept"
+    assert found["resumed"] == [], "nobody has started again"
+    counted(found, steps, batch, changes=2)
 
 
-def test_a_node_lost_amid_an_epoch_redoes_the_steps_since_the_last_state_and_no_others(stage: Stage, task: str) -> None:
-    """Three workers become two, which go on from the state that they have in memory: what counts is every sample once,
-    in attempt 1 up to that state and in attempt 2 from there; what attempt 1 did beyond it is what attempt 2 begins
-    with."""
+def test_a_node_lost_amid_an_epoch_redoes_the_step_in_flight_and_no_other(stage: Stage, task: str) -> None:
+    """Three workers become two, which train on in their processes."""
     cluster, steps, batch, every = stage.main, 60, 12, 4
     with (
         stage.nodes(3, gpus=1) as nodes,
@@ -252,34 +240,25 @@ def test_a_node_lost_amid_an_epoch_redoes_the_steps_since_the_last_state_and_no_
         lost = job.nodes()[f"{job.name}-1"]
         cluster.embedded.call(cluster.embedded.cluster.lose_node(lost))
         job.until_phase("Succeeded")
-        attempt, restarts, disruptions = job.accounts
-        # Where the peers' broken connections are known before the node's loss, an attempt in between never begins.
-        assert attempt in (2, 3), job.failures
-        assert restarts == 0, job.failures
-        assert disruptions == 1, "resizing costs nothing more"
-        assert job.status["workerOrder"] == [0, 2]
+        _, restarts, disruptions = job.accounts
+        assert (restarts, disruptions) == (0, 1), job.failures
+        assert (job.status["continues"], job.status["absentRanks"]) == (1, [1])
         assert (job.failures[0]["reason"], job.failures[0]["worker"]) == ("NodeLost", 1), job.failures
         found = written(cluster, kept)
-    (resumed,) = found["resumed"]
-    assert resumed >= every
-    taken = {name: [line.split() for line in lines] for name, lines in steps_of(found["seen"]).items()}
-    first = [taken.pop(f"seen-1-{rank}") for rank in range(3)]
-    second = [taken.pop(f"seen-{attempt}-{rank}") for rank in range(2)]
-    assert not any(taken.values())
-    assert min(map(len, first)) > every + 1
-    counted = samples(line for lines in first for line in lines[:resumed]) + samples(
-        line for lines in second for line in lines
-    )
-    assert counted == Counter(range(steps * batch)), "each once, over two numbers of ranks"
-    whole = min(map(len, first))
-    redone = samples(line for lines in first for line in lines[resumed:whole])
-    assert redone == samples(line for lines in second for line in lines[: whole - resumed]), "redone in the same order"
-    assert whole - resumed < 2, "the step in flight at most"
-    losses = found["losses"]
-    again = len(losses) - steps
-    assert [step for step, _ in losses] == [*range(1, resumed + again + 1), *range(resumed + 1, steps + 1)]
-    for step, loss in losses[resumed : resumed + again]:
-        assert dict(losses[resumed + again :])[step] == pytest.approx(loss, rel=0.5), step
+    assert found["resumed"] == [], "nobody has started again"
+    counted(found, steps, batch, changes=1)
+
+
+def counted(found: dict[str, Any], steps: int, batch: int, changes: int) -> None:
+    """Checks that all samples were trained on, and none twice but those of steps that were cut off and a rehearsal's;
+    `changes` is how often the group has changed.
+    """
+    seen = samples(line.split() for lines in found["seen"].values() for line in lines)
+    assert set(seen) == set(range(steps * batch)), "each sample"
+    assert seen.total() - len(seen) <= changes * 2 * batch, "the steps in flight, and two passes of a rank that joins"
+    made = [step for step, _ in found["losses"]]
+    assert made == sorted(set(made)), "no step's line is there twice"
+    assert steps - 2 * changes - 1 <= len(made) and made[-1] == steps, "a line is lost where the group changes"
 
 
 def samples(lines: Iterable[list[str]]) -> Counter[int]:
