@@ -55,12 +55,16 @@ def begin(scenario: Scenario, folder: Path, workers: int = 3, **spec: Any) -> di
     command = ["python3", str(program)]
     scenario.apply(workers=workers, launcher="torchrun", command=command, podTemplate=template, **spec)
     started = scenario.until_training(workers=workers)
-    scenario.until(lambda: (scenario.status.get("progress") or {}).get("step", 0) > 10, "steps are made")
+    scenario.until(lambda: step(scenario) > 10, "steps are made")
     return started
 
 
+def step(scenario: Scenario) -> int:
+    return int((scenario.status.get("progress") or {}).get("step", 0))
+
+
 def joined(scenario: Scenario, attempt: int) -> None:
-    """Waits until all ranks train again, in this attempt at least."""
+    """Waits until all ranks train again, in this attempt at least, and have made some steps."""
 
     def whole() -> bool:
         status = scenario.status
@@ -68,6 +72,8 @@ def joined(scenario: Scenario, attempt: int) -> None:
         return status["attempt"] >= attempt and not status.get("absentRanks")
 
     scenario.until(whole, f"all ranks in attempt {attempt}")
+    made = step(scenario)
+    scenario.until(lambda: step(scenario) > made + 5, "steps are made")
 
 
 def weights(scenario: Scenario, workers: int = 3) -> set[str]:

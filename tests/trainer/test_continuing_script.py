@@ -35,17 +35,22 @@ def script(folder: Path, settings: dict[str, Any]) -> None:
     model = DistributedDataParallel(network, bucket_cap_mb=0.004)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
-    path = folder / "disk" if settings.get("saves") else None
-    recovery = Recovery(model, optimizer, every=7, path=path, scheduler=scheduler, **settings.get("recovery", {}))
+    path = folder / "disk" if settings.get("every") else None
+    others: dict[str, Any] = {"scheduler": scheduler}
+    if settings.get("kind") == "another optimizer":
+        others["second"] = torch.optim.SGD(network.parameters(), lr=1e-3)
+    if settings.get("kind") == "an average of weights":
+        others["average"] = torch.optim.swa_utils.AveragedModel(nn.Linear(100, 100))
+    recovery = Recovery(model, optimizer, every=settings.get("every", 7), path=path, **others)
     count = settings.get("count", size)
     for step in recovery.steps(STEPS):
         losses = torch.zeros(())
-        for part in recovery.parts(count):
+        for part in range(1) if settings.get("kind") == "no parts" else recovery.parts(count):
             points = torch.randn(8, 6, generator=torch.Generator().manual_seed(step * 100 + part))
             loss = nn.functional.cross_entropy(model(points), points[:, :3].argmax(1)) * size / count
             loss.backward()
             losses += loss.detach()
-        optimizer.step()
+        optimizer.step(*([lambda: 0.0] if settings.get("kind") == "a closure" else []))
         optimizer.zero_grad()
         scheduler.step()
         dist.all_reduce(losses)  # a metric
@@ -105,7 +110,7 @@ def test_random_faults_repeat_no_step_and_lose_no_sample(started: Any, seed: int
     chance = random.Random(seed)
     size = chance.choice([3, 4])
     undisturbed = ends(started(size, count=size))[0]
-    ranks = started(size, saves=True)
+    ranks = started(size, every=chance.choice([1, 7]))
     ranks.able()
     for _ in range(3):
         time.sleep(chance.uniform(0.0, 0.15))
@@ -129,3 +134,31 @@ def test_random_faults_repeat_no_step_and_lose_no_sample(started: Any, seed: int
         ranks.join(*absent)
     for state in ends(ranks):
         assert_same(state, undisturbed)
+
+
+def test_ranks_that_save_after_each_step_do_so_together_after_one_has_joined(started: Any) -> None:
+    undisturbed = ends(started(2))[0]
+    ranks = started(2, every=1)
+    ranks.able()
+    ranks.kill(1)
+    ranks.formed()
+    ranks.begin_to_join(1)
+    ranks.join(1)
+    ranks.formed()
+    for state in ends(ranks):
+        assert_same(state, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("another optimizer", "several optimizers"),
+        ("a closure", "is given a closure"),
+        ("an average of weights", "average has large tensors"),
+        ("no parts", "recovery.parts()"),
+    ],
+)
+def test_a_script_that_cannot_continue_says_why(started: Any, kind: str, said: str) -> None:
+    ranks = started(2, kind=kind)
+    ranks.wait(lambda: said in ranks.progress(0).get("cannotContinue", ""))
+    assert "continuing" not in ranks.progress(0)

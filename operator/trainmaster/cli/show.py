@@ -67,7 +67,7 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     now = now or datetime.now(UTC)
     parts: list[RenderableType] = [headline(job, now)]
     if members := trains_with(job, now):
-        parts.append(Text(f"training {members}; {rest(job)}", style="yellow"))
+        parts.append(Text("; ".join(filter(None, [f"training {members}", rest(job)])), style="yellow"))
     elif rest(job):
         parts.append(Text(rest(job), style="dim"))
     if job.status.progress is not None:

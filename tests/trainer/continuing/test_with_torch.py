@@ -63,6 +63,7 @@ def _trains(kind: str, *, continues: bool) -> list[Any]:
         return whole
     ours = continuing()
     assert ours is not None
+    ours.able = True
     while not ours.broken:
         optimizer.zero_grad()
         model(torch.randn(4, 6, dtype=torch.float64)).square().sum().backward()
@@ -130,6 +131,7 @@ def _groups() -> dict[str, Any]:
     before = sums()
     ours = continuing()
     assert ours is not None
+    ours.able = True
     while not ours.broken:
         dist.barrier()
     ours.form(0, dict, print)

@@ -28,7 +28,10 @@ from trainloop.recovery.encoding import Encoded, decode
 
 #: Seconds that a rank whose group has broken waits for the next attempt. Its agent stops it sooner if there is none.
 PATIENCE = 20.0
-#: Seconds in which the ranks of an attempt meet and connect, once they have the assignment.
+#: Seconds that a rank waits for the others of an attempt, each of which comes at the end of the step, evaluation or
+#: save that it is in. A newer attempt ends the waiting.
+WAITING = 600.0
+#: Seconds in which ranks that have met connect.
 MEETING = 15.0
 _LOOK_AGAIN, _RARELY = 0.002, 0.05
 
@@ -45,6 +48,8 @@ class Continuing:
         self.membership = Membership(rank, None if joins else Order(attempt, size))
         #: Whether somebody looks after each step whether it was made: then failures are swallowed.
         self.able = False
+        #: Whether a loop takes part already.
+        self.has_loop = False
         #: Why this rank can't continue, as far as its groups are the reason.
         self.obstacle: str | None = None
         self._accelerator, self._timeout = accelerator, timeout
@@ -116,7 +121,7 @@ class Continuing:
                 self.membership = self.membership.formed(order)
                 broken = self.membership.broken
             if broken:
-                self._break("a rank was lost while the group formed")
+                self._break("a rank was lost while the group formed", *self._in_use())
             self.joins = False
             return newest
 
@@ -173,7 +178,7 @@ class Continuing:
         return made.pop()
 
     def _connect(self, order: Order) -> tuple[Store, list[Real]]:
-        until = time.monotonic() + MEETING
+        until = time.monotonic() + WAITING
         present = order.present
         store = self._serve_or_find(order, until)
         beside = PrefixStore(f"attempt-{order.attempt}", store)
@@ -216,7 +221,7 @@ class Continuing:
     def _serve_or_find(self, order: Order, until: float) -> Store:
         # With it torch takes whoever listens on the port for the store (torch 2.13, TCPStore.cpp).
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
-        limit = timedelta(seconds=MEETING)
+        limit = timedelta(seconds=WAITING)
         # A client of torch's that comes too early tries again after half a second; a server never does.
         serves, pause = self.rank == order.present[0], _LOOK_AGAIN
         while True:
@@ -260,11 +265,13 @@ class Continuing:
             before = self.membership
             self.membership = before.received(order)
             news = self.membership is not before
-            breaks = self.membership.broken and not before.broken
+            breaks = self.membership.broken and not before.broken and self.able
+            # Those of now, because the main thread may form the next ones meanwhile.
+            lost = self._in_use()
             self._changed.notify_all()
-        if breaks and self.able:
+        if breaks:
             self._error = f"attempt {order.attempt} goes on without a rank of this group"
-            self._break(self._error)
+            self._break(self._error, *lost)
         if news:
             self._end(self._forming or ())
 
@@ -277,20 +284,24 @@ class Continuing:
             self.membership = self.membership.failed()
             if first:
                 self._error = str(error)
+            lost = self._in_use()
         if first:
-            shown = self._error.partition("\n")[0][:200]
+            self._break(str(error), *lost)
+            shown = str(error).partition("\n")[0][:200]
             print(f"rank {self.rank}: a collective failed, so this step isn't made: {shown}", flush=True)
-            self._break(str(error))
         return True
 
     def _hindered(self, why: str) -> None:
         self.obstacle = self.obstacle or why
 
-    def _break(self, why: str) -> None:
+    def _in_use(self) -> tuple[list[tuple[Group, int]], list[Real]]:
+        return [(group, group.uses) for group in self.groups], list(self._reals)
+
+    def _break(self, why: str, groups: Sequence[tuple[Group, int]], reals: Sequence[Real]) -> None:
         """No group makes a collective any more, and whoever waits for one, here or elsewhere, waits no longer."""
-        for group in self.groups:
-            group.fail(RuntimeError(why), group.uses)
-        self._end(self._reals)
+        for group, uses in groups:
+            group.fail(RuntimeError(why), uses)
+        self._end(reals)
 
     def _leave(self) -> None:
         """Let go of the real groups: when their last reference goes, nothing of theirs touches memory any more."""

@@ -64,6 +64,6 @@ class Orders:
 
     def _follow(self) -> None:
         while True:
-            os.read(self._fifo, 64)
             if (order := self.read()) is not None:
                 self._received(order)
+            os.read(self._fifo, 64)

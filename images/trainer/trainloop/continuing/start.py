@@ -83,8 +83,13 @@ def _init_process_group(
 ) -> None:
     global _current
     accelerator = _accelerator(backend)
-    usual = init_method in (None, "env://") and store is None and not others and os.environ.get(FILE_VARIABLE)
-    if accelerator is None or not usual or os.environ["WORLD_SIZE"] == "1":
+    usual = init_method in (None, "env://") and store is None and not others and bool(os.environ.get(FILE_VARIABLE))
+    if usual:
+        own = {"rank": os.environ["RANK"], "world_size": os.environ["WORLD_SIZE"]}
+        usual = str(rank) in ("-1", own["rank"]) and str(world_size) in ("-1", own["world_size"])
+    if usual and _current is not None:
+        _current.obstacle = "it makes its process group a second time"
+    if accelerator is None or not usual or _current is not None or os.environ["WORLD_SIZE"] == "1":
         original(backend, init_method, timeout, world_size, rank, store, *others, device_id=device_id, **options)
         return
     # Imported by ranks that can continue.

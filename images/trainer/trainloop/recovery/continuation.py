@@ -18,6 +18,10 @@ from trainloop.continuing.group import Group
 from trainloop.continuing.membership import NO_STATE
 from trainloop.progress import Progress
 from trainloop.recovery.parts import share
+from trainloop.recovery.tensors import is_large
+
+#: Why a script with several optimizers can't continue.
+SEVERAL = "a fault between the steps of several optimizers would leave the state half changed"
 
 
 class Continuation:
@@ -44,6 +48,9 @@ class Continuation:
         #: Whether the step that is under way isn't made.
         self.left_out = False
         self._told: str | None = None
+        if continuing.has_loop:
+            self.hinder("it has more than one Recovery")
+        continuing.has_loop = True
 
     @property
     def joins(self) -> bool:
@@ -70,7 +77,7 @@ class Continuation:
 
     def parts(self, count: int | None, rank: int, ranks: int) -> list[int]:
         """Returns the parts of a step that this rank computes."""
-        self._shares = True
+        self._shares, self._fewer_samples = True, False
         count = count or ranks
         if count < ranks:
             raise ValueError(f"parts is {count}, which is fewer than the {ranks} ranks: each needs one in every step")
@@ -90,6 +97,16 @@ class Continuation:
             torch._foreach_mul_([each.grad for each in gradients], self._continuing.size / present)
         return self.left_out
 
+    def hinder(self, obstacle: str) -> None:
+        """This rank can't continue."""
+        self._obstacle = self._obstacle or obstacle
+
+    def over(self) -> None:
+        """The loop is over: nobody looks any more whether a step was made, so a collective that fails raises."""
+        self._continuing.able = False
+        if self._obstacle is None:
+            self._progress.cannot_continue("its loop is over")
+
     def was_left_out(self, updates: int) -> bool:
         """Returns whether the step that is over wasn't made; `updates` were."""
         left_out, self.left_out = self.left_out or (self.broken and not updates), False
@@ -97,10 +114,11 @@ class Continuation:
 
     def made(self, updates: int) -> None:
         """A step is made, by `updates` of the optimizer: now it is known whether this rank can continue."""
-        if self._obstacle is None and (updates > 1 or (updates == 0 and not self._scales)):
-            self._obstacle = f"its optimizer makes {updates} steps in a step of its loop"
-        if self._obstacle is None and not self._shares:
-            self._obstacle = "its script doesn't say by recovery.parts() how a lost rank's samples are shared out"
+        # A scaler may leave a step out, but a first step without one is of a loop that adds gradients up.
+        if updates > 1 or (updates == 0 and not (self._scales and self._continuing.able)):
+            self.hinder(f"its optimizer makes {updates} steps in a step of its loop")
+        if not self._shares:
+            self.hinder("its script doesn't say by recovery.parts() how a lost rank's samples are shared out")
         obstacle = self._obstacle or self._continuing.obstacle or self._foreign_group()
         if obstacle is None and not self._continuing.able:
             self._continuing.able = True
@@ -113,12 +131,16 @@ class Continuation:
         """Form the next attempt's group, and return the step after which it goes on; see `Continuing.form`."""
         joins = self.joins
         if joins:
+            if self._obstacle is not None:
+                self._progress.cannot_continue(self._obstacle)
+                raise RuntimeError(f"this rank can't join the others: {self._obstacle}")
             self._progress.ready()
-        self._progress.join()
         after = self._continuing.form(NO_STATE if joins else step, give, load, stopped)
-        self._continuing.able = True
+        self._told = None
         self._progress.joined_again(after)
-        self._progress.able(self.attempt)
+        self._continuing.able = self._obstacle is None
+        if self._obstacle is None:
+            self._progress.able(self.attempt)
         return after
 
     def _foreign_group(self) -> str | None:
@@ -128,7 +150,9 @@ class Continuation:
         return f"it has {len(foreign)} process group(s) that were made in another way" if foreign else None
 
 
-def obstacle_of(optimizer: torch.optim.Optimizer, device: torch.device, *, kept: bool, divided: bool) -> str | None:
+def obstacle_of(
+    optimizer: torch.optim.Optimizer, others: dict[str, Any], device: torch.device, *, kept: bool, divided: bool
+) -> str | None:
     """Returns why a script with this optimizer can't continue; None where it can, as far as is known before a step."""
     if not kept:
         return "no state is kept in memory"
@@ -136,6 +160,11 @@ def obstacle_of(optimizer: torch.optim.Optimizer, device: torch.device, *, kept:
         return "each rank has a part of the state, which is lost with it"
     if isinstance(optimizer, torch.optim.LBFGS):
         return "LBFGS computes gradients within its step"
+    if any(isinstance(each, torch.optim.Optimizer) for each in others.values()):
+        return SEVERAL
+    for name, each in others.items():
+        if is_large(each.state_dict()):
+            return f"{name} has large tensors, which aren't kept for each step"
     if device.type != "cpu":
         return f"on {device.type} a step that is queued can't be taken back"
     return None

@@ -119,6 +119,7 @@ class Keeper:
         before = self._slots
         self.place = self._snapshots.place = replace(self.place, attempt=attempt)
         self._snapshots.begin_again(step)
+        self._first = step
         self._start(step)
         if before is not None:
             before.close()
@@ -128,6 +129,11 @@ class Keeper:
     def _start(self, step: int) -> None:
         self._slots = Slots(self.place, self.directory, self._device, self._kept.buffers)
         self.made(step)
+
+    @property
+    def keeps_own(self) -> bool:
+        """Returns whether what is this rank's own can be put back after a step that isn't made."""
+        return self._slots is not None
 
     def after(self, step: int) -> tuple[Any, dict[str, Any] | None]:
         """Returns what the host had after `step`, the last one that was made, and what is this rank's own."""

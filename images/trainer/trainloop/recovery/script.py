@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainloop.continuing import start
 from trainloop.continuing.start import GroupLostError
@@ -131,7 +132,7 @@ class Recovery:
             from trainloop.recovery.continuation import Continuation, obstacle_of
 
             is_kept = self._keeper is not None
-            obstacle = obstacle_of(optimizer, self._device, kept=is_kept, divided=self._divided)
+            obstacle = obstacle_of(optimizer, others, self._device, kept=is_kept, divided=self._divided)
             self._continuation = Continuation(
                 continuing,
                 optimizer,
@@ -170,31 +171,50 @@ class Recovery:
             del found
             self._watch_updates()
         self._begin(joined=joined)
-        while self.step < total:
-            known = 0 if continuation is None else continuation.known
-            asking = self._group.begin_to_ask(int(self._stop_requested), known)
-            yield self.step + 1
-            if continuation is not None and continuation.was_left_out(self._updates):
-                self._updates = 0
-                self._go_back()
-                self._form()
-                continue
-            updates = self._count_updates()
-            self.step += 1
-            self._finished()
-            self._progress.step(self.step, totalSteps=total, **self._reported)
+        formed = joined
+        try:
+            while self.step < total or formed:
+                stop = 0
+                if not formed:
+                    known = 0 if continuation is None else continuation.known
+                    asking = self._group.begin_to_ask(int(self._stop_requested), known)
+                    yield self.step + 1
+                    stop, formed = self._close(asking, total)
+                # When a group has formed all its ranks are here, after the same step, whichever way they have come.
+                if stop or self.step == total or self.step % self._every == 0:
+                    self._save_together()
+                formed = False
+                if stop and self.step < total:
+                    self._end(finished=False)
+                    raise SystemExit(EXIT_STOPPED)
+            self._end(finished=True)
+        finally:
             if continuation is not None:
-                continuation.made(updates)
-            stop, newest = asking()
-            if continuation is not None and (continuation.broken or newest > continuation.attempt):
-                stop = 0 if continuation.broken else stop
-                self._form()
-            if stop or self.step == total or self.step % self._every == 0:
-                self._save_together()
-            if stop and self.step < total:
-                self._end(finished=False)
-                raise SystemExit(EXIT_STOPPED)
-        self._end(finished=True)
+                continuation.over()
+
+    def _close(self, asking: Callable[[], list[int]], total: int) -> tuple[int, bool]:
+        """Close the step that was yielded; returns whether all shall stop after it, and whether a new group has formed
+        instead.
+        """
+        continuation = self._continuation
+        if continuation is not None and continuation.was_left_out(self._updates):
+            self._updates = 0
+            self._go_back()
+            self._form()
+            return 0, True
+        updates = self._count_updates()
+        self.step += 1
+        self._finished()
+        self._progress.step(self.step, totalSteps=total, **self._reported)
+        if continuation is not None:
+            if self._keeper is None or not self._keeper.keeps_own:
+                continuation.hinder("there is no room in memory for this rank's own state")
+            continuation.made(updates)
+        stop, newest = asking()
+        if continuation is not None and (continuation.broken or newest > continuation.attempt):
+            self._form()
+            return 0, True
+        return stop, False
 
     def parts(self, count: int | None = None) -> Iterator[int]:
         """Yields the numbers of the micro-batches, of the `count` that make this step on all ranks together, that this
@@ -225,6 +245,11 @@ class Recovery:
 
     def save(self) -> None:
         """Write the state to the disk, where there is one; a disk that refuses doesn't stop the run. Collective."""
+        if self._continuation is None or not self._continuation.joins:
+            with suppress(GroupLostError):  # the step is made again
+                self._save()
+
+    def _save(self) -> None:
         if self._disk is None:
             return
         place, disk = self._place, self._disk
@@ -323,7 +348,7 @@ class Recovery:
     def _form(self) -> None:
         """Form the next attempt's group; whoever lacks the newest step is given it."""
         assert self._continuation is not None
-        self.step = self._continuation.form(self.step, self._give, self._load, lambda: self._stop_requested)
+        self.step = self._continuation.form(self.step, self._give, self._take, lambda: self._stop_requested)
         self._place = replace(self._place, attempt=self._continuation.attempt)
         if self._keeper is not None:
             self._keeper.go_on(self._continuation.attempt, self.step)
@@ -332,7 +357,7 @@ class Recovery:
         """Save; again where a fault has cut that off."""
         while True:
             try:
-                return self.save()
+                return self._save()
             except GroupLostError:
                 self._form()
 
@@ -358,6 +383,12 @@ class Recovery:
                 buffers[name].copy_(values)
             generators.restore(own["random"], self._device)
 
+    def _take(self, saved: dict[str, Any]) -> None:
+        """Load another rank's state; until that is whole it isn't written to memory."""
+        if self._keeper is not None:
+            self._keeper.changing()
+        self._load(saved)
+
     def _give(self) -> dict[str, Any]:
         """Returns the state after this step, for a rank that lacks it."""
         buffers = {name: local(each) for name, each in self._buffers.named().items()}
@@ -379,10 +410,19 @@ class Recovery:
     def _watch_updates(self) -> None:
         self._optimizer.register_step_pre_hook(self._updating)
         self._optimizer.register_step_post_hook(self._updated)
+        if self._continuation is not None:
+            register_optimizer_step_pre_hook(self._another_updating)
 
-    def _updating(self, *_: object) -> None:
-        if self._continuation is not None and self._continuation.leaves_out():
-            return
+    def _another_updating(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if self._continuation is not None and optimizer not in (self._optimizer, self._own_optimizer):
+            self._continuation.hinder("another optimizer than Recovery's makes steps")
+
+    def _updating(self, _optimizer: object, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if self._continuation is not None:
+            if any(each is not None for each in (*arguments[1:], *options.values())):
+                self._continuation.hinder("its optimizer's step is given a closure, which computes gradients within it")
+            if self._continuation.leaves_out():
+                return
         if self._keeper is not None:
             self._keeper.changing()
 

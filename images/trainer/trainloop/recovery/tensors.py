@@ -63,6 +63,15 @@ def on_host(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
+def is_large(value: Any) -> bool:
+    """Returns whether nested values have a tensor of the host's that `as_now` takes as it lies."""
+    if isinstance(value, dict):
+        return any(map(is_large, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(is_large, value))
+    return on_host(value) and value.numel() > _SMALL
+
+
 def cloned(value: Any) -> Any:
     """Returns the value with tensors of its own, which needs nothing of the bytes that it was decoded from."""
     if isinstance(value, torch.Tensor):

@@ -31,7 +31,7 @@ def others_are_able(run: Run, but: Optional[int] = None) -> bool:
 
 
 def _are_able(run: Run, local_ranks: Sequence[int]) -> bool:
-    able = all(rank in run.words and rank not in run.endings for rank in local_ranks)
+    able = all(run.words.get(rank) == "able" and rank not in run.endings for rank in local_ranks)
     return able and bool(local_ranks) and run.continuable and not run.terminated
 
 
@@ -164,12 +164,14 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
     run = state.run
     assert run is not None
     local_rank = None if report.rank is None else report.rank - run.first_rank
-    report = report._replace(able=others_are_able(run, local_rank))
-    if local_rank not in run.absent:
+    # Where one fails that was to join, its worker is lost with it: else what fails next here would go unseen.
+    joins = local_rank in run.absent
+    report = report._replace(able=not joins and others_are_able(run, local_rank))
+    if not joins or run.present:
         waits = patience(state, local_rank)
         delay = waits or ranks.grace_before_stop(run, report)
         state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, delay))
-        if waits and local_rank is not None and local_rank in run.endings:
+        if waits and local_rank is not None and local_rank in run.endings and local_rank in run.ranks:
             state = changes.post(state, KillRemains(run.ranks[local_rank]))
     return refreshed(changes.end(state, report, now), now)
 
@@ -180,7 +182,7 @@ def refreshed(state: State, now: Now) -> State:
     if run is None or report is None or report.attempt != state.started:
         return state
     if report.ended:
-        return state._replace(report=report._replace(able=report.state == "Failed" and others_are_able(run)))
+        return state._replace(report=report._replace(able=report.able and others_are_able(run)))
     formed = run.continued and run.present and all(run.groups.get(rank) == report.attempt for rank in run.present)
     found = report._replace(state="Running" if formed else report.state, able=is_able(run), ready=is_ready(run))
     return state if found == report else state._replace(report=found._replace(at=now.wall))

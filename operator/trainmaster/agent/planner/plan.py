@@ -193,7 +193,7 @@ def _start(state: State, now: Now) -> Actions:
 def _declined(state: State, report: Report, continues: int) -> Report:
     """Returns the end of ranks that had ended before the attempt began: what was known of it, where that was said."""
     ended = state.ended
-    if ended is not None and ended.state == "Failed" and ended.attempt >= continues:
+    if ended is not None and ended.state in ("Failed", "Finished") and ended.attempt >= continues:
         return ended._replace(attempt=report.attempt, at=report.at, able=False)
     return failed(report, "AgentLost", "no process of this worker's ranks is left that could go on in the attempt")
 

@@ -159,7 +159,8 @@ class Run(NamedTuple):
         """Returns whether the launcher has ended, or all ranks where there is none."""
         if self.launcher:
             return self.launcher_ending is not None
-        return len(self.endings) >= self.awaited
+        # Ranks that wait to join have nobody to join once all others have ended.
+        return len(self.endings) >= self.awaited or (bool(self.present) and set(self.present) <= set(self.endings))
 
     @property
     def living(self) -> list[int]:

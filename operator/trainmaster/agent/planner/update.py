@@ -37,7 +37,7 @@ def initial(settings: Settings, environ: Mapping[str, str], saved: SavedReport |
     state = State(settings, environ=None if settings.setup else environ)
     if saved is None:
         return state
-    report = saved.report._replace(uid=settings.pod_uid)
+    report = saved.report._replace(uid=settings.pod_uid, able=False, ready=False)
     state = state._replace(started=report.attempt, leftovers=True)
     if report.ended:
         return state._replace(report=report, saved=saved._replace(report=report), ended_at=now.steady)

@@ -4,9 +4,8 @@ import { attribute, h, icon, keyed, text } from "./dom.js";
 import { clock, clockOnly, count, culprit, duration, firstLine, known, seconds } from "./format.js";
 
 const TICKS = 6;
-// Marks that are nearer to each other than this share of the line stand in two rows.
+// Marks this near stand in two rows.
 const NEAR = 0.025;
-// What a resize or a new start is by its outcome.
 const CALM = { Succeeded: "succeeded", Running: "running", Joined: "running", Failed: "failed", Disrupted: "disrupted" };
 
 export function timeline() {
@@ -40,7 +39,7 @@ export function timeline() {
       item.style.width = `${(part(end) - part(start)) * 100}%`;
       item.firstChild.style.width = `${end > start ? Math.min(100, ((up - start) / (end - start)) * 100) : 0}%`;
       const steps = known(one.firstStep) && known(one.lastStep) ? `, steps ${one.firstStep} to ${one.lastStep}` : "";
-      const members = one.trainingWith ? `, continued with ${one.trainingWith}` : "";
+      const members = one.trainingWith ? ` with ${one.trainingWith}` : "";
       const words = `Attempt ${one.attempt}: ${one.outcome}, ${duration(end - start)} from ${clock(start)}${members}${steps}`;
       attribute(item, "title", words);
       attribute(item, "aria-label", words);

@@ -216,7 +216,7 @@ def _respond(
         waiting = crash_loop_backoff.outlasting(
             situation, desired_workers(situation), status.attempt, situation.now + wait
         )
-    replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
+    replacing = _replacing(situation, cause, waiting, moved_from=cause.node if moving else None)
     going |= frozenset(replacing)
     left = members_left(situation, going, ready_ranks(situation))
     cause = cause.model_copy(update={"not_continued": left if isinstance(left, str) and left else None})
@@ -249,9 +249,12 @@ def _respond(
     return Transition("Restarting", "WaitingForPods", f"{message}; waiting for the pods of all workers", change)
 
 
-def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
+def _replacing(situation: Situation, cause: Failure, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
     """Returns the uids of the pods that the operator itself replaces, because of what has just ended the attempt."""
     current = frozenset(situation.worker_uids.values())
+    if cause.worker is not None and cause.worker in situation.members.absent:
+        # It failed before it joined: the others train, whichever nodes they are on.
+        current = frozenset(pod.uid for worker, pod in situation.pods.items() if worker == cause.worker)
     moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in current]
     return list(dict.fromkeys([*moved, *(pod.uid for pod in waiting)]))
 

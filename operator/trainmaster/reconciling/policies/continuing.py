@@ -71,11 +71,12 @@ def continued(situation: Situation, members: Members, going: frozenset[str] = fr
     replaced = situation.leaving | going
     replaced |= {uid for uid in situation.unresponsive if uid not in uids.values()}
     ends = [count_ends(pod.worker_container) if pod and pod.worker_container else 0 for pod in pods.values()]
+    wanted = desired_workers(situation)
     return StatusChange(
         attempt=status.attempt + 1,
         continues=status.attempt if status.continues is None else status.continues,
         absent_ranks=list(members.absent_ranks),
-        training_with=members.shown(len(desired_workers(situation))) if members.absent_ranks else None,
+        training_with=members.shown(len(wanted)) if any(worker in wanted for worker in members.incomplete) else None,
         attempt_start_time=to_text(situation.now),
         next_attempt_time=None,
         startup_start_time=None,

@@ -14,7 +14,7 @@ from trainmaster.reconciling.observed.container_ends import is_unresponsive_repo
 from trainmaster.reconciling.observed.lineup import can_open, continued_workers, desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies.attempts import end_attempt
-from trainmaster.reconciling.policies.attribution import failure_of
+from trainmaster.reconciling.policies.attribution import cause_of, failure_of
 from trainmaster.reconciling.policies.continuing import (
     continued,
     has_formed,
@@ -31,13 +31,20 @@ from trainmaster.reconciling.times import since
 from trainmaster.reconciling.transition import Transition
 from trainmaster.wire.report import Report
 
-# Seconds in which the ranks of a continued attempt have formed their group: it takes them a fraction of one.
-FORMED_WITHIN = 60.0
+# Seconds within which it is known what the fault has cost that an attempt follows; ranks that are ready then join
+# together.
+RECOVERED_WITHIN = 2.0
+# Seconds in which the ranks of a continued attempt have formed their group. It takes them a fraction of one, but each
+# comes at the end of the step, evaluation or save that it is in.
+FORMED_WITHIN = 180.0
 
 
 def leave_out(situation: Situation) -> Transition | None:
     """Continues without workers of an elastic job that the user doesn't ask for any more."""
     if situation.spec.elastic is None or not situation.running:
+        return None
+    if cause_of(situation, situation.status.attempt) is not None:
+        # What has failed is answered first.
         return None
     wanted = desired_workers(situation)
     going = frozenset(uid for worker, uid in situation.worker_uids.items() if worker not in wanted)
@@ -50,8 +57,7 @@ def fall_back(situation: Situation) -> Transition | None:
     due = falls_back_at(situation)
     if due is None or situation.now < due:
         return None
-    late = [worker for worker in situation.members.present if not situation.has_joined(worker)]
-    why = f"attempt {situation.status.attempt} couldn't continue: worker {late[0]} didn't join its group"
+    why = f"attempt {situation.status.attempt} couldn't continue: its group didn't form within {FORMED_WITHIN:g} s"
     workers = next_workers(situation)
     if can_open(situation, workers):
         transition = open_attempt(situation, workers, "AttemptOpened")
@@ -73,6 +79,8 @@ def join(situation: Situation) -> Transition | None:
     if not _lacks_ranks(situation) or situation.finished or not has_formed(situation):
         return None
     ready, age = ready_ranks(situation), since(situation.now, situation.status.attempt_start_time)
+    if age < RECOVERED_WITHIN and _recovers(situation):
+        return None
     stands_in = age >= JOINED_WITHIN and continued_workers(situation, situation.members.absent) != situation.workers
     members = members_left(situation, ready=ready) if ready or stands_in else ""
     if isinstance(members, str):
@@ -94,8 +102,10 @@ def retry(situation: Situation) -> Transition | None:
 
 
 def retries_at(situation: Situation) -> float | None:
-    """Returns when ranks that failed before they could join start once more, or a spare in the place of a worker."""
+    """Returns when ranks may join, when some that failed before that start once more, or a spare in a worker's place."""
     times = [due for _, due in _failed_to_join(situation) if due is not None]
+    if _lacks_ranks(situation) and _recovers(situation):
+        times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + RECOVERED_WITHIN)
     if _lacks_ranks(situation) and situation.has_spares:
         times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + JOINED_WITHIN)
     return min((due for due in times if due > situation.now), default=None)
@@ -119,6 +129,12 @@ def follow(situation: Situation) -> Transition | None:
             missing[worker] = "is starting" if problem is None else f"doesn't start ({problem.reason})"
     message = training(situation, situation.members, missing, attempt=situation.status.attempt)
     return Transition("Running", "Continued", message)
+
+
+def _recovers(situation: Situation) -> bool:
+    """Returns whether the attempt follows a fault of which it isn't known yet what it has cost."""
+    failure = situation.last_failure
+    return failure is not None and failure.attempt == situation.status.attempt - 1 and failure.recovery is None
 
 
 def _lacks_ranks(situation: Situation) -> bool:

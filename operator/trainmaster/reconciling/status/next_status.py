@@ -45,6 +45,8 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
             conditions=_conditions(situation, transition),
         )
     )
+    if transition.phase != "Running":
+        change |= StatusChange(training_with=None)
     status = change.apply(situation.status)
     failures = with_recovery(situation, status)
     is_recovery_due = bool(failures) and status.failures[0].recovery is None and failures[0].recovery is not None

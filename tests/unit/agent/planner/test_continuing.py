@@ -107,7 +107,7 @@ def test_a_continued_attempt_is_adopted_saved_published_and_then_the_ranks_are_w
     assert (report(agent).state, report(agent).able, report(agent).ready) == ("Running", True, True)
     assign(agent, 3)
     assert regrouped(agent)[1:] == [((), ())], "who waited to join is woken too"
-    assert (report(agent).state, report(agent).able, report(agent).ready) == ("Starting", True, False)
+    assert (report(agent).state, report(agent).able) == ("Starting", False), "who joins has no state yet"
     assert report(says(agent, {0: "able", 1: "able"}, {0: 3, 1: 3})).state == "Running"
     assert [action.assignment.attempt for action in agent.all(actions.Launch)] == [1]
 
@@ -127,10 +127,16 @@ def test_a_rank_that_waits_to_join_goes_on_waiting_through_another_fault() -> No
     assign(agent, 3, 1, 3)
     assert regrouped(agent)[1:] == [((), ())] and report(agent).ready
     agent.give(events.ProcessEnded(14, KILLED))
-    assert (report(agent).state, report(agent).rank, report(agent).able) == ("Failed", 3, True)
-    assert signalled(agent.wait(60)) == [], "nobody in the group has lost anything"
-    assign(agent, 4, 1, 3)
-    assert regrouped(agent)[2:] == [((), (1,))]
+    assert (report(agent).state, report(agent).rank, report(agent).able) == ("Failed", 3, False)
+    assert signalled(agent.wait(60)) == [(12,)], "the worker is lost as a whole, where nobody continues without it"
+
+
+def test_ranks_that_wait_to_join_end_with_the_last_one_of_the_group() -> None:
+    agent = assign(pair().give(events.ProcessEnded(13, KILLED)), 2, 3).give(events.RankStarted(1, 14))
+    says(agent, {0: "able", 1: "ready"}, {0: 2})
+    agent.give(events.ProcessEnded(12, Ending(0)))
+    assert agent.all(actions.Sweep)
+    assert report(agent.give(events.RunEmptied())).state == "Finished"
 
 
 def test_a_present_rank_that_has_ended_meanwhile_fails_the_new_attempt() -> None:
@@ -167,7 +173,7 @@ def test_absent_ranks_are_started_to_join_though_worker_0_is_gone(uid: str) -> N
     assert (report(agent).state, report(agent).able, report(agent).ready) == ("Starting", False, True)
     assign(agent, 3)
     assert regrouped(agent) == [((), ())]
-    assert (report(agent).attempt, report(agent).able) == (3, True)
+    assert (report(agent).attempt, report(agent).able) == (3, False)
 
 
 def test_a_worker_all_of_whose_ranks_are_absent_kills_them_at_once_and_prepares_others() -> None:
@@ -220,7 +226,7 @@ def test_a_report_that_cannot_be_saved_ends_the_ranks() -> None:
 def test_a_rank_that_cannot_be_started_again_is_reported() -> None:
     agent = assign(pair().give(events.ProcessEnded(13, KILLED)), 2, 3)
     agent.give(events.RankNotStarted(1, "cannot execute"))
-    assert (report(agent).reason, report(agent).rank, report(agent).able) == ("LaunchError", 3, True)
+    assert (report(agent).reason, report(agent).rank, report(agent).able) == ("LaunchError", 3, False)
     assign(agent, 3, 3)
     assert regrouped(agent)[1:] == [((), (1,))]
 

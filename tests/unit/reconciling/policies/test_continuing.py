@@ -229,19 +229,21 @@ class TestFallingBack:
         assert "2 of its workers are left, and elastic.minWorkers is 3" in why(decision)
 
     def test_a_group_that_does_not_form_starts_anew_at_no_further_cost(self) -> None:
-        status = without(1, ago=61.0, restarts=1)
+        status = without(1, ago=181.0, restarts=1)
         reports = (said(0, "Starting", 2), *able(2, attempt=2), said(1, "Starting", 2))
         around = observed(*reports, given=all_pods(), attempt=2)
         decision = decided(job(status, workers=WORKERS), around)
         assert shape(decision) == ("Starting", 3, None, [])
         assert (decision.status.restarts, decision.status.failures) == (1, [])
-        assert why(decision).startswith("attempt 2 couldn't continue: worker 0 didn't join its group; attempt 3 opens")
+        assert why(decision).startswith(
+            "attempt 2 couldn't continue: its group didn't form within 180 s; attempt 3 opens"
+        )
 
     def test_it_is_waited_for_until_then(self) -> None:
         facts = job(without(1, ago=10.0), workers=WORKERS)
         around = settled(facts, observed(said(0, "Starting", 2), *able(2, attempt=2), given=all_pods(), attempt=2))
         before = situation(facts, around)
-        assert requeue_after(before, desired_assignment(before)) == pytest.approx(50.0)
+        assert requeue_after(before, desired_assignment(before)) == pytest.approx(170.0)
 
 
 class TestAFaultWhileAGroupForms:
