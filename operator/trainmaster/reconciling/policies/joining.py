@@ -102,7 +102,7 @@ def retry(situation: Situation) -> Transition | None:
 
 
 def retries_at(situation: Situation) -> float | None:
-    """Returns when ranks may join, when some that failed before that start once more, or a spare in a worker's place."""
+    """Returns when ranks may join, when some that failed before start once more, or a spare in a worker's place."""
     times = [due for _, due in _failed_to_join(situation) if due is not None]
     if _lacks_ranks(situation) and _recovers(situation):
         times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + RECOVERED_WITHIN)
