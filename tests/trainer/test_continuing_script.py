@@ -162,3 +162,7 @@ def test_a_script_that_cannot_continue_says_why(started: Any, kind: str, said: s
     ranks = started(2, kind=kind)
     ranks.wait(lambda: said in ranks.progress(0).get("cannotContinue", ""))
     assert "continuing" not in ranks.progress(0)
+    ranks.processes[1].kill()
+    ranks.processes[0].join(30)
+    assert ranks.processes[0].exitcode == 1, "a collective raises, as without any of this"
+    assert "onnection" in ranks.output(0)

@@ -82,7 +82,7 @@ class Continuing:
         """Returns a new group of these global ranks, of which this one is one. Ranks that begin together connect; one
         that joins is alone until then.
         """
-        group = Group(ranks.index(self.rank), ranks, self._failed, self._hindered)
+        group = Group(ranks.index(self.rank), ranks, self._failed, self._hindered, lambda: self.able)
         if not self.joins:
             members = [rank for rank in ranks if rank in self.present]
             of_group = store if self._store is None else PrefixStore(self._name(group), self._store)

@@ -82,6 +82,9 @@ class Swallowed(Work):
         self._work.synchronize()
 
     def get_future(self) -> Future[Any]:
+        if not self._group.swallows():
+            future: Future[Any] = self._work.get_future()
+            return future  # torch's own, whose error DDP raises
         # Of the device, so that what waits for it waits on the device.
         future = Future[Any](devices=self._group.devices)
 
@@ -90,9 +93,7 @@ class Swallowed(Work):
                 finished.value()
                 self._finish()
             except RuntimeError as error:
-                if not self._fail(error):
-                    future.set_exception(error)
-                    return
+                self._fail(error)
             future.set_result(self._result)
 
         self._work.get_future().add_done_callback(done)
@@ -120,14 +121,19 @@ class Group(Base):  # type: ignore[misc]
     """See the module. `ranks` are the global ranks of the group, of which this process is one."""
 
     def __init__(
-        self, rank: int, ranks: Sequence[int], failed: Callable[[Exception], bool], hindered: Callable[[str], None]
+        self,
+        rank: int,
+        ranks: Sequence[int],
+        failed: Callable[[Exception], bool],
+        hindered: Callable[[str], None],
+        swallows: Callable[[], bool],
     ) -> None:
-        """`failed` is called when a collective has failed, and returns whether that is swallowed; `hindered` is called
-        with why the script can't continue.
+        """`failed` is called when a collective has failed, and returns whether that is swallowed, as `swallows` does
+        before; `hindered` is called with why the script can't continue.
         """
         super().__init__(rank, len(ranks))
         self.ranks = tuple(ranks)
-        self._own, self._failed, self._hindered = rank, failed, hindered
+        self._own, self._failed, self._hindered, self.swallows = rank, failed, hindered, swallows
         self._names = ["", ""]
         #: How often this group has begun to use a real one, so that a late failure isn't taken for a newer one's.
         self.uses = 0
