@@ -32,9 +32,9 @@ SCRIPTS = {
     "rank failed": Script(seconds=0.1, faults=[Fail(attempt=1, worker=1, after=0.03)]),
     # Until its pod is deleted, which is once the job is Running.
     "pod deleted": Script(seconds=0.1, first_seconds=3600.0),
-    # The others train on, and the lost one joins them.
-    "rank left out": Script(seconds=1.0, faults=[Fail(attempt=1, worker=1, after=0.3)], able=True),
-    "pod left out": Script(seconds=1.5, first_seconds=3600.0, able=True),
+    # The others train on until the lost one joins them. The operator waits two seconds, to know what the fault has cost.
+    "rank left out": Script(seconds=3.0, faults=[Fail(attempt=1, worker=1, after=0.3)], able=True),
+    "pod left out": Script(seconds=3.0, first_seconds=3600.0, able=True),
 }
 # Without streams both failures are exits of a container, so the second one's pod is replaced (see `backing_off`).
 REPLACED = "pod replaced"
