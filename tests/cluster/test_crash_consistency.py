@@ -32,7 +32,7 @@ SCRIPTS = {
     "rank failed": Script(seconds=0.1, faults=[Fail(attempt=1, worker=1, after=0.03)]),
     # Until its pod is deleted, which is once the job is Running.
     "pod deleted": Script(seconds=0.1, first_seconds=3600.0),
-    # The others train on until the lost one joins them. The operator waits two seconds, to know what the fault has cost.
+    # The others train on until the lost one joins them, which the operator has it do after two seconds at the earliest.
     "rank left out": Script(seconds=3.0, faults=[Fail(attempt=1, worker=1, after=0.3)], able=True),
     "pod left out": Script(seconds=3.0, first_seconds=3600.0, able=True),
 }
