@@ -7,7 +7,7 @@ after the last step that was made, the ranks form their next group, and the loop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +17,7 @@ from trainloop.continuing.forming import Continuing
 from trainloop.continuing.group import Group
 from trainloop.continuing.membership import NO_STATE
 from trainloop.progress import Progress
-from trainloop.recovery.parts import share
 from trainloop.recovery.tensors import is_large
-
-#: Why a script with several optimizers can't continue.
-SEVERAL = "a fault between the steps of several optimizers would leave the state half changed"
 
 
 class Continuation:
@@ -75,13 +71,10 @@ class Continuation:
     def broken(self) -> bool:
         return self._continuing.able and self._continuing.broken
 
-    def parts(self, count: int | None, rank: int, ranks: int) -> list[int]:
-        """Returns the parts of a step that this rank computes."""
+    def shares(self) -> Sequence[int]:
+        """The script shares a step out; returns the ranks that are present."""
         self._shares, self._fewer_samples = True, False
-        count = count or ranks
-        if count < ranks:
-            raise ValueError(f"parts is {count}, which is fewer than the {ranks} ranks: each needs one in every step")
-        return share(count, ranks, self._continuing.present, rank)
+        return self._continuing.present
 
     def leaves_out(self) -> bool:
         """The optimizer is about to make a step; returns whether it isn't to be made, and has no gradients then."""
@@ -161,7 +154,7 @@ def obstacle_of(
     if isinstance(optimizer, torch.optim.LBFGS):
         return "LBFGS computes gradients within its step"
     if any(isinstance(each, torch.optim.Optimizer) for each in others.values()):
-        return SEVERAL
+        return "a fault between the steps of several optimizers would leave the state half changed"
     for name, each in others.items():
         if is_large(each.state_dict()):
             return f"{name} has large tensors, which aren't kept for each step"

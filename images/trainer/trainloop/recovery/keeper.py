@@ -111,8 +111,6 @@ class Keeper:
         self._snapshots.begin(step, attempt)
         self._first, self._resumed = step, attempt is not None
         self._start(step)
-        if threading.current_thread() is threading.main_thread():
-            self._watch_for_signals()
 
     def go_on(self, attempt: int, step: int) -> None:
         """The ranks have formed the group of `attempt` in their processes; its state is that after `step`."""
@@ -123,12 +121,12 @@ class Keeper:
         self._start(step)
         if before is not None:
             before.close()
-        if self._wakes is None and threading.current_thread() is threading.main_thread():
-            self._watch_for_signals()
 
     def _start(self, step: int) -> None:
         self._slots = Slots(self.place, self.directory, self._device, self._kept.buffers)
         self.made(step)
+        if self._wakes is None and threading.current_thread() is threading.main_thread():
+            self._watch_for_signals()
 
     @property
     def keeps_own(self) -> bool:

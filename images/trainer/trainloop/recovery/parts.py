@@ -14,8 +14,11 @@ from torch import nn
 
 def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]:
     """Returns which of `count` parts of a step `rank` computes: its own, which are always the same, and of those that
-    absent ranks leave, those that are dealt to it. Whoever has fewest gets the next one.
+    absent ranks leave, those that are dealt to it. Whoever has fewest gets the next one. Raises ValueError for fewer
+    parts than ranks.
     """
+    if count < size:
+        raise ValueError(f"parts is {count}, which is fewer than the {size} ranks: each needs one in every step")
     shares = {each: list(range(each * count // size, (each + 1) * count // size)) for each in range(size)}
     orphans = [part for each in range(size) if each not in present for part in shares[each]]
     for part in orphans:

@@ -225,10 +225,8 @@ class Recovery:
         loss is to be divided by how many times as many they are. Raises ValueError for fewer parts than ranks.
         """
         rank, ranks, step = self._place.rank, self._place.ranks, self.step + 1
-        if self._continuation is not None:
-            own = self._continuation.parts(count, rank, ranks)
-        else:
-            own = share(count or ranks, ranks, range(ranks), rank)
+        present = range(ranks) if self._continuation is None else self._continuation.shares()
+        own = share(count or ranks, ranks, present, rank)
         yield from passes(self._whole_model, own, lambda part: seed(self._seed, step, part, self._device))
 
     def made(self) -> None:
