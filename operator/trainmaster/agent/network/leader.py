@@ -365,7 +365,9 @@ class Leader:
         others = [line.report for line in kept if line is not None]
         continued = self._assignment is not None and self._assignment.continues is not None
         some = failed.able or any(report.able for report in others) or (continued and None in kept)
-        able = some and all(report.able or report.state == "Failed" for report in others)
+        # A worker whose ranks join has no state before its group has formed, and doesn't say that it is able.
+        passed_over = ("Failed", "Starting") if continued else ("Failed",)
+        able = some and all(report.able or report.state in passed_over for report in others)
         return able and self.is_watched(now)
 
     def _failed_report(self) -> Optional[Report]:

@@ -161,6 +161,18 @@ def test_a_continued_attempt_has_able_workers_until_they_say_otherwise() -> None
     assert stops(table.report(1, "Failed", error="again")) == {0.0}
 
 
+def test_a_worker_that_has_no_state_yet_keeps_nobody_from_going_on() -> None:
+    """Its ranks join with this attempt, and a third worker is lost while the group forms."""
+    table = Table(workers=4)
+    table.join(1)
+    table.join(2)
+    table.leader.watch(STREAM, at(0))
+    table.assign(4, 3, absent=(3,))
+    table.report(0, "Starting", able=True)
+    table.report(1, "Starting")
+    assert stops(table.report(2, "Failed")) == {CONTINUE_SECONDS}
+
+
 def test_what_only_waits_to_join_stops_nobody_and_is_not_asked_in_a_stall() -> None:
     table = able(absent=(2,))
     assert stops(table.report(2, "Failed")) == set()
