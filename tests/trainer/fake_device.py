@@ -75,7 +75,7 @@ class FakeDevice(Device):
         """What aborts a communicator does this, and a rank that comes late after all."""
         self._ended.set()
 
-    def drained(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all is done that trains."""
         event = FakeEvent()
         self._main.put(event.reached.set)

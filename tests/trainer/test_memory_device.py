@@ -143,7 +143,7 @@ def test_a_survivor_whose_host_waits_for_the_device_keeps_its_state(run: Run) ->
     def host() -> None:
         run.device.collective()
         run.optimizer.step()
-        run.device.drained()
+        run.device.synchronize()
 
     waiting = threading.Thread(target=host, daemon=True)
     waiting.start()
@@ -189,7 +189,7 @@ def test_a_collective_that_is_ended_while_the_state_is_copied_spoils_nothing(
 
     def aborted() -> None:
         run.device.end_collective()
-        run.device.drained()
+        run.device.synchronize()
 
     run.device.before_copy = aborted
     run.keeper.save()
@@ -213,7 +213,7 @@ def test_a_state_that_changes_while_it_is_copied_is_never_sealed(tmp_path: Path,
         if not ended:
             ended.append(True)
             device.end_collective()
-            device.drained()
+            device.synchronize()
 
     device.before_copy = late
     run.keeper.save()
@@ -253,7 +253,7 @@ def test_generations_are_written_again_and_again(run: Run) -> None:
     inodes = set[int]()
     for _ in range(8):
         run.queue_step()
-        run.device.drained()
+        run.device.synchronize()
         run.keeper.save()
         files = sorted(run.directory.glob(f"*{sealed.MEMORY}"))
         inodes |= {file.stat().st_ino for file in files}
@@ -278,7 +278,7 @@ def test_a_step_copies_the_buffers_that_it_changes_and_waits_for_nothing(run: Ru
     mask, seen = run.model.get_buffer("mask"), run.model.get_buffer("seen")
     for _ in range(2):
         run.queue_step()
-        run.device.drained()
+        run.device.synchronize()
     run.device.copied.clear()
     run.queue_step(run.device.collective)
     run.queue_step()
@@ -291,7 +291,7 @@ def test_a_buffer_that_begins_to_change_later_is_kept_as_it_was(run: Run) -> Non
     mask = run.model.get_buffer("mask")
     for _ in range(3):
         run.queue_step()
-    run.device.drained()
+    run.device.synchronize()
     run.queue_step(run.device.collective)
     mask.zero_()  # in the fifth step, of which the device knows nothing yet
     run.keeper.save()
@@ -336,7 +336,7 @@ def test_a_state_that_grows_costs_no_new_file_and_not_what_the_run_goes_on_from(
     run.more = lambda: {"losses": list(range(run.step))}
     for _ in range(3):
         run.queue_step()
-    device.drained()
+    device.synchronize()
     run.keeper.save()
     again = Run(tmp_path, device, attempt=2)
     again.more = lambda: {"losses": list(range(again.step))}
@@ -345,12 +345,12 @@ def test_a_state_that_grows_costs_no_new_file_and_not_what_the_run_goes_on_from(
     inodes = set[int]()
     for _ in range(20):
         again.queue_step()
-        device.drained()
+        device.synchronize()
         assert found(tmp_path, attempt=3)[:2] == (3, 3), "nothing newer is there yet"
         inodes |= {file.stat().st_ino for file in tmp_path.glob(f"*{sealed.MEMORY}")}
     for _ in range(10):
         again.queue_step()
-        device.drained()
+        device.synchronize()
         again.keeper.save()
         inodes |= {file.stat().st_ino for file in tmp_path.glob(f"*{sealed.MEMORY}")}
     assert found(tmp_path, attempt=3) == consistent(33) and len(inodes) == 2
@@ -364,7 +364,7 @@ def test_what_a_rank_had_alone_goes_with_its_snapshot_until_there_is_a_newer_one
     go_on = threading.Event()
     for _ in range(3):
         run.queue_step()
-    device.drained()
+    device.synchronize()
 
     def slowly() -> None:
         go_on.wait(30)
@@ -378,7 +378,7 @@ def test_what_a_rank_had_alone_goes_with_its_snapshot_until_there_is_a_newer_one
     device.before_copy = lambda: None
     for _ in range(12):
         run.queue_step()
-        device.drained()
+        device.synchronize()
     assert found(tmp_path) == consistent(4)
 
 
@@ -390,13 +390,13 @@ def test_a_snapshot_that_is_queued_never_gets_into_what_a_survivor_writes(
     run = Run(tmp_path, device, holds=False).begin(snapshots=True)
     for _ in range(3):
         run.queue_step()
-    device.drained()
+    device.synchronize()
     run.queue_step(device.collective)  # the fourth, behind which there is a snapshot
     device.waits.wait()
     run.keeper.save()
     assert found(tmp_path) == consistent(3)
     device.end_collective()
-    device.drained()
+    device.synchronize()
     time.sleep(0.1)
     assert found(tmp_path) == consistent(3)
     with pytest.raises(SystemExit):
@@ -410,7 +410,7 @@ def test_a_script_that_accumulates_over_its_steps_keeps_the_last_one(run: Run) -
             run.optimizer.step()
         run.step = number
         run.keeper.finished(number)
-    run.device.drained()
+    run.device.synchronize()
 
     def host() -> None:
         run.device.collective()
@@ -483,7 +483,7 @@ def test_fused_optimizers_are_held(kind: type[torch.optim.Optimizer], device: Fa
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, float(number))
         hold.begin(number)
-        device.drained()
+        device.synchronize()
         optimizers[0].step()
         if not held:
             optimizers[1].step()
@@ -493,7 +493,7 @@ def test_fused_optimizers_are_held(kind: type[torch.optim.Optimizer], device: Fa
     hold.set()
     step(3, held=True)
     hold.read()
-    device.drained()
+    device.synchronize()
     assert hold.left_out() == {3}
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(one, other)
@@ -506,7 +506,7 @@ def test_a_scalers_verdict_and_the_flag_count_both(device: FakeDevice) -> None:
     optimizer: Any = torch.optim.SGD([weight], lr=1.0, fused=True)
     hold = Hold(device, [optimizer], lambda: None)
     hold.begin(1)
-    device.drained()
+    device.synchronize()
     for found, expected in ((1.0, 0.0), (0.0, -1.0)):
         weight.grad = torch.ones(2)
         optimizer.found_inf = torch.tensor(found)

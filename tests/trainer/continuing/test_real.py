@@ -28,7 +28,7 @@ def _group(store: Any, rank: int, size: int, name: str) -> Any:
     own.set(f"address-{rank}", listener.address)
     addresses = [own.get(f"address-{each}").decode() for each in range(size)]
     limit = timedelta(seconds=60)
-    return Real(own, rank, size, listener=listener, addresses=addresses, accelerator=None, timeout=limit, waits=limit)
+    return Real(own, rank, size, listener=listener, addresses=addresses, timeout=limit, waits=limit)
 
 
 def _store() -> Any:

@@ -50,9 +50,13 @@ class Continuing:
         self.able = False
         #: Whether a loop takes part already.
         self.has_loop = False
+        #: Called before collectives are ended by a fault, from any thread: what is queued behind them is nothing.
+        self.hold: Callable[[], None] = lambda: None
         #: Why this rank can't continue, as far as its groups are the reason.
         self.obstacle: str | None = None
         self._accelerator, self._timeout = accelerator, timeout
+        #: Known when a group is formed: a script may choose its device after it has made its group.
+        self._device: torch.device | None = None
         self._reals = list[Real]()
         self._forming: Sequence[Real] | None = None
         #: The store in which the group's ranks met; None where they began together, and have torch's.
@@ -88,7 +92,7 @@ class Continuing:
             of_group = store if self._store is None else PrefixStore(self._name(group), self._store)
             real = self._connected(of_group, members, self._timeout)
             self._reals.append(real)
-            group.use(real, [ranks.index(rank) for rank in members], self._devices())
+            group.use(real, [ranks.index(rank) for rank in members])
         self.groups.append(group)
         return group
 
@@ -106,7 +110,8 @@ class Continuing:
         SystemExit where the rank was replaced or `stopped`.
         """
         while True:
-            order = self._next(stopped)
+            order, self._device = self._next(stopped), self._current_device()
+            self._finish_together()
             self._leave()
             try:
                 newest, state = self._form(order, step, give)
@@ -135,7 +140,7 @@ class Continuing:
         newest, state = self._agree(reals[0], order, step, give)
         for group, real in zip(self.groups, reals, strict=True):
             members = [place for place, rank in enumerate(group.ranks) if rank not in order.absent]
-            group.use(real, members, self._devices())
+            group.use(real, members)
         self._store, self._reals, self._forming = store, list(reals), None
         return newest, state
 
@@ -151,6 +156,16 @@ class Continuing:
                     raise GroupLostError(f"{why}: {self._error}")
                 self._changed.wait(0.1)
             return order
+
+    def _finish_together(self) -> None:
+        """Where nothing is broken wait until all ranks have done with the group: what NCCL sends may be on its way when
+        the one that sends it has done with it.
+        """
+        if self._accelerator and self._reals and not self.membership.broken:
+            try:
+                _reduce(self._reals[0].of(torch.device("cpu")), torch.zeros(1), dist.ReduceOp.MAX)
+            except RuntimeError as error:
+                self._failed(error)
 
     def _meet(self, order: Order) -> tuple[Store, list[Real]]:
         """Returns the store and the real groups of an attempt. They are made in a thread, because connecting can't be
@@ -205,15 +220,14 @@ class Continuing:
         listener, place = Listener(), members.index(self.rank)
         store.set(f"address-{place}", listener.address)
         addresses = store.multi_get([f"address-{each}" for each in range(len(members))])
-        devices = self._devices()
         return Real(
             store,
             place,
             len(members),
             listener=listener,
             addresses=[each.decode() for each in addresses],
-            accelerator=devices[0] if devices else None,
             backend=self._accelerator,
+            device=self._device,
             timeout=timeout,
             waits=self._timeout,
         )
@@ -301,6 +315,7 @@ class Continuing:
         """No group makes a collective any more, and whoever waits for one, here or elsewhere, waits no longer."""
         for group, uses in groups:
             group.fail(RuntimeError(why), uses)
+        self.hold()
         self._end(reals)
 
     def _leave(self) -> None:
@@ -314,12 +329,10 @@ class Continuing:
         for real in reals:
             real.end()
 
-    def _devices(self) -> list[torch.device]:
-        if not self._accelerator:
-            return []
-        present = torch.accelerator.current_accelerator()
-        assert present is not None
-        return [torch.device(present.type, torch.accelerator.current_device_index())]
+    def _current_device(self) -> torch.device | None:
+        """Returns the accelerator of the calling thread, of which other threads than the main one have the first."""
+        present = torch.accelerator.current_accelerator() if self._accelerator else None
+        return present and torch.device(present.type, torch.accelerator.current_device_index())
 
 
 def _reduce(gloo: Any, tensor: torch.Tensor, operation: Any) -> None:

@@ -56,12 +56,19 @@ class Swallowed(Work):
     """A collective of the real group, whose failure is told to the group and to nobody else."""
 
     def __init__(
-        self, group: Group, work: Any, result: Any, after: Callable[[], None] | None, instead: Callable[[], None] | None
+        self,
+        group: Group,
+        work: Any,
+        device: torch.device,
+        result: Any,
+        after: Callable[[], None] | None,
+        instead: Callable[[], None] | None,
     ) -> None:
         """`after` is called when it has succeeded, `instead` when it has failed; each once."""
         super().__init__()
         self._group, self._work, self._result, self._after, self._instead = group, work, result, after, instead
         self._uses = group.uses
+        self._devices: list[Any] = [device] if device.type != "cpu" else []
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         try:
@@ -86,7 +93,7 @@ class Swallowed(Work):
             future: Future[Any] = self._work.get_future()
             return future  # torch's own, whose error DDP raises
         # Of the device, so that what waits for it waits on the device.
-        future = Future[Any](devices=self._group.devices)
+        future = Future[Any](devices=self._devices)
 
         def done(finished: Future[Any]) -> None:
             try:
@@ -141,13 +148,11 @@ class Group(Base):  # type: ignore[misc]
         self._real: Real | None = None
         #: The ranks of this group that are present, as its own numbers, ascending.
         self.members: tuple[int, ...] = ()
-        #: The accelerator, where there is one: what waits for a collective then waits on it.
-        self.devices: list[Any] = []
 
-    def use(self, real: Real, members: Sequence[int], devices: Sequence[torch.device]) -> None:
+    def use(self, real: Real, members: Sequence[int]) -> None:
         """Pass collectives on to `real`, whose ranks are `members`, from now on."""
         self.uses += 1
-        self.members, self.devices, self._real = tuple(members), list(devices), real
+        self.members, self._real = tuple(members), real
 
     def leave(self) -> Real | None:
         """Be alone; returns the real group, of which the caller has the last reference."""
@@ -358,13 +363,13 @@ class Group(Base):  # type: ignore[misc]
         alone: Callable[[], None] | None = None,
         is_message: bool = False,
     ) -> Work:
-        real = self._real
+        real, device = self._real, tensors[0].device
         if real is not None:
             try:
-                return Swallowed(self, call(real.of(tensors[0].device)), result, after, alone)
+                return Swallowed(self, call(real.of(device)), device, result, after, alone)
             except RuntimeError as error:
                 # Of a call gloo refuses only what it is given, except of a message; NCCL also says that a peer is lost.
-                if not is_message and tensors[0].device.type == "cpu":
+                if not is_message and device.type == "cpu":
                     raise
                 if not self.fail(error, self.uses):
                     raise

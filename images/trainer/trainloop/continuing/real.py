@@ -50,13 +50,14 @@ class Real:
         *,
         listener: Listener,
         addresses: Sequence[str],
-        accelerator: torch.device | None,
         backend: str = "",
+        device: torch.device | None = None,
         timeout: timedelta,
         waits: timedelta,
     ) -> None:
         """Connect within `timeout`; every rank of the group does so. A collective `waits` so long. `addresses` are all
-        ranks' `Listener.address`. Raises RuntimeError.
+        ranks' `Listener.address`. `backend` is the one for an accelerator's tensors; it connects now where the `device`
+        is known, and else with its first collective. Raises RuntimeError.
         """
         self.rank, self.size = rank, size
         self._addresses, self._own = frozenset(addresses), listener.address
@@ -66,8 +67,8 @@ class Real:
         gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)
         gloo._set_default_timeout(waits)
         self._backends: dict[str, Any] = {"cpu": gloo}
-        if accelerator is not None:
-            self._backends[accelerator.type] = _accelerated(backend, store, rank, size, waits)
+        if backend:
+            self._backends["cuda"] = _nccl(store, rank, size, device, waits)
 
     def of(self, device: torch.device) -> Any:
         """Returns the backend for tensors on `device`."""
@@ -84,12 +85,19 @@ class Real:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _accelerated(backend: str, store: Store, rank: int, size: int, timeout: timedelta) -> Any:
-    if backend != "nccl":
-        raise RuntimeError(f"{backend} can't continue: only gloo and NCCL can")
+def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeout: timedelta) -> Any:
+    # After an error NCCL's watchdog would wait a minute, with a lock that collectives need, and then end the process,
+    # also if the group was aborted meanwhile (torch 2.11 to 2.13). An agent is there, which finds what hangs.
+    os.environ |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "25"}
     options: Any = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
-    return dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
+    if device is not None:
+        torch.cuda.set_device(device)  # of this thread
+        options.config.blocking = False  # so that an abort ends it
+    nccl: Any = dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
+    if device is not None:
+        nccl.eager_connect_single_device(device)
+    return nccl
 
 
 def _sockets() -> Iterator[socket.socket]:

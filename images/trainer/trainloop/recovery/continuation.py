@@ -1,8 +1,9 @@
 """A script's ranks go on in their processes when others are lost (`continuing`); this is how its loop takes part.
 
 A step in which a collective failed isn't made: when the optimizer is about to make it, its gradients are taken away, so
-that it changes nothing. What the host had changed by then (generators, buffers, a scheduler) is put back to what it was
-after the last step that was made, the ranks form their next group, and the loop's body is run for the same step again.
+that it changes nothing. Steps that a device has queued by then are left out by a flag (`Keeper.hold`). What the host
+has changed since the last step that was made (generators, buffers, a scheduler) is put back, the ranks form their next
+group, and the loop's body is run for the steps after that one again.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class Continuation:
         fewer_samples: bool,
         scales: bool,
         obstacle: str | None,
+        hold: Callable[[], None],
         progress: Progress,
     ) -> None:
-        """`scales` is whether a scaler may leave a step out."""
+        """`scales` is whether a scaler may leave a step out; `hold` is called before collectives are ended."""
         self._continuing, self._optimizer = continuing, optimizer
         self._fewer_samples, self._obstacle, self._progress = fewer_samples, obstacle, progress
         self._shares, self._scales = fewer_samples, scales
@@ -46,7 +48,7 @@ class Continuation:
         self._told: str | None = None
         if continuing.has_loop:
             self.hinder("it has more than one Recovery")
-        continuing.has_loop = True
+        continuing.has_loop, continuing.hold = True, hold
 
     @property
     def joins(self) -> bool:
@@ -143,9 +145,7 @@ class Continuation:
         return f"it has {len(foreign)} process group(s) that were made in another way" if foreign else None
 
 
-def obstacle_of(
-    optimizer: torch.optim.Optimizer, others: dict[str, Any], device: torch.device, *, kept: bool, divided: bool
-) -> str | None:
+def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kept: bool, divided: bool) -> str | None:
     """Returns why a script with this optimizer can't continue; None where it can, as far as is known before a step."""
     if not kept:
         return "no state is kept in memory"
@@ -158,6 +158,4 @@ def obstacle_of(
     for name, each in others.items():
         if is_large(each.state_dict()):
             return f"{name} has large tensors, which aren't kept for each step"
-    if device.type != "cpu":
-        return f"on {device.type} a step that is queued can't be taken back"
     return None

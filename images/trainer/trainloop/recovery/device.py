@@ -35,6 +35,9 @@ class Device:
         """Returns an event behind all that the calling thread has queued."""
         return _DONE
 
+    def synchronize(self) -> None:
+        """Wait until all is done that was queued."""
+
     def stream(self) -> Any:
         """Returns a queue beside the one that trains."""
         return None
@@ -72,6 +75,9 @@ class Queue(Device):
         event.record(self._module.current_stream(self.device))
         found: Event = event
         return found
+
+    def synchronize(self) -> None:
+        self._module.synchronize(self.device)
 
     def stream(self) -> Any:
         return self._module.Stream(device=self.device)

@@ -92,7 +92,7 @@ class Keeper:
         self._changing = False
         self._saving = threading.Lock()
         self._over = False  # this attempt is: its state is written
-        self._stream = self._device.stream()
+        self._stream, self._holding = self._device.stream(), self._device.stream()
         self._size = 0
         self._wakes: tuple[int, int] | None = None
         self._woke_before = -1
@@ -119,6 +119,7 @@ class Keeper:
         self._snapshots.begin_again(step)
         self._first = step
         self._start(step)
+        self._hold.clear()  # last: what was left out isn't known any more then
         if before is not None:
             before.close()
 
@@ -129,13 +130,51 @@ class Keeper:
             self._watch_for_signals()
 
     @property
-    def keeps_own(self) -> bool:
-        """Returns whether what is this rank's own can be put back after a step that isn't made."""
-        return self._slots is not None
+    def obstacle(self) -> str | None:
+        """Returns why a step that isn't made can't be taken back; None where it can."""
+        if self._slots is None:
+            return "there is no room in memory for this rank's own state"
+        if self._device.queues and not self._hold.works:
+            return "only of an optimizer with fused=True, and nothing beside it, can queued steps be left out"
+        return None
 
-    def after(self, step: int) -> tuple[Any, dict[str, Any] | None]:
-        """Returns what the host had after `step`, the last one that was made, and what is this rank's own."""
-        return self._host, None if self._slots is None else self._slots.own(step)
+    def hold(self) -> None:
+        """Let the device make no step that it hasn't begun, because collectives are about to be ended: what comes out
+        of them is nothing. For any thread; returns when it is so.
+        """
+        self._snapshots.hold()
+        if self._device.queues:
+            self._device.enter_thread()
+            with self._device.on(self._holding):
+                self._hold.set()
+                is_set = self._device.event()
+            is_set.synchronize()
+
+    def newest(self, *, left_out: bool = False) -> Made:
+        """Wait until the device has done what is queued, which may be nothing; returns the last step that it has made.
+        The one that has begun to change may turn out to be `left_out`.
+        """
+        if left_out and self._changing:
+            self._steps.drop()
+            self._changing = False
+            self._still.release()
+        made = self._steps.newest(self._left_out())
+        assert made is not None, "after all that is queued no step is half made"
+        return made
+
+    def is_made(self, step: int) -> bool:
+        """Returns whether the device makes `step`, which is queued; waits for it."""
+        return step not in self._left_out()
+
+    def _left_out(self) -> frozenset[int]:
+        self._device.synchronize()
+        self._hold.read()
+        self._device.synchronize()
+        return self._hold.left_out()
+
+    def own(self, step: int) -> dict[str, Any] | None:
+        """Returns what was this rank's own after `step`, one of the last few."""
+        return None if self._slots is None else self._slots.own(step)
 
     def changing(self) -> None:
         """The state begins to change: the optimizer's step comes now, or another state is loaded."""
@@ -291,9 +330,8 @@ class Keeper:
                 copied.synchronize()
                 if self._slots is not None:
                     self._slots.wait(step)
-                if ends:
-                    left_out |= self._hold.left_out()
-                if not self._steps.is_there(made, left_out):
+                left_out |= self._hold.left_out()
+                if step in left_out or not self._steps.is_there(made, left_out):
                     return False
                 file.close(Seal(self.place.attempt, step, parts, part, self.place.job, encoded.size))
                 seconds = time.monotonic() - began

@@ -41,6 +41,7 @@ from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
 from trainloop.recovery.parts import passes, seed, share
 from trainloop.recovery.place import Place, memory_directory
 from trainloop.recovery.slots import Buffers
+from trainloop.recovery.steps import Made
 from trainloop.recovery.tensors import (
     OptimizerState,
     cloned,
@@ -132,13 +133,13 @@ class Recovery:
             from trainloop.recovery.continuation import Continuation, obstacle_of
 
             is_kept = self._keeper is not None
-            obstacle = obstacle_of(optimizer, others, self._device, kept=is_kept, divided=self._divided)
             self._continuation = Continuation(
                 continuing,
                 optimizer,
                 fewer_samples=fewer_samples,
                 scales=any(isinstance(each, torch.amp.GradScaler) for each in others.values()),
-                obstacle=obstacle,
+                obstacle=obstacle_of(optimizer, others, kept=is_kept, divided=self._divided),
+                hold=self._keeper.hold if self._keeper is not None else lambda: None,
                 progress=self._progress,
             )
         #: Where the random numbers of `parts` begin: the same on all ranks.
@@ -181,10 +182,9 @@ class Recovery:
                     yield self.step + 1
                     stop, formed = self._close(asking, total)
                 # When a group has formed all its ranks are here, after the same step, whichever way they have come.
-                if stop or self.step == total or self.step % self._every == 0:
-                    self._save_together()
-                formed = False
-                if stop and self.step < total:
+                due = bool(stop) or self.step == total or self.step % self._every == 0
+                formed = due and self._save_or_form()
+                if stop and not formed and self.step < total:
                     self._end(finished=False)
                     raise SystemExit(EXIT_STOPPED)
             self._end(finished=True)
@@ -199,18 +199,21 @@ class Recovery:
         continuation = self._continuation
         if continuation is not None and continuation.was_left_out(self._updates):
             self._updates = 0
-            self._go_back()
-            self._form()
+            self._form(left_out=True)
             return 0, True
         updates = self._count_updates()
         self.step += 1
         self._finished()
         self._progress.step(self.step, totalSteps=total, **self._reported)
         if continuation is not None:
-            if self._keeper is None or not self._keeper.keeps_own:
-                continuation.hinder("there is no room in memory for this rank's own state")
+            if self._keeper is not None and (obstacle := self._keeper.obstacle) is not None:
+                continuation.hinder(obstacle)
             continuation.made(updates)
         stop, newest = asking()
+        if self.step == total and continuation is not None and self._is_made():
+            # Nobody leaves before all have made the last step: who lacks it is given it by others.
+            with suppress(GroupLostError):
+                self._group.gather(None)
         if continuation is not None and (continuation.broken or newest > continuation.attempt):
             self._form()
             return 0, True
@@ -250,6 +253,8 @@ class Recovery:
     def _save(self) -> None:
         if self._disk is None:
             return
+        if self._continuation is not None and not self._is_made():
+            raise GroupLostError("the device hasn't made this step")
         place, disk = self._place, self._disk
         parts, part = place.part(self._divided)
         own = {"random": generators.capture(self._device), "buffers": self._buffers.named()}
@@ -343,21 +348,32 @@ class Recovery:
         others = local(host["others"])
         return {"model": local(self._parameters), "optimizer": optimizer, "others": others, "seed": self._seed}
 
-    def _form(self) -> None:
-        """Form the next attempt's group; whoever lacks the newest step is given it."""
+    def _form(self, *, left_out: bool = False) -> None:
+        """Form the next attempt's group; whoever lacks the newest step is given it. What the host has done in a step
+        that was `left_out`, or that the device hasn't made, is taken back.
+        """
         assert self._continuation is not None
+        if self._keeper is not None and not self._continuation.joins:
+            made = self._keeper.newest(left_out=left_out)
+            if left_out or made.step != self.step:
+                self._go_back(made)
         self.step = self._continuation.form(self.step, self._give, self._take, lambda: self._stop_requested)
         self._place = replace(self._place, attempt=self._continuation.attempt)
         if self._keeper is not None:
             self._keeper.go_on(self._continuation.attempt, self.step)
 
-    def _save_together(self) -> None:
-        """Save; again where a fault has cut that off."""
-        while True:
-            try:
-                return self._save()
-            except GroupLostError:
-                self._form()
+    def _save_or_form(self) -> bool:
+        """Save; returns whether a fault has cut that off, and a new group has formed."""
+        try:
+            self._save()
+        except GroupLostError:
+            self._form()
+            return True
+        return False
+
+    def _is_made(self) -> bool:
+        """Returns whether the device has made the step that the host has; waits for it."""
+        return self._keeper is None or self._keeper.is_made(self.step)
 
     def _finished(self) -> None:
         # What ranks ask each other of a snapshot is cut off where one is lost: the next group begins to count anew.
@@ -366,16 +382,16 @@ class Recovery:
                 self._keeper.finished(self.step)
 
     @torch.no_grad()
-    def _go_back(self) -> None:
-        """Put back what the host has changed in a step that wasn't made."""
+    def _go_back(self, made: Made) -> None:
+        """Put back what the host has changed since a step."""
         assert self._keeper is not None
-        host, own = self._keeper.after(self.step)
-        groups, _ = host["optimizer"]
+        self.step = made.step
+        groups, _ = made.host["optimizer"]
         for group, before in zip(self._optimizer.param_groups, groups, strict=True):
             group.update(before)
         for name, each in self._others.items():
-            load(each, host["others"][name])
-        if own is not None:
+            load(each, made.host["others"][name])
+        if (own := self._keeper.own(made.step)) is not None:
             buffers = self._buffers.named()
             for name, values in own["buffers"].items():
                 buffers[name].copy_(values)

@@ -83,7 +83,7 @@ class Snapshots:
         self._whole: Event | None = None  # the state that is copied is, from when on it is copied for sure
         self._closing = threading.Lock()  # held while a seal is written
         self._round = 0  # what is begun in an earlier one is sealed no more
-        self._ended = False
+        self._ended = self._held = False
         self._age = (-1, -1)  # of the newest
         self._seconds = 0.0  # what it took
         self._problem: str | None = None
@@ -97,9 +97,14 @@ class Snapshots:
 
     def begin_again(self, step: int) -> None:
         """The ranks have formed another group after `step`; some may be new, so all begin to count there."""
-        self._again, self._asks = False, 0
+        self._again, self._held, self._asks = False, False, 0
         self._next = step + _FIRST
         self._since = (step, time.monotonic())
+
+    def hold(self) -> None:
+        """Seal nothing before `begin_again`: collectives are about to be ended, and what comes after isn't a step's."""
+        self._held = True
+        self.forget()
 
     def is_due(self, step: int) -> bool:
         """Returns whether there is something to do after `step`."""
@@ -109,7 +114,8 @@ class Snapshots:
 
     def make(self, step: int, encoded: Callable[[], Encoded]) -> None:
         """Begin a snapshot of the state after `step`, or learn whether all ranks have made the one before."""
-        if self._ended:
+        of = self._round  # before the others are read: `hold` sets them first
+        if self._ended or self._held:
             return
         if step == self._asks:
             self._ask(step)
@@ -123,7 +129,7 @@ class Snapshots:
         self._age, self._problem, written = (self.place.attempt, step), None, None
         try:
             if self._writes:
-                written = self._begin(encoded())
+                written = self._begin(encoded(), of)
         except (OSError, EncodingError, RuntimeError) as error:
             self._fail(error)
         # What follows is the thread's, from here on until it has ended.
@@ -164,7 +170,7 @@ class Snapshots:
         if self._busy is not None:
             self._busy.join(seconds)
 
-    def _begin(self, encoded: Encoded) -> _Written:
+    def _begin(self, encoded: Encoded, of: int) -> _Written:
         """Queue the copying of a snapshot. Raises OSError where there is no room for it."""
         file = self._generations.next(self.kept)
         self._generations.make(file, encoded.size)
@@ -178,7 +184,7 @@ class Snapshots:
             self._copied = copied = self._device.event()
         parts, part = self.place.part(self._divided)
         seal = Seal(*self._age, parts, part, self.place.job, encoded.size)
-        return _Written(file, seal, whole, copied, claim, self._round)
+        return _Written(file, seal, whole, copied, claim, of)
 
     def _finish(self, written: _Written | None) -> None:
         """Seal the snapshot when it is there, and give it to the neighbour."""

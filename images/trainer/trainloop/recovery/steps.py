@@ -57,6 +57,10 @@ class Steps:
         """The change to the state after `step` is queued now."""
         self._made.append(Made(step, self._device.event()))
 
+    def drop(self) -> None:
+        """The step that has begun changes nothing."""
+        self._made.pop()
+
     def end(self, step: int, host: Any) -> None:
         """The last change to the state after `step` is queued; it may turn out that there was another one."""
         while self._made and self._made[-1].step > step:
@@ -115,7 +119,7 @@ class Hold:
         if not self.works:
             return
         pinned = device.device.type == "cuda"
-        self._one = torch.ones((), pin_memory=pinned)
+        self._one, self._zero = torch.ones((), pin_memory=pinned), torch.zeros((), pin_memory=pinned)
         self._flag = torch.zeros((), device=device.device)
         self._read = torch.zeros(KEPT, device=device.device)
         self._read_here = torch.zeros(KEPT, pin_memory=pinned)
@@ -135,6 +139,11 @@ class Hold:
         """Let no step that begins from now on change anything; queued where the calling thread queues."""
         if self.works:
             self._device.copy([self._flag], [self._one])
+
+    def clear(self) -> None:
+        """Let steps be made again: the device has nothing queued."""
+        if self.works:
+            self._device.copy([self._flag, *self._views], [self._zero] * (1 + KEPT))
 
     def read(self) -> None:
         """Bring to the host what steps have read, queued as in `set`."""
