@@ -25,6 +25,7 @@ from trainloop.config import Config
 from trainloop.continued import ContinuedTrainer
 from trainloop.data import Fetched
 from trainloop.distributed.continued import joined
+from trainloop.recovery.tensors import cloned
 from trainloop.trainer import Trainer
 
 #: Where a rank meets its end, and in the step after which one.
@@ -250,9 +251,9 @@ class FaultyTrainer(ContinuedTrainer):
         super().save()
         self.meets("saved")
 
-    def _make_whole(self) -> None:
+    def _make_whole(self) -> bool:
         self.meets("forming")
-        super()._make_whole()
+        return super()._make_whole()
 
     def _begin_anew(self) -> None:
         self.meets("formed")
@@ -262,6 +263,40 @@ class FaultyTrainer(ContinuedTrainer):
         self.state.step = 0
         self.meets("joining")
         super()._load(state)
+
+
+class LaggingTrainer(FaultyTrainer):
+    """Goes back as on a device that has left out the last steps that the host had queued: on rank 0 two, on another
+    one, so that those are given the state.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        memory: Any = self.memory
+        self._keeper, self._newest = memory._keeper, memory._keeper.newest
+        self._keeper.newest = self._made
+        self._states = dict[int, Any]()
+
+    def _report(self, *arguments: Any) -> None:
+        super()._report(*arguments)
+        state = (self.replica.model_state(), self.replica.optimizer_state(self.optimizer))
+        self._states[self.state.step] = cloned(state)
+
+    def _made(self, **options: Any) -> Any:
+        made = self._newest(**options)
+        steps = self._keeper._steps._made
+        for _ in range(2 - (self.world.rank > 0) if self.continuing.broken else 0):
+            if len(steps) > 1 and steps[-2].step in self._states:
+                steps.pop()
+                made = steps[-1]
+                model, optimizer = self._states[made.step]
+                self.replica.load_model(model)
+                self.replica.load_optimizer(self.optimizer, cloned(optimizer))
+        return made
+
+
+def lagging(settings: Config, folder: Path, fault: Fault | None) -> dict[str, Any]:
+    return train(settings, folder, fault, LaggingTrainer)
 
 
 def _wait(may_end: Path, trainer: Any) -> None:
@@ -290,10 +325,12 @@ def _rank(
         raise
 
 
-def train(settings: Config, folder: Path, fault: Fault | None) -> dict[str, Any]:
+def train(
+    settings: Config, folder: Path, fault: Fault | None, kind: type[FaultyTrainer] = FaultyTrainer
+) -> dict[str, Any]:
     """Be a rank that meets a fault; returns what it has trained."""
     with joined(settings.distributed) as world:
-        trainer = FaultyTrainer(settings, world)
+        trainer = kind(settings, world)
         trainer.fault = fault
         trainer.records = (folder / f"log-{world.rank}").open("a", buffering=1)
         trainer.before_step.append(partial(_wait, folder / "may-end"))

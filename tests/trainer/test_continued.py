@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.continued_runs import Fault, Run, from_outside
+from tests.trainer.continued_runs import Fault, Run, from_outside, lagging
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, largest_difference, same_bits, train
 from trainloop.checkpoints import storage
@@ -97,6 +97,17 @@ def test_a_rank_is_lost_anywhere_in_a_step(
     run = Run(tmp_path / "run", settings(tmp_path), size, {(rank, 0): (where, 6)})
     check(run, run.go(), undisturbed)
     assert [absent for _, absent in run.orders] == [[rank], []]
+
+
+@pytest.mark.parametrize(("where", "step"), [("forward", 6), ("backward", 9), ("evaluate", 8)])
+def test_what_the_host_had_queued_beyond_the_devices_last_step_is_taken_back(
+    tmp_path: Path, undisturbed: dict[str, Any], where: str, step: int
+) -> None:
+    """The device's part is in `test_continuing_device`."""
+    run = Run(tmp_path / "run", settings(tmp_path), 3, {(2, 0): (where, step)}, function=lagging)
+    results = run.go()
+    check_training(run, results, undisturbed)
+    assert "interrupted after step" in run.said()
 
 
 @pytest.mark.parametrize(
@@ -256,7 +267,7 @@ def test_what_can_t_continue_is_said_in_a_sentence(changes: dict[str, Any], sent
     found = obstacle(config(**changes), torch.device("cpu"))
     assert found and found.startswith(sentence) and len(found) <= MAXIMUM_MESSAGE
     assert obstacle(config(), torch.device("cpu")) is None
-    assert obstacle(config(), torch.device("meta")) == "on meta a step that is queued can't be taken back"
+    assert obstacle(config(), torch.device("meta")) == "on meta no group can be formed anew"
 
 
 def test_a_run_that_can_t_continue_trains_as_without_an_agent_and_reports_why(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from trainloop.checkpoints import restoring, stateful, storage
 from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.memory import NothingInMemory
 from trainloop.checkpoints.snapshots import TrainState
-from trainloop.checkpoints.storage import Checkpoint
+from trainloop.checkpoints.surviving import InMemory
 from trainloop.config import Config
 from trainloop.continuing import start
 from trainloop.continuing.membership import NO_STATE
@@ -41,7 +41,6 @@ from trainloop.metrics import MetricsLog, Window
 from trainloop.optimization.optimizer import UpdateRule
 from trainloop.parallel.balance import Balancer, build_balancer
 from trainloop.recovery import generators
-from trainloop.recovery.slots import Buffers
 from trainloop.recovery.tensors import cloned
 from trainloop.resources import fit_threads
 from trainloop.tasks import Task
@@ -83,107 +82,41 @@ def obstacle(config: Config, device: torch.device) -> str | None:
         f"what communication.compression {communication.compression} left out on a lost rank is lost": feedback,
         "with checkpoint.format sharded nobody saves a lost rank's part": config.checkpoint.format == "sharded",
         "with precision.compute fp16 a step can't be made again": config.precision.compute == "fp16",
-        f"on {device.type} a step that is queued can't be taken back": device.type != "cpu",
+        f"on {device.type} no group can be formed anew": device.type not in ("cpu", "cuda"),
     }
     return next((reason for reason, found in reasons.items() if found), None)
 
 
-class _Kept:
-    """Keeps what a step changes before it is made: this rank's generators, and the model's buffers."""
+class _Nothing(NothingInMemory):
+    """Nothing is kept in memory, so that no step can be taken back."""
 
-    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
-        self._buffers, self._device = Buffers(model), device
-        self._values = list[torch.Tensor]()
-        self._versions = list[int]()
-        self._random = b""
+    obstacle = "no state is kept in memory"
+    half_made = True
 
-    def keep(self) -> None:
-        self._random = generators.packed(self._device)
-        tensors = self._buffers.now()
-        if not self._values:
-            self._values, self._versions = [each.clone() for each in tensors], [each._version for each in tensors]
-        for number, tensor in enumerate(tensors):
-            # Batch normalisation writes to its rows without counting.
-            if tensor.dim() < 2 or tensor._version != self._versions[number]:
-                self._values[number].copy_(tensor)
-                self._versions[number] = tensor._version
+    def hold(self) -> None:
+        pass
 
-    @torch.no_grad()
-    def restore(self) -> None:
-        generators.restore(generators.as_tensor(self._random), self._device)
-        for number, (tensor, value) in enumerate(zip(self._buffers.now(), self._values, strict=True)):
-            tensor.copy_(value)
-            self._versions[number] = tensor._version
-
-
-class _Memory(NothingInMemory):
-    """Keeps the state in memory as `inner` does, anew in each attempt, and knows whether the state is whole."""
-
-    def __init__(self, inner: NothingInMemory, kept: _Kept, *, joins: bool) -> None:
-        self.inner, self._kept, self._joins = inner, kept, joins
-        self.whole = not joins
-
-    def resume(self, newest: Checkpoint | None) -> bool:
-        self.resumed = self.inner.resume(newest)
-        return self.resumed
-
-    def begin(self) -> None:
-        if not self._joins:
-            self._kept.keep()
-            self.inner.begin()
-
-    @property
-    def keeps(self) -> bool:
-        """Returns whether anything is kept in memory."""
-        return type(self.inner) is not NothingInMemory
-
-    def begin_anew(self, attempt: int, *, everywhere: bool) -> None:
-        """The run goes on as another attempt; all ranks keep their state in memory, or none does."""
-        self._joins = False
-        self._kept.keep()
-        if not everywhere:
-            self.inner.end()
-            self.inner = NothingInMemory()
-        self.inner.go_on(attempt)
-
-    def changing(self) -> None:
-        self.inner.changing()
-        self.whole = False
-
-    def finished(self) -> None:
-        self._kept.keep()
-        self.whole = True
-        self.inner.finished()
-
-    def forget(self) -> None:
-        self.inner.forget()
-
-    def end(self) -> None:
-        self.inner.end()
+    def go_back(self) -> None:
+        pass
 
     def loaded(self) -> None:
-        """The state is another rank's now."""
-        self._kept.keep()
-        self.whole = True
+        pass
 
-    def restore(self) -> None:
-        """Take back what a step that isn't made has changed."""
-        self._kept.restore()
-
-    def __exit__(self, *failure: Any) -> None:
-        self.inner.__exit__(*failure)
+    def random_after(self, step: int) -> None:
+        pass
 
 
 class ContinuedTrainer(Trainer):
     """Trains as `Trainer` does, through attempts that are continued."""
 
     world: ContinuingWorld
-    memory: _Memory
+    memory: InMemory | _Nothing
 
     def __init__(self, config: Config, world: ContinuingWorld, task: Task | None = None) -> None:
         super().__init__(config, world, task)
         self.continuing = world.continuing
-        self.memory = _Memory(self.memory, _Kept(self.replica.model, world.device), joins=world.is_alone)
+        self.memory = self.memory if isinstance(self.memory, InMemory) else _Nothing()
+        self.continuing.hold = self.memory.hold
         self._summed: Summed | None = None  # of the newest step
         self._cut_off = False  # a pass has begun, and hasn't ended
         self._hooks_due = False  # the step is made, and `after_step` wasn't called
@@ -198,9 +131,10 @@ class ContinuedTrainer(Trainer):
             return
         config = self.config  # the state comes from the ranks that train
         anew = config.checkpoint.model_copy(update={"resume": False, "start_from": None})
-        self.config = config.model_copy(update={"checkpoint": anew})
+        self.config, memory = config.model_copy(update={"checkpoint": anew}), self.memory
+        self.memory = _Nothing()  # it begins when there is a state
         super().prepare()
-        self.config = config
+        self.config, self.memory = config, memory
         self.progress.enter("setup", message="rehearses, to join the ranks that train")
         for _ in range(_REHEARSALS):
             restoring.rehearse(self)
@@ -208,6 +142,8 @@ class ContinuedTrainer(Trainer):
     def _train(self) -> bool:
         again = self.memory.resumed
         if self.world.is_alone:
+            if isinstance(self.memory, _Nothing):
+                raise TrainingError(f"this rank can't join the others: {self.memory.obstacle}")
             self.progress.ready()
             if self._form():
                 return True
@@ -233,8 +169,10 @@ class ContinuedTrainer(Trainer):
         stop = again and between and self._between_steps()
         while self.state.step < self.state.total and not stop:
             stop = self.train_step()
-            if not stop and self._others_join() and self._form():
-                return True
+            if not stop and self._others_join():
+                self._settle()
+                if self._form():
+                    return True
             stop = stop or self._between_steps()
         while True:
             stopped = self._end(stopped=stop or self.evaluate())
@@ -248,6 +186,8 @@ class ContinuedTrainer(Trainer):
 
     def _others_join(self) -> bool:
         """Returns whether a newer attempt is to begin after this step, the same on all ranks."""
+        if self.continuing.able and self.memory.obstacle is not None:
+            self._say_whether_able()
         # Not before DDP has ordered its buckets anew, with those who have begun together.
         return self._summed is not None and self._summed.newer and self.state.step > self._started_at + 1
 
@@ -260,6 +200,8 @@ class ContinuedTrainer(Trainer):
 
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         loss = super()._forward_backward(rule, fetched, agreed)
+        if self._reads() and self.world.device.type != "cpu":
+            torch.accelerator.synchronize()  # its numbers are read now, and may be garbage
         start.check()  # before the step is judged, or made: the gradients may be garbage
         return loss
 
@@ -269,9 +211,17 @@ class ContinuedTrainer(Trainer):
         self._cut_off = False
         return loss
 
+    def _settle(self) -> bool:
+        if self.judge.verdict is not None:
+            self.judge.verdict.read()
+            start.check()
+        return super()._settle()
+
     def _advance(self, *arguments: Any) -> None:
         super()._advance(*arguments)
-        self._evaluated = self._all_evaluated = self._all_saved = -1
+        known = (self._evaluated, self._all_evaluated, self._all_saved)
+        # A run that went back to a checkpoint makes steps that it knows again.
+        self._evaluated, self._all_evaluated, self._all_saved = (n if n < self.state.step else -1 for n in known)
         self._hooks_due = bool(self.after_step)
 
     def _call(self, hooks: list[Hook]) -> None:
@@ -303,8 +253,8 @@ class ContinuedTrainer(Trainer):
         """Form the group of the next attempt, and get ready to go on; returns whether this rank was stopped instead."""
         while True:
             try:
-                self._make_whole()
-                step = self.state.step if self.memory.whole else NO_STATE
+                whole = self._make_whole()
+                step = self.state.step if whole else NO_STATE
                 self.continuing.form(step, self._give, self._load, lambda: self._stop_requested)
             except ValueError as error:
                 raise TrainingError("a step is half made on all ranks that are left: none can go on") from error
@@ -319,10 +269,10 @@ class ContinuedTrainer(Trainer):
                 if not self.continuing.broken:
                     raise
 
-    def _make_whole(self) -> None:
-        """Go back to the end of the last step that was made."""
+    def _make_whole(self) -> bool:
+        """Go back to the end of the last step that was made; returns whether this rank has the state after it."""
         if self.world.is_alone:
-            return
+            return False
         if self._hooks_due:
             try:
                 self._hooks_due = False
@@ -340,8 +290,9 @@ class ContinuedTrainer(Trainer):
             # By what a task's own collective has left. DDP expects the backward of that forward.
             self._cut_off = False
             restoring.rehearse(self)
-        if self.memory.whole:
-            self.memory.restore()
+        if not self.memory.half_made:
+            self.memory.go_back()
+        return not self.memory.half_made
 
     def _give(self) -> dict[str, Any]:
         """Returns the state, for a rank that lacks it."""
@@ -360,6 +311,7 @@ class ContinuedTrainer(Trainer):
         }
 
     def _load(self, state: dict[str, Any]) -> None:
+        self.memory.changing()
         self.replica.load_model(state["model"])
         self.replica.load_optimizer(self.optimizer, cloned(state["optimizer"]))
         self.state = TrainState(**cloned(state["train"]))
@@ -375,7 +327,8 @@ class ContinuedTrainer(Trainer):
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank, self.state.step)
         else:
             # It has drawn for this step, which it hadn't made.
-            generators.restore(generators.as_tensor(self._random), self.world.device)
+            own = self.memory.random_after(self.state.step)
+            generators.restore(generators.as_tensor(self._random) if own is None else own, self.world.device)
         self.memory.loaded()
 
     def _begin_anew(self) -> None:
@@ -383,7 +336,7 @@ class ContinuedTrainer(Trainer):
         attempt, present, state = self.continuing.attempt, self.world.present, self.state
         os.environ["TRAINMASTER_ATTEMPT"] = str(attempt)
         self.progress.joined_again(state.step)
-        self._say_whether_able()
+        self.continuing.able = self.continuing.obstacle is None  # what is kept in memory begins below
         if self.log.main != self.world.is_main:
             self.log = MetricsLog(self.config.metrics, self.report_path, self.world.is_main)
         self.log.attempt = attempt
@@ -394,8 +347,9 @@ class ContinuedTrainer(Trainer):
         nodes, absent = self.world.gather(platform.node()), sorted(set(range(self.world.size)) - set(present))
         if not absent:
             fit_threads(nodes.count(platform.node()), self.config.data.workers)
-        evaluated, in_memory = self.world.sum([self._evaluated == state.step, self.memory.keeps])
-        self.memory.begin_anew(attempt, everywhere=in_memory == len(present))
+        [evaluated] = self.world.sum([self._evaluated == state.step])
+        self.memory.go_on(attempt)
+        self._say_whether_able()
         if evaluated == len(present):
             self._all_evaluated = state.step
         if self.checkpoints:
@@ -427,7 +381,7 @@ class ContinuedTrainer(Trainer):
             checkpoints.parent = checkpoints.parent if all(known) else names.pop()
 
     def _say_whether_able(self) -> None:
-        reason = self.continuing.obstacle
+        reason = self.continuing.obstacle or self.memory.obstacle
         self.continuing.able = reason is None
         if reason is None:
             self.progress.able(self.continuing.attempt)

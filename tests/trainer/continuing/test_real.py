@@ -148,6 +148,9 @@ def _often() -> tuple[int, int]:
     store.set(f"done-{rank}", "")
     store.wait(["done-0", "done-1"])
     after = there()
+    store.set(f"left-{rank}", "")
+    if rank == 0:  # which serves the store
+        store.wait(["left-1"])
     return after[0] - begun[0], after[1] - begun[1]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +66,7 @@ def _trains(kind: str, *, continues: bool) -> list[Any]:
     ours = continuing()
     assert ours is not None
     ours.able = True
+    Path(f"{os.environ['WORLD_FOLDER']}/able-{ours.rank}").touch()
     while not ours.broken:
         optimizer.zero_grad()
         model(torch.randn(4, 6, dtype=torch.float64)).square().sum().backward()
@@ -84,7 +87,9 @@ def _trains(kind: str, *, continues: bool) -> list[Any]:
 def test_a_model_trains_as_on_torchs_own_group_and_then_without_a_rank(kind: str) -> None:
     theirs = run_ranks(3, _trains_alone, kind)
     with world(3, _trains_on, kind) as made:
-        time.sleep(2.0)
+        until = time.monotonic() + 100
+        while len([*made.folder.glob("able-*")]) < 3 and time.monotonic() < until:
+            time.sleep(0.02)
         made.kill(1)
         made.assign([1])
         made.ended([0, 2])
@@ -132,6 +137,7 @@ def _groups() -> dict[str, Any]:
     ours = continuing()
     assert ours is not None
     ours.able = True
+    Path(f"{os.environ['WORLD_FOLDER']}/able-{ours.rank}").touch()
     while not ours.broken:
         dist.barrier()
     ours.form(0, dict, print)

@@ -79,6 +79,38 @@ class InMemory(NothingInMemory):
     def begin(self) -> None:
         self._keeper.begin(self.trainer.state.step, self._source)
 
+    @property
+    def obstacle(self) -> str | None:
+        return self._keeper.obstacle
+
+    @property
+    def half_made(self) -> bool:
+        return self._keeper.half_made
+
+    def hold(self) -> None:
+        self._keeper.hold()
+
+    @torch.no_grad()
+    def go_back(self) -> None:
+        """Wait for the device, and put back what the run has changed since the last step that was made."""
+        made, results = self._keeper.newest(), self.trainer.state.results
+        self._load_host(self._host_after(made.host))
+        self.trainer.state.results = results  # an evaluation waits for the device, and comes after a step
+        if (own := self._keeper.own(made.step)) is not None:
+            buffers = self._buffers.named()
+            for name, value in own["buffers"].items():
+                buffers[name].copy_(value)
+            generators.restore(own["random"], self.trainer.world.device)
+
+    def random_after(self, step: int) -> torch.Tensor | None:
+        """Returns this rank's random state after `step`, which it has drawn for, though it may not have made it."""
+        own = self._keeper.own(step)
+        return own["random"].clone() if own is not None else None
+
+    def loaded(self) -> None:
+        """The state that the run has is another rank's, and whole."""
+        self._keeper.made(self.trainer.state.step)
+
     def go_on(self, attempt: int) -> None:
         self._keeper.go_on(attempt, self.trainer.state.step)
 
@@ -128,8 +160,8 @@ class InMemory(NothingInMemory):
         weights = {name: tensor for name, tensor in model.state_dict().items() if name not in buffers}
         return {"model": weights, "optimizer": self.moments(host)}
 
-    def _state(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state after the step of which `host` is."""
+    def _host_after(self, host: dict[str, Any]) -> dict[str, Any]:
+        """Returns what the host has after the step of which `host` is, when it has followed the device's verdict."""
         trainer, updates, anomaly, verdict = self.trainer, host["train"]["updates"], host["anomaly"], host["verdict"]
         if verdict is not None and trainer.objectives is None:
             # The device's verdict on that step, which the host hasn't followed yet.
@@ -140,12 +172,16 @@ class InMemory(NothingInMemory):
             if math.isfinite(norm) or not trainer.precision.scaler.is_enabled():
                 made = detector.judge(loss, norm, verdict.limits) in ("step", "forced")
             anomaly, updates = detector.state(), updates + bool(made)
+        train = {**host["train"], "updates": updates}
+        return {"train": train, "anomaly": anomaly, "stateful": host["stateful"]}
+
+    def _state(self, host: dict[str, Any]) -> dict[str, Any]:
+        """Returns the state after the step of which `host` is."""
+        trainer = self.trainer
         return {
             **self.tensors(host),
-            "train": {**host["train"], "updates": updates},
+            **self._host_after(host),
             "scaler": state_of(trainer.precision.scaler),
-            "anomaly": anomaly,
-            "stateful": host["stateful"],
             "logAttempt": trainer.log.attempt,
             "parent": trainer.checkpoints.parent if trainer.checkpoints else None,
             "canReturn": trainer.judge.can_return,
@@ -202,16 +238,21 @@ class InMemory(NothingInMemory):
         """Returns the model's buffers, those that were left before those of the model."""
         return {name: left.get(name, tensor) for name, tensor in self._buffers.named().items()}
 
-    def _restore(self, found: Found) -> None:
-        trainer, saved, world = self.trainer, found.first(), self.trainer.world
+    def _load_host(self, saved: dict[str, Any]) -> None:
+        trainer = self.trainer
         trainer.state = TrainState(**saved["train"])
         if trainer.stateful or saved["stateful"]:
             from trainloop.checkpoints import stateful
 
             stateful.restore(trainer, cloned(saved["stateful"]))
+        (trainer.objectives or trainer.detector).load(saved["anomaly"])
+        trainer.judge.loss = trainer.judge.verdict = None
+
+    def _restore(self, found: Found) -> None:
+        trainer, saved, world = self.trainer, found.first(), self.trainer.world
+        self._load_host(saved)
         if saved["scaler"]:
             load(trainer.precision.scaler, saved["scaler"])
-        (trainer.objectives or trainer.detector).load(saved["anomaly"])
         trainer.judge.can_return = saved["canReturn"]
         if trainer.checkpoints is not None:
             trainer.checkpoints.parent = saved["parent"]

@@ -130,6 +130,11 @@ class Keeper:
             self._watch_for_signals()
 
     @property
+    def half_made(self) -> bool:
+        """Returns whether a step has begun to change the state, and hasn't ended."""
+        return self._changing
+
+    @property
     def obstacle(self) -> str | None:
         """Returns why a step that isn't made can't be taken back; None where it can."""
         if self._slots is None:

@@ -353,11 +353,17 @@ class Recovery:
         that was `left_out`, or that the device hasn't made, is taken back.
         """
         assert self._continuation is not None
+        drawn, before = generators.packed(self._device), -1
         if self._keeper is not None and not self._continuation.joins:
             made = self._keeper.newest(left_out=left_out)
+            before = made.step
             if left_out or made.step != self.step:
                 self._go_back(made)
         self.step = self._continuation.form(self.step, self._give, self._take, lambda: self._stop_requested)
+        if self._keeper is not None and -1 < before < self.step:
+            # This rank has drawn for the step that others had made.
+            own = self._keeper.own(self.step)
+            generators.restore(generators.as_tensor(drawn) if own is None else own["random"], self._device)
         self._place = replace(self._place, attempt=self._continuation.attempt)
         if self._keeper is not None:
             self._keeper.go_on(self._continuation.attempt, self.step)
