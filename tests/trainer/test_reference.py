@@ -35,7 +35,7 @@ pytestmark = pytest.mark.torch
 
 NEAR = 1e-12
 RANKS = (1, 2, 4)
-#: The strategies of four ranks' runs, and of two ranks'.
+#: The strategies of four ranks' runs, and of two ranks', whose code is the same: one or two runs of each are enough.
 MANY = ["ddp"] * 5 + ["zero1"] * 2 + ["fsdp"] * 3
 FEW = ["ddp", "ddp", "zero1", "fsdp"]
 Documents = dict[str, dict[str, Any]]
