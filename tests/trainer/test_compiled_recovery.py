@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.trainer.faults import train as train_until
 from tests.trainer.ranks import run_ranks
 from tests.trainer.test_block_settings import Network
 from tests.trainer.toy import Toy, config, same_bits, train
+from trainloop.checkpoints import storage
 from trainloop.config import Config
 
 pytestmark = pytest.mark.torch
@@ -66,9 +68,15 @@ GRAPHS = [(f"[16, {WIDTH}]", True), ("varies", False), (f"[8, {WIDTH}]", True)]
 
 
 @pytest.fixture(scope="module")
-def through() -> dict[str, Any]:
-    """Returns an uninterrupted run of one rank."""
-    [run] = run_ranks(1, observed, settings())
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns where the uninterrupted run of one rank saves after each of its steps."""
+    return tmp_path_factory.mktemp("saved") / "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def through(checkpoints: Path) -> dict[str, Any]:
+    """Returns that run."""
+    [run] = run_ranks(1, observed, settings(checkpoint={"path": str(checkpoints), "every_steps": 1, "keep": 10}))
     return dict(run)
 
 
@@ -78,11 +86,13 @@ def test_an_uninterrupted_run_has_a_graph_of_its_own_for_an_epochs_last_step(thr
 
 @pytest.mark.parametrize("after", [2, 3, 5])
 def test_a_run_that_goes_on_from_a_checkpoint_compiles_what_an_uninterrupted_one_does(
-    tmp_path: Path, through: dict[str, Any], after: int
+    tmp_path: Path, checkpoints: Path, through: dict[str, Any], after: int
 ) -> None:
     """The next step is an epoch's last, then its first, then the last with an evaluation behind it."""
-    run_ranks(1, observed, settings(tmp_path), after)
+    [saved] = [each.path for each in storage.complete(checkpoints) if each.step == after]
+    shutil.copytree(saved, tmp_path / "checkpoints" / saved.name)
     [resumed] = run_ranks(1, observed, settings(tmp_path))
+    assert resumed["state"].step == 9 and len(resumed["rates"]) == 9 - after
     assert sorted(resumed["graphs"]) == sorted(GRAPHS)
     assert same_bits(resumed["weights"], through["weights"])
 

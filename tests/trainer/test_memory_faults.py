@@ -27,6 +27,22 @@ from trainloop.recovery.sealed import HEADER_BYTES, Seal, write
 KILLED = {0: ("kill", 3)}
 
 
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the memory, and the disk, of an attempt whose rank 0 was killed after three steps."""
+    folder = tmp_path_factory.mktemp("killed")
+    variables = {"TRAINMASTER_CHECKPOINT_DIR": str(folder / "disk")}
+    attempt(1, 2, folder / "memory", {"every": 2}, KILLED, script, **variables)
+    return folder
+
+
+@pytest.fixture
+def killed(tmp_path: Path, killed_once: Path) -> Path:
+    """Returns a copy of that memory; `disk` is beside it."""
+    shutil.copytree(killed_once, tmp_path / "killed")
+    return tmp_path / "killed" / "memory"
+
+
 def the_sealed(memory: Path) -> Path:
     [file] = files(memory)
     return file
@@ -77,14 +93,12 @@ def tear(file: Path) -> None:
     ],
 )
 def test_a_state_that_is_none_is_passed_over_for_the_one_on_the_disk(
-    tmp_path: Path, harm: Callable[[Path], None], sentence: str
+    killed: Path, harm: Callable[[Path], None], sentence: str
 ) -> None:
-    disk = {"TRAINMASTER_CHECKPOINT_DIR": str(tmp_path / "disk")}
-    memory = tmp_path / "memory"
-    attempt(1, 2, memory, {"every": 2}, KILLED, script, **disk)
-    harm(the_sealed(memory))
-    resumed = attempt(2, 2, memory, {"every": 2}, None, script, **disk)
-    assert resumed[0]["seen"] == [3, 4, 5, 6, 7, 8] and sentence in said(memory)
+    disk = {"TRAINMASTER_CHECKPOINT_DIR": str(killed.parent / "disk")}
+    harm(the_sealed(killed))
+    resumed = attempt(2, 2, killed, {"every": 2}, None, script, **disk)
+    assert resumed[0]["seen"] == [3, 4, 5, 6, 7, 8] and sentence in said(killed)
     assert equal(resumed, through(2))
 
 
@@ -110,26 +124,23 @@ def lying(settings: dict[str, Any], fault: Any) -> Any:
 
 
 @pytest.mark.torch
-def test_a_rank_that_claims_what_it_has_not_is_passed_over(tmp_path: Path) -> None:
-    attempt(1, 2, tmp_path, {}, KILLED, script)
-    resumed = attempt(2, 2, tmp_path, {}, None, lying)
-    assert resumed[0]["seen"] == [4, 5, 6, 7, 8] and "/nowhere/1-7-0-of-1.sealed can't be read" in said(tmp_path)
+def test_a_rank_that_claims_what_it_has_not_is_passed_over(killed: Path) -> None:
+    resumed = attempt(2, 2, killed, {}, None, lying)
+    assert resumed[0]["seen"] == [4, 5, 6, 7, 8] and "/nowhere/1-7-0-of-1.sealed can't be read" in said(killed)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("victims", [[0, 1], [1]])
-def test_a_second_fault_before_the_first_step_costs_nothing_more(tmp_path: Path, victims: list[int]) -> None:
-    attempt(1, 2, tmp_path, {}, KILLED, script)
-    attempt(2, 2, tmp_path, {}, dict.fromkeys(victims, ("kill", 3)), script)
-    resumed = attempt(3, 2, tmp_path, {}, None, script)
+def test_a_second_fault_before_the_first_step_costs_nothing_more(killed: Path, victims: list[int]) -> None:
+    attempt(2, 2, killed, {}, dict.fromkeys(victims, ("kill", 3)), script)
+    resumed = attempt(3, 2, killed, {}, None, script)
     assert resumed[0]["seen"] == [4, 5, 6, 7, 8] and equal(resumed, through(2))
 
 
 @pytest.mark.torch
-def test_of_survivors_that_are_a_step_apart_the_newest_counts(tmp_path: Path) -> None:
-    behind, ahead = tmp_path / "behind", tmp_path / "ahead"
+def test_of_survivors_that_are_a_step_apart_the_newest_counts(tmp_path: Path, killed: Path) -> None:
+    behind, ahead = tmp_path / "behind", killed
     attempt(1, 2, behind, {}, {1: ("kill", 2)}, script)
-    attempt(1, 2, ahead, {}, KILLED, script)
     shutil.copy(the_sealed(behind), ahead / "worker-0" / f"user-{os.getuid()}")
     assert sealed(ahead) == ["1-2-0-of-1.sealed", "1-3-0-of-1.sealed"]
     resumed = attempt(2, 2, ahead, {}, None, script)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ class Classifier(nn.Module):
 
 def run(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
     """Train for ten steps in two epochs and a bit; the Trainer shuffles its data."""
+    # Other tests need it installed; accelerate would import it for a second, in each rank, and use nothing of it.
+    sys.modules["deepspeed"] = None  # type: ignore[assignment]
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from trainloop.recovery.huggingface import RecoveryCallback

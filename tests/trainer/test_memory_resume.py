@@ -1,5 +1,8 @@
 """A run that goes on from memory after a fault equals one that was never interrupted, to the bit
 (`recovery`, `checkpoints/surviving`).
+
+Fewer and more ranks than before are tested both for FSDP2, whose weights change hands then; DDP's ranks all have
+everything, and ZeRO-1's parts go the way of FSDP2's.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ import gc
 import os
 import shutil
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +34,17 @@ NORMED: dict[str, Any] = {
 }
 
 
+@cache
+def uninterrupted(ranks: int) -> list[dict[str, Any]]:
+    """Returns what each rank has after a run with `NORMED`."""
+    return run_ranks(ranks, train, config(None, **NORMED))
+
+
 @pytest.mark.torch
-@pytest.mark.parametrize(("ranks", "victim"), [(2, 0), (2, 1), (4, 2), (4, 0)])
+@pytest.mark.parametrize(("ranks", "victim"), [(2, 1), (4, 0)])
 def test_a_run_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path, ranks: int, victim: int) -> None:
     settings = config(None, **NORMED)
-    through = run_ranks(ranks, train, settings)
+    through = uninterrupted(ranks)
     memory = tmp_path / "memory"
     first = attempt(1, ranks, memory, settings, {victim: ("kill", 3)})
     assert first[victim] == "SIGKILL" and sealed(memory) == ["1-3-0-of-1.sealed"] * (ranks - 1)
@@ -50,7 +60,7 @@ def test_a_run_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path, ra
 def test_where_no_rank_survives_the_run_goes_on_from_a_snapshot(tmp_path: Path, ranks: int) -> None:
     """Snapshots come after the fourth step, and then when two thousandths of the time pay for them."""
     settings = config(None, **NORMED)
-    through = run_ranks(ranks, train, settings)
+    through = uninterrupted(ranks)
     memory = tmp_path / "memory"
     first = attempt(1, ranks, memory, settings, dict.fromkeys(range(ranks), ("kill", 6)))
     assert first == ["SIGKILL"] * ranks and sealed(memory) == ["1-4-0-of-1.sealed"] * ranks
@@ -64,7 +74,7 @@ def test_where_no_rank_survives_the_run_goes_on_from_a_snapshot(tmp_path: Path, 
 def test_a_checkpoint_that_is_newer_than_what_is_in_memory_counts(tmp_path: Path) -> None:
     """A run that is stopped saves after a step that its snapshot, and what it wrote at the signal, are older than."""
     settings = config(tmp_path / "disk", **NORMED)
-    through = run_ranks(2, train, config(None, **NORMED))
+    through = uninterrupted(2)
     memory = tmp_path / "memory"
     attempt(1, 2, memory, settings, dict.fromkeys(range(2), ("terminate", 4)))
     assert sealed(memory), "there is something older"
@@ -163,8 +173,9 @@ def test_a_lost_pods_part_is_in_its_neighbours_memory(tmp_path: Path, strategy: 
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp"])
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (4, 2)])
+@pytest.mark.parametrize(
+    ("strategy", "before", "after"), [("ddp", 4, 2), ("zero1", 2, 3), ("fsdp", 2, 3), ("fsdp", 4, 2)]
+)
 def test_another_number_of_ranks_goes_on_from_memory(tmp_path: Path, strategy: str, before: int, after: int) -> None:
     """In double precision, to what rounding does in another order of adding; every sample is seen once."""
     settings = config(None, **{**UNEVEN, "parallel": {"strategy": strategy}})

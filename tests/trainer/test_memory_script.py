@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,9 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
     return found | {"loss": reported[-1:], "rate": optimizer.param_groups[0]["lr"]}
 
 
+@cache
 def through(ranks: int, **settings: Any) -> list[dict[str, Any]]:
-    """Returns what a run gives that nothing interrupts, without any memory."""
+    """Returns what a run gives that nothing interrupts, without any memory; many tests compare with the same one."""
     found: list[dict[str, Any]] = run_ranks(ranks, script, settings, None)
     return found
 

@@ -35,6 +35,9 @@ pytestmark = pytest.mark.torch
 
 NEAR = 1e-12
 RANKS = (1, 2, 4)
+#: The strategies of four ranks' runs, and of two ranks', whose code is the same: one or two runs of each are enough.
+MANY = ["ddp"] * 5 + ["zero1"] * 2 + ["fsdp"] * 3
+FEW = ["ddp", "ddp", "zero1", "fsdp"]
 Documents = dict[str, dict[str, Any]]
 
 
@@ -84,13 +87,14 @@ def table() -> dict[int, Documents]:
     runs: dict[int, Documents] = {}
     for ranks in RANKS:
         draw = random.Random(ranks)
-        kinds = ["ddp"] * 5 + (["zero1"] * 2 + ["fsdp"] * 3) * (ranks > 1)
+        kinds = MANY if ranks == 4 else FEW if ranks == 2 else ["ddp"] * 5
         runs[ranks] = {f"{kind}-{number}": drawn(ranks, kind, draw) for number, kind in enumerate(kinds)}
         if ranks > 1:
             runs[ranks]["local"] = {**drawn(ranks, "ddp", draw), "communication": {"local_steps": 3}}
             runs[ranks]["delayed"] = {**drawn(ranks, "ddp", draw), "delayed": {"pattern": "entry", "every": 3}}
             for name in ("local", "delayed"):
                 runs[ranks][name]["task"]["name"] = "tests.trainer.reference:Given"
+        if ranks == 4:
             tensor = runs[ranks]["tensor"] = {**drawn(ranks, "fsdp", draw), "batch": {"size": 8, "per_rank": 3}}
             tensor["parallel"] = {"strategy": "fsdp", "tensor": 2}
             tensor["task"]["options"] |= {"width": 8, "experts": 0}

@@ -6,13 +6,11 @@ import contextlib
 import io
 import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.ranks import run_ranks
+from tests.trainer.ranks import exit_codes, run_ranks, start_command
 from trainmaster.cli.init import Project
 
 
@@ -36,11 +34,18 @@ def shown(printed: str) -> list[str]:
 
 
 def trained_by_torchrun(folder: Path, steps: int) -> list[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
-    environ = {**os.environ, "STEPS": str(steps), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return shown(done.stdout)
+    printed = folder.with_suffix(".txt")
+    process = start_command(printed, torchrun, folder, STEPS=str(steps), OMP_NUM_THREADS="1")
+    assert exit_codes([process]) == [0], printed.read_text()
+    return shown(printed.read_text())
+
+
+def torchrun(folder: Path) -> None:
+    """Be torchrun; only its ranks begin as a clean Python."""
+    from torch.distributed.run import main
+
+    os.chdir(folder)
+    main(["--standalone", "--nproc-per-node=2", "train.py"])
 
 
 @pytest.mark.torch

@@ -1,4 +1,9 @@
-"""Ranks that share each layer are one process (`parallel/tensor`)."""
+"""Ranks that share each layer are one process (`parallel/tensor`).
+
+What torch works out for each operation on shared layers takes a rank a second and serves the runs that follow in its
+process, so a group of ranks makes several runs. Two ways with two ranks are tested by resuming alone, because four ways
+with four ranks are the same code.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +32,25 @@ def _settings(folder: Path, tensor: int = 1, **changes: Any) -> Config:
     return config(**{"task": {"name": "text", "options": options}, "steps": 4, "parallel": parallel, **changes})
 
 
-def _run(settings: Config, steps: int | None = None) -> dict[str, Any]:
-    with joined(settings.distributed) as world, pytest.MonkeyPatch.context() as patch:
+def _runs(whole: list[Config], saved: list[Config], steps: int = 0) -> list[dict[str, Any]]:
+    """Make these runs one after the other: the first ones to their end, the others until they save after `steps`."""
+    with joined((*whole, *saved)[0].distributed) as world:
+        return [_run(settings, world, None) for settings in whole] + [_run(each, world, steps) for each in saved]
+
+
+def _started(runs: list[Config]) -> list[dict[str, torch.Tensor]]:
+    """Returns the weights that these runs begin with."""
+    found = []
+    with joined(runs[0].distributed) as world:
+        for settings in runs:
+            trainer = Trainer(settings, world)
+            trainer.prepare()
+            found.append(weights(trainer))
+    return found
+
+
+def _run(settings: Config, world: World, steps: int | None) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
         trainer, lines = Trainer(settings, world), list[float]()
         trainer.after_step.append(lambda trainer: lines.append(trainer.optimizer.param_groups[0]["lr"]))
         # Every rank makes the line, and rank 0 alone writes it.
@@ -50,36 +72,70 @@ def test_ranks_that_share_each_layer_are_one_rank_of_the_data() -> None:
     assert {world.data_size for world in worlds} == {3}
 
 
-@pytest.mark.parametrize("ranks, tensor", [(2, 2), (4, 2), (4, 4)])
-def test_the_decoder_is_trained_as_by_one_process(tmp_path: Path, ranks: int, tensor: int) -> None:
-    [alone] = run_ranks(1, _run, _settings(tmp_path))
-    for run in run_ranks(ranks, _run, _settings(tmp_path, tensor)):
-        assert same_bits(run["start"], alone["start"])
-        assert run["lines"] == pytest.approx(alone["lines"], abs=1e-10)  # loss, norm before clipping, rate
-        assert largest_difference(run["weights"], alone["weights"]) < 1e-10
-        assert run["results"] == pytest.approx(alone["results"], abs=1e-10)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the place of the text."""
+    return tmp_path_factory.mktemp("text")
 
 
-@pytest.mark.parametrize("form", ["full", "sharded"])
-def test_checkpoints_go_from_one_layout_to_any_other_to_the_bit(tmp_path: Path, form: str) -> None:
-    saved = {"path": str(tmp_path / "checkpoints"), "format": form}
-    before = run_ranks(4, _run, _settings(tmp_path, 2, checkpoint=saved), 2)[0]["weights"]
-    for ranks, tensor in ((1, 1), (2, 2), (4, 1)):
-        for run in run_ranks(ranks, _run, _settings(tmp_path, tensor, checkpoint=saved)):
-            assert same_bits(run["start"], before)
-    through = run_ranks(1, _run, _settings(tmp_path))[0]["weights"]
-    assert largest_difference(run["weights"], through) < 1e-10
-    before = run_ranks(2, _run, _settings(tmp_path, 1, checkpoint=saved), 3)[0]["weights"]
-    assert same_bits(run_ranks(4, _run, _settings(tmp_path, 2, checkpoint=saved))[0]["start"], before)
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, Any]:
+    """Returns the run of one process."""
+    [[run]] = run_ranks(1, _runs, [_settings(folder)], [])
+    return dict(run)
 
 
-def test_dropout_is_the_same_where_activations_are(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def of_four(folder: Path) -> list[list[dict[str, Any]]]:
+    """Returns what each of four ranks has of these runs: two ways, four ways, two ways with dropout, and two that save
+    after two steps.
+    """
+    two = _settings(folder, 2)
+    dropout = two.task.model_copy(update={"options": {**two.task.options, "dropout": 0.3}})
+    whole = [two, _settings(folder, 4), two.model_copy(update={"task": dropout})]
+    return run_ranks(4, _runs, whole, _saved(folder, 2), 2)
+
+
+def _saved(folder: Path, tensor: int) -> list[Config]:
+    """Returns runs with checkpoints, in both forms."""
+    forms = ("full", "sharded")
+    return [
+        _settings(folder, tensor, checkpoint={"path": str(folder / f"checkpoints-{form}"), "format": form})
+        for form in forms
+    ]
+
+
+@pytest.mark.parametrize("run", [0, 1], ids=["two ways", "four ways"])
+def test_the_decoder_is_trained_as_by_one_process(
+    alone: dict[str, Any], of_four: list[list[dict[str, Any]]], run: int
+) -> None:
+    for rank in of_four:
+        assert same_bits(rank[run]["start"], alone["start"])
+        assert rank[run]["lines"] == pytest.approx(alone["lines"], abs=1e-10)  # loss, norm before clipping, rate
+        assert largest_difference(rank[run]["weights"], alone["weights"]) < 1e-10
+        assert rank[run]["results"] == pytest.approx(alone["results"], abs=1e-10)
+
+
+def test_checkpoints_go_from_one_layout_to_any_other_to_the_bit(
+    folder: Path, alone: dict[str, Any], of_four: list[list[dict[str, Any]]]
+) -> None:
+    before = [run["weights"] for run in of_four[0][3:]]
+    assert len(before) == 2
+    for ranks, tensor in ((1, 1), (2, 2)):
+        for started in run_ranks(ranks, _started, _saved(folder, tensor)):
+            assert all(map(same_bits, started, before))
+    for runs in run_ranks(4, _runs, _saved(folder, 1), []):
+        for run, saved in zip(runs, before, strict=True):
+            assert same_bits(run["start"], saved)
+            assert largest_difference(run["weights"], alone["weights"]) < 1e-10
+    before = [run["weights"] for run in run_ranks(2, _runs, [], _saved(folder, 1), 3)[0]]
+    for started in run_ranks(4, _started, _saved(folder, 2)):
+        assert all(map(same_bits, started, before))
+
+
+def test_dropout_is_the_same_where_activations_are(of_four: list[list[dict[str, Any]]]) -> None:
     """Ranks of a group that drew other masks would compute other losses, and other gradients of the whole layers."""
-    settings = _settings(tmp_path, 2)
-    settings = settings.model_copy(
-        update={"task": settings.task.model_copy(update={"options": {**settings.task.options, "dropout": 0.3}})}
-    )
-    runs = run_ranks(4, _run, settings)
+    runs = [rank[2] for rank in of_four]
     assert all(run["lines"] == runs[0]["lines"] for run in runs)
     assert all(same_bits(run["weights"], runs[0]["weights"]) for run in runs)
 

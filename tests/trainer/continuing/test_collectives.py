@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.continuing.collectives import calls, of_each, results
-from tests.trainer.continuing.worlds import World, world
+from tests.trainer.continuing.worlds import World, trains, world
 from tests.trainer.ranks import run_ranks
 
 pytestmark = pytest.mark.torch
@@ -40,6 +40,7 @@ def _after_a_loss(forms: bool) -> dict[str, Any]:
     ours = continuing()
     assert ours is not None
     ours.able = True
+    trains()
     while not ours.broken:
         dist.barrier()
     if forms:
@@ -77,7 +78,7 @@ def test_with_all_ranks_every_collective_gives_what_torchs_own_gives() -> None:
 def _without() -> dict[int, dict[str, Any]]:
     """What ranks 1 and 3 get in the group that they form without 0 and 2."""
     with world(4, _after_a_loss, True) as made:
-        time.sleep(1.0)
+        made.trains(range(4))
         made.kill(0)
         made.kill(2)
         made.assign([0, 2])
@@ -126,7 +127,7 @@ def test_what_needs_every_rank_says_so_where_one_is_lost(without: dict[int, dict
 
 def test_in_a_group_that_has_broken_no_collective_waits_or_raises() -> None:
     with world(3, _after_a_loss, False) as made:
-        time.sleep(1.0)
+        made.trains(range(3))
         made.kill(1)
         made.ended([0, 2])
         given = _returned(made, 2)

@@ -83,11 +83,24 @@ class World:
             process.join(max(0.0, until - time.monotonic()))
             assert process.exitcode == 0, f"rank {rank} ended with {process.exitcode}"
 
+    def trains(self, ranks: Iterable[int], seconds: float = 60) -> None:
+        """Wait until these ranks have called `trains`."""
+        until = time.monotonic() + seconds
+        for rank in ranks:
+            while not (self.folder / f"trains-{rank}").exists():
+                assert time.monotonic() < until, f"rank {rank} doesn't train"
+                time.sleep(0.005)
+
     def close(self) -> None:
         for process in self.processes.values():
             if process.is_alive():
                 process.kill()
             process.join(10)
+
+
+def trains() -> None:
+    """Shows that this rank has got as far as here."""
+    Path(os.environ["WORLD_FOLDER"], f"trains-{os.environ['RANK']}").touch()
 
 
 @contextmanager

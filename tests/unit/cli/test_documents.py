@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainmaster.cli import documents
 from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
 
 
@@ -284,25 +285,29 @@ def test_a_number_of_any_length_is_read(tmp_path: Path, text: str) -> None:
 
 
 def test_every_document_of_many_has_its_place(tmp_path: Path) -> None:
-    documents = read(tmp_path, b"---\n".join([b"a: 1\nb: 2\n"] * 2_000))
-    assert [document.place("b") for document in documents] == [(3 * number + 2, 1) for number in range(2_000)]
-    documents = read(tmp_path, b'{"a":1} {"b":\n2}' * 1_000)
-    assert [document.place("a")[0] for document in documents[::2]] == list(range(1, 1_001))
-    assert [document.place("b") for document in documents[1::2]] == [
-        (number, 10 if number == 1 else 12) for number in range(1, 1_001)
+    found = read(tmp_path, b"---\n".join([b"a: 1\nb: 2\n"] * 500))
+    assert [document.place("b") for document in found] == [(3 * number + 2, 1) for number in range(500)]
+    found = read(tmp_path, b'{"a":1} {"b":\n2}' * 250)
+    assert [document.place("a")[0] for document in found[::2]] == list(range(1, 251))
+    assert [document.place("b") for document in found[1::2]] == [
+        (number, 10 if number == 1 else 12) for number in range(1, 251)
     ]
 
 
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"---\n".join([b"a: 1\n"] * 10_001), "has more than 10000 documents; split it"),
-        (b'{"a":1}' * 10_001, "has more than 10000 documents; split it"),
+        (b"---\n".join([b"a: 1\n"] * 101), "has more than 100 documents; split it"),
+        (b'{"a":1}' * 101, "has more than 100 documents; split it"),
         (b"#" * (16 * 1024 * 1024 + 1), "has more than 16 MiB; split it"),
     ],
     ids=["documents", "objects", "bytes"],
 )
-def test_a_file_that_is_too_large_is_refused(tmp_path: Path, data: bytes, sentence: str) -> None:
+def test_a_file_that_is_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, sentence: str
+) -> None:
+    assert documents.MAX_DOCUMENTS == 10_000
+    monkeypatch.setattr(documents, "MAX_DOCUMENTS", 100)
     with pytest.raises(UnreadableFile, match=sentence):
         read(tmp_path, data)
 

@@ -10,9 +10,9 @@ import contextlib
 import json
 import os
 import re
+import select
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,17 +239,20 @@ def assert_harmless(output: str, *, shown: bool = True, coloured: bool = False) 
 
 
 @pytest.fixture(autouse=True)
-def left_after_some_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks at `top` presses Ctrl-C when there has been a picture."""
-    waits = iter(range(20))
+def left_after_two_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user of `top` presses Ctrl-C after two pictures: a pty takes megabytes, of 8,000 columns, slowly."""
+    waits = iter((True, False))
 
     def wait(watched: list[int], *_: Any) -> tuple[list[int], list[int], list[int]]:
-        if next(waits, None) is None:
+        first = next(waits, None)
+        if first is None:
             raise KeyboardInterrupt
-        time.sleep(0.02)
+        if first:
+            select.select(watched[:1], [], [], 30)
         return watched[:1], [], []
 
     monkeypatch.setattr(live, "select", SimpleNamespace(select=wait))
+    monkeypatch.setattr("trainmaster.cli.events_shown.LAST_SECONDS", 0.2)
 
 
 class _Cluster(dict[str, Any]):
