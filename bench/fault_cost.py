@@ -1,31 +1,49 @@
-"""Measures what a fault costs a run: from the fault to the first step that nobody had done, and the steps redone.
+"""Measures what a fault costs a run: the time until its first new step, the steps repeated, and the samples lost.
 
-Four ranks (DDP, gloo) of trainloop, or of a plain script with the lines of `trainloop.recovery`, in four pods of the
-embedded cluster, with the real operator and agents. Each rank writes down when it had done which step; faults come
-from here. `cold`: ranks start from nothing and go on from the last checkpoint. `warm`: they are forked from a warm
-process. `memory`: and the state is kept in memory. `spare`: and a pod stands by. `continue`: the script shares out a
-lost rank's micro-batches, and the ranks that are left never stop. Beside them the same work without operator and pods,
-where only ranks are killed: `torchft`, `nvrx` and `torchrun` (`bench.peers.drivers` has their settings).
+Four ranks (DDP, gloo) of trainloop, or of a plain script with the lines of `trainloop.recovery`, train in four pods of
+the embedded cluster, with the real operator and agents. Each rank writes down when it had done which step, with how
+many of its samples; this benchmark causes the faults.
 
-A fault's cost is counted from the fault itself to the end of the first step beyond the furthest one that any rank had
-done, on the slowest rank; with `continue`, `torchft` and `nvrx` on the slowest of those that are left. Of a hang
-`progressSeconds` is taken off. A node's loss has all of it: two seconds until the node is NotReady, `lostAfterSeconds`
-(2), and without a spare the pods' grace (8), because a pod of a lost node is only replaced when it is gone; with
-`continue` it is counted from when the operator takes the node as lost. The parts are the operator's own account
-(`status.failures[].recovery`). Where ranks are left, a second table has what happened until the lost one was back: the
-steps with a smaller batch, and the longest time in which a rank made no step.
+| mode | what it is |
+|---|---|
+| cold | ranks start from nothing, and resume from the last checkpoint |
+| warm | they are forked from a warm process |
+| memory | and the state is kept in memory |
+| spare | and a pod stands by |
+| continue | the survivors share out a lost rank's samples, and never stop |
+| torchft, nvrx, torchrun | the same work without operator and pods; only ranks are killed (`bench.peers.drivers`) |
 
-With `--loads` processes that calculate without end run beside everything. `--healthy 20` measures instead what a step
-costs without faults, in three turns of 20 s each, beside plain DDP.
+| fault | what happens | counted from |
+|---|---|---|
+| kill | SIGKILL to a rank | that |
+| pod | its pod is deleted by force | that |
+| hang | SIGSTOP to a rank | its limit, `progressSeconds` (3 s) later |
+| node | its node is cut off | with `continue` when the operator knows that, else that |
+| agent | SIGKILL to its agent | that |
 
-Each fault is printed when it is measured, each mode's table at its end; a fault that isn't recovered from within two
-minutes is said, and the next one is given to a new job.
+Until a node is known to be lost it takes two seconds to become NotReady, and `lostAfterSeconds` (2). Without a spare,
+modes other than `continue` then wait for the pods' grace (8 s), because a lost node's pod is only replaced when it is
+gone.
+
+A fault's cost ends with the first step that no rank had done before, on the slowest rank: of the survivors with
+`continue`, `torchft` and `nvrx`. For these a second table shows what happened until the lost rank had joined again. The
+third one is the operator's own account (`status.failures[].recovery`).
+
+With `--loads` busy processes run beside everything. With `--seconds` a kind of fault is caused for that long at most,
+but twice. `--healthy 60` measures instead what a step costs without faults, by 60 s of turns with plain DDP
+(`bench.peers.healthy`). Each fault is printed when it is measured, each mode's table at its end. A fault that isn't
+recovered from within two minutes is reported, and the next one is caused in a new job.
 
     python -m bench.fault_cost [--programs trainloop script] [--faults kill=30 pod=10 hang=10 node=5 agent=10]
                                [--modes cold warm memory spare continue torchft nvrx torchrun] [--loads 0 2 16]
+                               [--seconds 60] [--healthy 60 --ranks 2 4]
 
-All of it is an hour for each load. Eight minutes: `--programs script --modes memory spare --faults kill=15 pod=5 hang=5
-node=3 agent=5`, or `--modes torchft nvrx --faults kill=10`.
+All of it takes an hour for each load. Issue 32's table takes 25 minutes, with these three commands:
+
+    python -m bench.fault_cost --modes continue --healthy 75 --ranks 4 2
+    python -m bench.goodput --states continue --seconds 50
+    python -m bench.fault_cost --modes continue torchft nvrx torchrun --loads 2 16 --seconds 40 \
+                               --faults kill=15 pod=6 node=5 hang=6
 """
 
 from __future__ import annotations
@@ -36,21 +54,22 @@ import itertools
 import statistics
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from bench.clusters import RawObject, World, operator, table, world
 from bench.clusters.failures import Failures
-from bench.clusters.faults import HANG_SECONDS, LOST_AFTER_SECONDS, Cost, FaultyJob
+from bench.clusters.faults import HANG_SECONDS, LOST_AFTER_SECONDS, Cost, FaultyJob, Meanwhile
 from bench.clusters.stepping_jobs import environment, stepping_job, steps_file
 from bench.clusters.steps import Steps
 from bench.peers.busy import busy, load
 from bench.peers.drivers import CHECKPOINT_STEPS, DRIVERS, plain
-from bench.peers.healthy import COLUMNS, Healthy, row, sample
-from bench.peers.kills import kills, steady
+from bench.peers.healthy import COLUMNS, Program, Turns, rows
+from bench.peers.kills import kills
 from bench.programs.installed import trainloop_installed
 from trainmaster.api.v1alpha1 import RecoveryTimes
 
@@ -65,31 +84,32 @@ MODES: dict[str, dict[str, Any]] = {
     "spare": {"spares": 1},
     CONTINUE: {},
 }
+IN_MEMORY = ("memory", "spare", CONTINUE)
 GRACE_SECONDS = 8
-TURNS = 3
-# Faults of a kind whose cost isn't known, each of which takes two minutes, before the kind is left out.
-MOST_LOST = 2
+TURN_SECONDS = 0.8
+# Faults of a kind whose cost isn't known, each of which takes two minutes, before the kind is left out; and faults of a
+# kind, before `--seconds` ends it.
+MOST_LOST, FEWEST = 2, 2
 # The parts of a recovery, and their names in a status.
 FIELDS = {name: str(field.alias) for name, field in RecoveryTimes.model_fields.items()}
 PARTS = {name: alias for name, alias in FIELDS.items() if name not in ("seconds", "repeated_steps")}
 
 
 def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> RawObject:
-    """Returns a program's job of one mode."""
-    in_memory, shared = mode in ("memory", "spare", CONTINUE), mode == CONTINUE
+    """Returns a program's job of one mode, which is given faults."""
     training = {
         "task": {"name": "reviews"},
         "steps": 1_000_000,
         "batch": {"size": 64},
         "evaluation": {"every_steps": None},
-        "checkpoint": {"every_steps": CHECKPOINT_STEPS, "memory": {"enabled": in_memory}},
+        "checkpoint": {"every_steps": CHECKPOINT_STEPS, "memory": {"enabled": mode in IN_MEMORY}},
         "metrics": {"every_steps": 50, "plot": False},
         "hooks": ["bench.programs.stepping_ranks:hook"],
     }
     return stepping_job(
         name,
         WORKERS,
-        environment(folder, name, python_path, in_memory=in_memory, checkpoint_steps=CHECKPOINT_STEPS, shared=shared),
+        _environment(folder, name, mode, python_path, CHECKPOINT_STEPS),
         pod={"terminationGracePeriodSeconds": GRACE_SECONDS},
         **({"training": training} if program == "trainloop" else {}),
         # An emptyDir would keep a pod from being replaced in the kubelet's back-off.
@@ -101,6 +121,21 @@ def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> R
         },
         **MODES[mode],
     )
+
+
+def healthy_job(name: str, mode: str, ranks: int, turn: Mapping[str, str], folder: Path, python_path: str) -> RawObject:
+    """Returns the script's job of one mode, which takes turns with others."""
+    # Writing checkpoints isn't what is compared.
+    variables = _environment(folder, name, mode, python_path, 1_000_000)
+    # While it is another's turn no rank makes a step.
+    return stepping_job(
+        name, ranks, {**variables, **turn}, failurePolicy={"hang": {"progressSeconds": 600}}, **MODES[mode]
+    )
+
+
+def _environment(folder: Path, name: str, mode: str, python_path: str, checkpoint_steps: int) -> dict[str, str]:
+    in_memory, shared = mode in IN_MEMORY, mode == CONTINUE
+    return environment(folder, name, python_path, in_memory=in_memory, checkpoint_steps=checkpoint_steps, shared=shared)
 
 
 class Mode:
@@ -116,15 +151,17 @@ class Mode:
         steps = Steps(steps_file(folder, name))
         return FaultyJob(self._made, name, steps, WORKERS, continues=self._mode == CONTINUE)
 
-    async def run(self, counts: dict[str, int], costs: dict[str, list[Cost]], failures: Failures) -> None:
+    async def run(
+        self, counts: dict[str, int], seconds: float, costs: dict[str, list[Cost]], failures: Failures
+    ) -> None:
         """Adds what each fault costs; after one whose cost is not known, the job is another one."""
         bench = await self.start()
         for fault, count in counts.items():
-            title, lost = f"{self._program}, {self._mode}, {fault}", 0
+            title, lost, until = f"{self._program}, {self._mode}, {fault}", 0, time.monotonic() + seconds
             for _ in range(count):
-                if lost == MOST_LOST:
-                    break
                 known = len(costs[fault])
+                if lost == MOST_LOST or (known >= FEWEST and time.monotonic() > until):
+                    break
                 with failures.of(title):
                     costs[fault].append(await bench.measure(fault))
                     _say(title, costs[fault][-1])
@@ -146,7 +183,9 @@ async def served(program: str, mode: str, python_path: str) -> AsyncIterator[Mod
 
 def _say(title: str, cost: Cost) -> None:
     parts = " ".join(f"{part} {seconds:.2f}" for part, seconds in cost.parts.items())
-    print(f"{title}: {cost.seconds:.2f} s, {cost.redone} steps redone; {load()}; {parts}", flush=True)
+    left = cost.meanwhile
+    joined = "" if left is None or left.joined is None else f", joined after {left.joined:.2f}, gap {left.joining:.2f}"
+    print(f"{title}: {cost.seconds:.2f} s, {cost.redone} steps repeated{joined}; {load()}; {parts}", flush=True)
 
 
 def _percentile(values: list[float], share: float) -> float:
@@ -159,80 +198,110 @@ def _percentile(values: list[float], share: float) -> float:
 
 def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
     """Prints what was measured."""
-    rows: list[list[object]] = []
-    for name, by_fault in measured.items():
-        for fault, costs in ((fault, costs) for fault, costs in by_fault.items() if costs):
-            seconds, redone = [cost.seconds for cost in costs], [cost.redone for cost in costs]
-            middle, high = statistics.median(seconds), _percentile(seconds, 0.95)
-            rows.append(
-                [f"{name}, {fault} x {len(costs)}", middle, high, max(seconds), statistics.median(redone), max(redone)]
-            )
-    if not rows:
+    found = {
+        f"{name}, {fault} x {len(costs)}": costs
+        for name, by_fault in measured.items()
+        for fault, costs in by_fault.items()
+        if costs
+    }
+    if not found:
         return
-    columns = ["", "p50, s", "p95, s", "worst, s", "redone, median", "most"]
-    table("From the fault to the first new step, and steps done again", columns, rows)
-    rows = []
-    for name, by_fault in measured.items():
-        for fault, costs in by_fault.items():
-            left = [cost.meanwhile for cost in costs if cost.meanwhile is not None]
-            if left:
-                gaps = [each.gap for each in left if each.gap is not None]
-                back = [each.back for each in left if each.back is not None]
-                shares = f"{statistics.mean(each.share for each in left):.0%}"
-                steps = statistics.median(each.short_steps for each in left)
-                times = (
-                    [statistics.median(back), statistics.median(gaps), _percentile(gaps, 0.95)] if back else ["-"] * 3
-                )
-                rows.append([f"{name}, {fault}", steps, shares, *times])
+    table(
+        "Seconds from the fault to the first new step; with its detection; a step without faults; steps repeated",
+        ["", "p50", "p95", "worst", "detected, p50", "step, ms", "repeated, p50", "most"],
+        [
+            [
+                name,
+                *_spread([cost.seconds for cost in costs]),
+                f"{statistics.median(cost.seconds + cost.detected for cost in costs):.2f}",
+                f"{statistics.median(cost.step for cost in costs) * 1e3:.0f}",
+                f"{statistics.median(cost.redone for cost in costs):g}",
+                max(cost.redone for cost in costs),
+            ]
+            for name, costs in found.items()
+        ],
+    )
+    left = {name: [cost.meanwhile for cost in costs if cost.meanwhile] for name, costs in found.items()}
+    rows = [[name, *_until_joined(each)] for name, each in left.items() if each]
     if rows:
-        columns = ["", "short steps", "their batch", "back after, s", "longest gap, p50", "p95"]
-        table("Until the lost rank was back (medians)", columns, rows)
-    rows = []
-    for name, by_fault in measured.items():
-        for fault, costs in by_fault.items():
-            known = [cost.parts for cost in costs if cost.parts]
-            if known:
-                middles = [statistics.median(parts.get(part, 0.0) for parts in known) for part in PARTS.values()]
-                rows.append([f"{name}, {fault}", *middles, f"{len(known)}/{len(costs)}"])
+        table(
+            "Until the lost rank has joined: steps and the batch that they have; whole batches lost for each fault; "
+            "seconds, and the survivors' longest time without a step: as it joins, and in all that time",
+            ["", "steps", "batch", "lost", "joined, p50", "gap, p50", "p95", "worst", "all, p50", "p95"],
+            rows,
+        )
+    accounts = {name: [cost.parts for cost in costs if cost.parts] for name, costs in found.items()}
+    rows = [
+        [name, *(f"{statistics.median(each.get(part, 0.0) for each in known):.2f}" for part in PARTS.values())]
+        for name, known in accounts.items()
+        if known
+    ]
     if rows:
-        table("The same by parts, as the operator tells them (medians, s)", ["", *PARTS, "told"], rows)
+        table("The same by parts of the operator's account (medians, s)", ["", *PARTS], rows)
+
+
+def _until_joined(found: list[Meanwhile]) -> list[object]:
+    joined = [each for each in found if each.joined is not None]
+    gaps: list[object] = ["never", "", "", "", "", ""]
+    if joined:
+        after = statistics.median(each.joined or 0.0 for each in joined)
+        longest = _spread([each.longest or 0.0 for each in joined])
+        gaps = [f"{after:.2f}", *_spread([each.joining or 0.0 for each in joined]), *longest[:2]]
+    share = statistics.median(each.share for each in found)
+    lost = statistics.median(each.lost for each in found)
+    return [f"{statistics.median(each.steps for each in found):g}", f"{share:.0%}", f"{lost:.1f}", *gaps]
+
+
+def _spread(seconds: list[float]) -> list[str]:
+    """Returns median, 95th percentile and worst."""
+    return [f"{value:.2f}" for value in (statistics.median(seconds), _percentile(seconds, 0.95), max(seconds))]
 
 
 async def measure_faults(
-    program: str, mode: str, counts: dict[str, int], costs: dict[str, list[Cost]], failures: Failures, python_path: str
+    program: str,
+    mode: str,
+    counts: dict[str, int],
+    seconds: float,
+    costs: dict[str, list[Cost]],
+    failures: Failures,
+    python_path: str,
 ) -> None:
     """Adds what each fault costs in a mode."""
     if mode in DRIVERS:
+        until = time.monotonic() + seconds
         async for cost in kills(DRIVERS[mode], WORKERS, counts.get("kill", 0), python_path):
             costs["kill"].append(cost)
             _say(f"{mode}, kill", cost)
+            if len(costs["kill"]) >= FEWEST and time.monotonic() > until:
+                break
         return
     async with served(program, mode, python_path) as jobs:
-        await jobs.run(counts, costs, failures)
+        await jobs.run(counts, seconds, costs, failures)
 
 
-async def measure_healthy(mode: str, seconds: float, python_path: str) -> Healthy:
-    """Measures steps without faults."""
-    if mode in MODES:
-        async with served("script", mode, python_path) as jobs:
-            job = await jobs.start()
-            return await sample(job.steps, await job.steady(), WORKERS, seconds)
-    driver = DRIVERS.get(mode, plain)
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, driver(Path(folder), WORKERS, python_path) as run:
-        return await sample(run.steps, await steady(run), WORKERS, seconds)
-
-
-async def healthy(modes: list[str], seconds: float, failures: Failures, title: str, python_path: str) -> None:
-    """Prints what a step costs in each mode beside plain DDP, which takes turns with them."""
-    found: dict[str, list[tuple[Healthy, Healthy]]] = defaultdict(list)
-    for _, mode in itertools.product(range(TURNS), modes):
-        with failures.of(f"{title}, {mode}"):
-            bare = await measure_healthy("plain", seconds, python_path)
-            found[mode].append((await measure_healthy(mode, seconds, python_path), bare))
-            print(f"{mode}: {found[mode][-1]}; {load()}", flush=True)
-    rows = [row(mode, [each for each, _ in pairs], [bare for _, bare in pairs]) for mode, pairs in found.items()]
-    if rows:
-        table(f"A step without faults{title}", COLUMNS, rows)
+async def healthy(modes: Sequence[str], ranks: int, seconds: float, python_path: str) -> list[list[object]]:
+    """Measures steps without faults in each mode, beside plain DDP's; returns the table's rows."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        turns = Turns(folder / "turn")
+        for mode in ("plain", *modes):
+            turn = turns.variables(mode)
+            if mode in MODES:
+                made = await stack.enter_async_context(world())
+                stack.enter_context(operator(made)).serving()
+                await made.apply(healthy_job(mode, mode, ranks, turn, made.folder, python_path))
+                steps = Steps(steps_file(made.folder, mode))
+            else:
+                (folder / mode).mkdir()
+                driver = DRIVERS.get(mode, plain)
+                steps = stack.enter_context(driver(folder / mode, ranks, python_path, turn)).steps
+            await turns.start(Program(mode, steps, ranks))
+        await turns.warm_up(TURN_SECONDS)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await turns.round(TURN_SECONDS)
+        bare, *others = turns.programs
+        return [row for program in others for row in rows(program, bare, f"{program.name}, {ranks} ranks")]
 
 
 async def main() -> int:
@@ -242,7 +311,9 @@ async def main() -> int:
     parser.add_argument("--modes", nargs="*", choices=modes, default=modes)
     parser.add_argument("--faults", nargs="*", default=[f"{name}={count}" for name, count in FAULTS.items()])
     parser.add_argument("--loads", nargs="*", type=int, default=[0], metavar="PROCESSES")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="End a kind of fault after this long")
     parser.add_argument("--healthy", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--ranks", nargs="*", type=int, default=[WORKERS], help="Ranks of --healthy")
     given = parser.parse_args()
     counts = {name: int(count) for name, _, count in (fault.partition("=") for fault in given.faults)}
     measured: dict[str, dict[str, list[Cost]]] = {}
@@ -251,17 +322,18 @@ async def main() -> int:
         for processes in given.loads:
             beside = f", {processes} busy" if processes else ""
             with busy(processes):
-                if given.healthy:
-                    await healthy(given.modes, given.healthy, failures, beside, python_path)
-                    continue
-                for program, mode in itertools.product(given.programs, given.modes):
-                    # trainloop's hook doesn't say how its micro-batches were shared out.
-                    if program != "script" and (mode in DRIVERS or mode == CONTINUE):
+                for ranks in given.ranks if given.healthy else ():
+                    with failures.of(f"healthy steps of {ranks} ranks{beside}"):
+                        found = await healthy(given.modes, ranks, given.healthy, python_path)
+                        table(f"A step without faults, and plain DDP's in turn{beside}; {load()}", COLUMNS, found)
+                for program, mode in () if given.healthy else itertools.product(given.programs, given.modes):
+                    # A peer's ranks have a program of their own.
+                    if mode in DRIVERS and program != given.programs[0]:
                         continue
                     name = f"{mode if mode in DRIVERS else f'{program}, {mode}'}{beside}"
                     costs = measured[name] = defaultdict(list)
                     with failures.of(name):
-                        await measure_faults(program, mode, counts, costs, failures, python_path)
+                        await measure_faults(program, mode, counts, given.seconds, costs, failures, python_path)
                     show({name: costs})
     if len(measured) > 1:
         show(measured)

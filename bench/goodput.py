@@ -94,7 +94,7 @@ async def train_with_faults(made: World, name: str, state: str, interval: float,
     job = stepping_job(
         name,
         WORKERS,
-        {**variables, "PAUSE": str(PAUSE)},
+        {**variables, "PAUSE": str(PAUSE), "STOPS": "1"},
         checkpoint={"volume": {"emptyDir": True}, "path": "/checkpoints"},
         failurePolicy={"maxRestarts": 100},
         **STATES[state],

@@ -16,38 +16,46 @@ import psutil
 
 from bench.clusters import NAMESPACE, World
 from bench.clusters.steps import NEW_STEP_SECONDS, Steps
-from bench.programs.parts import PARTS
 from trainmaster.client import JobClient
-from trainmaster.controller.apiserver.cluster import NODES
+from trainmaster.reconciling.times import to_seconds
 
-HANG_SECONDS = 3
+HANG_SECONDS = 3.0
 LOST_AFTER_SECONDS = 2
-# After a lost rank is back, and with it what that costs the others.
-SETTLED_SECONDS = 2.0
+# Before a fault where ranks have just started, while warm processes still import what those have shown to be needed;
+# before one where the others have trained on; and after a lost rank has joined, which may cost the others time.
+FIRST_STEPS, STEADY_STEPS, SETTLED_STEPS = 30, 10, 10
 
 
 @dataclass(frozen=True)
 class Meanwhile:
-    """Meanwhile is what happened from the survivors' first new step until the lost rank was back: the steps that had a
-    smaller batch, and the mean share that those had of a whole one; after how many seconds it was back, and for how
-    long the survivors made no step.
+    """Meanwhile is what happened from the survivors' first new step until the lost rank was back.
+
+    `share` is the median share of a whole batch that a step had, and `lost` what all steps lacked together, in whole
+    batches. `joined` is how long after that first step the lost rank had done one. `joining` is the longest time
+    without a step of a survivor as it joined, and `longest` in all.
     """
 
-    short_steps: int
+    steps: int
     share: float
-    back: float | None = None
-    gap: float | None = None
+    lost: float
+    joined: float | None = None
+    joining: float | None = None
+    longest: float | None = None
 
 
 @dataclass
 class Cost:
-    """Cost is what one fault cost: seconds until the first new step, how many steps were repeated, and the seconds that
-    those had taken before.
+    """Cost is what one fault cost.
+
+    `seconds` is until the first new step, from when the fault is known; `detected` is how long that took. `redone` is
+    how many steps were repeated, and `repeated_seconds` how long those had taken before. `step` is a median step.
     """
 
     seconds: float
     redone: int
     repeated_seconds: float = 0.0
+    detected: float = 0.0
+    step: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     meanwhile: Meanwhile | None = None
 
@@ -55,18 +63,26 @@ class Cost:
 async def meanwhile(
     steps: Steps, attempt: int, survivors: Collection[int], lost: int, since: float, returns: bool
 ) -> Meanwhile:
-    """Waits until a lost rank is back, where it returns, and tells what happened meanwhile.
+    """Waits until a lost rank has joined, where it returns, and returns what happened meanwhile.
 
     `since` is when the survivors had done their first new step.
     """
-    back = await steps.joined(attempt, lost) if returns else None
-    await asyncio.sleep(SETTLED_SECONDS)
-    steps.poll()
-    until = back or time.time() - SETTLED_SECONDS
-    short = [share for share in steps.shares(attempt, PARTS, until) if share < 1]
-    gap = steps.longest_gap(survivors, since, back + SETTLED_SECONDS) if back else None
-    share = statistics.mean(short) if short else 1.0
-    return Meanwhile(len(short), share, back and back - since, gap)
+    if not returns:
+        await steps.made(attempt + 1, survivors, STEADY_STEPS + SETTLED_STEPS)
+        shares = steps.shares(attempt, time.time())
+        return Meanwhile(len(shares), statistics.median(shares), sum(1 - share for share in shares))
+    back, joined = await steps.joined(attempt, lost)
+    await steps.made(joined, {*survivors, lost}, SETTLED_STEPS)
+    shares = steps.shares(attempt, back)
+    return Meanwhile(
+        len(shares),
+        # It may be back before the others have done a step without it.
+        statistics.median(shares) if shares else 1.0,
+        sum(1 - share for share in shares),
+        back - since,
+        steps.gap_before(joined, survivors),
+        steps.longest_gap(survivors, since, time.time()),
+    )
 
 
 class FaultyJob:
@@ -86,18 +102,20 @@ class FaultyJob:
         stop.
         """
         self.made, self.name, self.steps, self._workers, self._seconds = made, name, steps, workers, seconds
-        self._continues = continues
+        self._continues, self._faults = continues, 0
         self._client: JobClient | None = None
 
     async def steady(self) -> int:
         """Returns the attempt that runs, when it has done new steps for a while and the operator knows it."""
+        enough = STEADY_STEPS if self._continues and self._faults else FIRST_STEPS
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             status = await self.made.status(self.name)
             self.steps.poll()
             attempt = int(status.get("attempt", 0))
-            if status.get("phase") == "Running" and self.steps.is_steady(attempt, self._workers):
-                await asyncio.sleep(random.uniform(0.5, 1.5))
+            if status.get("phase") == "Running" and self.steps.is_steady(attempt, self._workers, enough):
+                # Not in step with anything.
+                await asyncio.sleep(random.uniform(0.2, 1.2))
                 return attempt
             if status.get("phase") in ("Failed", "Succeeded"):
                 raise RuntimeError(f"the job has ended: {status}")
@@ -107,34 +125,35 @@ class FaultyJob:
     async def measure(self, fault: str) -> Cost:
         """Causes a fault once the job trains steadily; returns what it cost."""
         attempt = await self.steady()
+        self._faults += 1
         rank, since = random.randrange(self._workers), time.time()
         node = await self._cause(fault, attempt, rank)
         survivors = set(range(self._workers)) - ({rank} if self._continues else set())
         try:
-            if node is not None and self._continues:
-                since = await self._known_lost(node)
             back, redone = await self.steps.first_new(attempt, since, survivors, self._seconds)
         except TimeoutError as error:
             raise TimeoutError(f"{error}: {await self.made.status(self.name)}") from None
         finally:
             if node is not None:
                 await self.made.order("recover", node)
-        waited = HANG_SECONDS if fault == "hang" else 0
-        parts = {} if fault == "restart" else await self._parts(attempt)
-        cost = Cost(back - since - waited, redone, self.steps.seconds_of_last(attempt, redone), parts)
+        left = None
         if self._continues:
-            cost.meanwhile = await meanwhile(self.steps, attempt, survivors, rank, back, returns=True)
-        return cost
-
-    async def _known_lost(self, node: str) -> float:
-        """Returns since when the operator takes a node as lost."""
-        async with asyncio.timeout(60):
-            while True:
-                found = await self.made.cluster.get(NODES, "", node)
-                conditions = (found.get("status") or {}).get("conditions") or []
-                if any(each["type"] == "Ready" and each["status"] != "True" for each in conditions):
-                    return time.time() + LOST_AFTER_SECONDS
-                await asyncio.sleep(0.05)
+            left = await meanwhile(self.steps, attempt, survivors, rank, back, returns=True)
+        failure = {} if fault == "restart" else await self._failure(attempt)
+        detected = 0.0
+        if fault == "hang":
+            detected = HANG_SECONDS
+        elif node is not None and self._continues:
+            detected = (to_seconds(failure["failedAt"]) or since) - since
+        return Cost(
+            back - since - detected,
+            redone,
+            self.steps.seconds_of_last(attempt, redone),
+            detected,
+            self.steps.whole_step(self._workers),
+            dict(failure.get("recovery") or {}),
+            left,
+        )
 
     async def _cause(self, fault: str, attempt: int, rank: int) -> str | None:
         """Causes a fault; returns the node that is to be recovered."""
@@ -166,14 +185,16 @@ class FaultyJob:
         status = await self.made.status(self.name)
         return int((status.get("workerOrder") or list(range(self._workers)))[rank])
 
-    async def _parts(self, attempt: int) -> dict[str, float]:
-        """Returns the operator's account of the recovery, which comes with the next progress."""
+    async def _failure(self, attempt: int) -> dict[str, Any]:
+        """Returns what the operator says of an attempt's failure; its account of the recovery comes with progress."""
+        found: dict[str, Any] = {}
         for _ in range(50):
-            for failure in (await self.made.status(self.name)).get("failures", []):
-                if failure["attempt"] == attempt and failure.get("recovery"):
-                    return dict(failure["recovery"])
+            failures = (await self.made.status(self.name)).get("failures", [])
+            found = next((each for each in failures if each["attempt"] == attempt), {})
+            if found.get("recovery"):
+                break
             await asyncio.sleep(0.1)
-        return {}
+        return found
 
 
 def _agent_of(pid: int) -> psutil.Process:

@@ -22,8 +22,9 @@ class Steps:
         self._read = 0
         # By attempt, rank and step: when it was done.
         self.done: dict[int, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-        # By attempt and step: how many micro-batches all ranks together had in it.
+        # By attempt and step: how many micro-batches (or samples) all ranks together had in it; by step: of how many.
         self.parts: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self.whole: dict[int, int] = {}
         self.pids: dict[tuple[int, int], int] = {}
 
     def poll(self) -> None:
@@ -35,15 +36,16 @@ class Steps:
         whole = text.rfind(b"\n") + 1
         self._read += whole
         for line in text[:whole].decode().splitlines():
-            at, attempt, rank, pid, step, parts = line.split()
+            at, attempt, rank, pid, step, parts, whole = line.split()
             self.done[int(attempt)][int(rank)][int(step)] = float(at)
             self.parts[int(attempt)][int(step)] += int(parts)
+            self.whole[int(step)] = int(whole)
             self.pids[int(attempt), int(rank)] = int(pid)
 
-    def is_steady(self, attempt: int, ranks: int) -> bool:
-        """Returns whether all ranks of an attempt have done new steps for a while."""
+    def is_steady(self, attempt: int, ranks: int, steps: int) -> bool:
+        """Returns whether all ranks of an attempt have done this many steps in it."""
         newest = self.done.get(attempt, {})
-        return len(newest) == ranks and all(len(each) > 30 for each in newest.values())
+        return len(newest) == ranks and all(len(each) >= steps for each in newest.values())
 
     def furthest(self, attempt: int) -> int:
         """Returns the furthest step that any rank has done in this attempt or one before; 0 before the first."""
@@ -86,15 +88,42 @@ class Steps:
         later = (ranks[rank] for number, ranks in self.done.items() if number > attempt and rank in ranks)
         return min((at for steps in later for each, at in steps.items() if each > step and at > since), default=None)
 
-    async def joined(self, attempt: int, rank: int, seconds: float = NEW_STEP_SECONDS) -> float:
-        """Waits until a rank that was lost in an attempt does steps in a later one, and returns since when."""
+    async def joined(self, attempt: int, rank: int, seconds: float = NEW_STEP_SECONDS) -> tuple[float, int]:
+        """Waits until a rank that was lost in an attempt does steps in a later one; returns since when, and in which
+        one.
+        """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.poll()
-            if (at := self._first_beyond(attempt, rank, -1, 0.0)) is not None:
-                return at
+            later = [
+                (min(ranks[rank].values()), number)
+                for number, ranks in self.done.items()
+                if number > attempt and rank in ranks
+            ]
+            if later:
+                return min(later)
             await asyncio.sleep(0.02)
         raise TimeoutError(f"rank {rank} isn't back within {seconds:g} s after attempt {attempt}")
+
+    async def made(self, attempt: int, ranks: Collection[int], count: int, seconds: float = NEW_STEP_SECONDS) -> None:
+        """Waits until each of these ranks has done this many steps in an attempt or later ones."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.poll()
+            later = [done for number, done in self.done.items() if number >= attempt]
+            if all(sum(len(done.get(rank, ())) for done in later) >= count for rank in ranks):
+                return
+            await asyncio.sleep(0.02)
+        raise TimeoutError(f"no {count} steps within {seconds:g} s in attempt {attempt}")
+
+    def gap_before(self, attempt: int, ranks: Collection[int]) -> float:
+        """Returns the longest time between a rank's last step before an attempt and its first one in it."""
+        gaps = []
+        for rank in ranks:
+            first = min(self.done[attempt][rank].values())
+            times = [at for done in self.done.values() for at in done.get(rank, {}).values() if at < first]
+            gaps.append(first - max(times))
+        return max(gaps)
 
     def longest_gap(self, ranks: Collection[int], since: float, until: float) -> float:
         """Returns the longest time in which one of these ranks has done no step, of those that ended in between."""
@@ -114,11 +143,13 @@ class Steps:
         ]
         return statistics.median(gaps)
 
-    def shares(self, attempt: int, whole: int, until: float) -> list[float]:
+    def shares(self, attempt: int, until: float) -> list[float]:
         """Returns each step's share of a whole batch, from after an attempt until `until`."""
         found = []
-        for number, parts in self.parts.items():
-            if number > attempt:
-                ended = {step: max(ranks.get(step, 0.0) for ranks in self.done[number].values()) for step in parts}
-                found += [count / whole for step, count in parts.items() if ended[step] <= until]
+        for number, ranks in self.done.items():
+            for step, count in self.parts[number].items() if number > attempt else ():
+                times = [done[step] for done in ranks.values() if step in done]
+                # A rank that had samples in an attempt's last step may be lost before it writes that down.
+                if len(times) == len(ranks) and max(times) <= until:
+                    found.append(count / self.whole[step])
         return found

@@ -7,6 +7,9 @@
 | torchrun | `torchrun --max-restarts`, from the last checkpoint | a store for each round of ranks |
 | plain | DDP that nothing protects | |
 
+All but torchrun's ranks are forked from a process that has imported torch, as Trainmaster's are: neither torchft nor
+NVRx brings that, and without it a lost rank of torchft is back 4 to 70 s later.
+
 torchrun keeps one store for all rounds of ranks, and torch 2.13 gives the process groups of all rounds the same keys in
 it: a rank of the second round may read the address of a dead rank of the first, and ends with "connectFullMesh failed".
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives each round a store of its own.
@@ -21,7 +24,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,53 +70,49 @@ class Ranks:
         return rank
 
 
-Driver = Callable[[Path, int, str], AbstractContextManager[Ranks]]
-
-
-class _Processes:
-    """Each process is in a session of its own (`bench.peers.busy`), and has a file for what it prints."""
-
-    def __init__(self, folder: Path, module: str, python: Path, count: int, variables: dict[str, str]) -> None:
-        self._folder, self._command = folder, [str(python), "-m", module]
-        self._variables = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            # c10d's warnings look up the other side's name, which takes seconds where no DNS answers.
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
-            "STEPS_FILE": str(folder / "steps"),
-            "WORLD_SIZE": str(count),
-            **variables,
-        }
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def start(self, rank: int) -> None:
-        with (self._folder / f"rank{rank}.log").open("ab") as log:
-            self._started.append(
-                subprocess.Popen(
-                    self._command,
-                    env={**self._variables, "RANK": str(rank)},
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
-
-    def stop(self) -> None:
-        for process in self._started:
-            process.kill()
-            process.wait()
+#: Runs this many ranks in a folder; they find the training loop by a PYTHONPATH, and more in their environment.
+Driver = Callable[[Path, int, str, Mapping[str, str]], AbstractContextManager[Ranks]]
 
 
 @contextmanager
-def _processes(folder: Path, module: str, python: Path, count: int, variables: dict[str, str]) -> Iterator[_Processes]:
-    ranks = _Processes(folder, module, python, count, variables)
+def _processes(
+    folder: Path, program: str, python: Path, count: int, variables: Mapping[str, str], *imported: str
+) -> Iterator[Callable[[int], None]]:
+    """Runs ranks of a program, forked from a process that has imported it and all that is `imported`.
+
+    Yields what starts a rank again.
+    """
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        # c10d's warnings look up the other side's name, which takes seconds where no DNS answers.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "STEPS_FILE": str(folder / "steps"),
+        "WORLD_SIZE": str(count),
+        **variables,
+    }
+    command = [str(python), "-m", "bench.programs.forked", program, "torch._dynamo", *imported]
+    with (folder / "warm.log").open("wb") as log:
+        warm = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, start_new_session=True
+        )
+    assert warm.stdin is not None
+    to_warm = warm.stdin
+
+    def start(rank: int) -> None:
+        to_warm.write(f"{rank} {folder / f'rank{rank}.log'}\n")
+        to_warm.flush()
+
     try:
         for rank in range(count):
-            ranks.start(rank)
-        yield ranks
+            start(rank)
+        yield start
     finally:
-        ranks.stop()
+        # At its end it kills its ranks.
+        with suppress(BrokenPipeError):
+            to_warm.close()
+        warm.wait()
 
 
 @contextmanager
@@ -141,7 +140,7 @@ def _free_port() -> int:
 
 
 @contextmanager
-def torchft(folder: Path, count: int, _: str) -> Iterator[Ranks]:
+def torchft(folder: Path, count: int, _: str, more: Mapping[str, str]) -> Iterator[Ranks]:
     """Runs ranks of torchft, each a replica group; a lost one is started again at once."""
     python, port = python_of("torchft"), _free_port()
     times = {"heartbeat_timeout": TORCHFT_DEAD_MS, "quorum_tick": 10, "join_timeout": TORCHFT_DEAD_MS}
@@ -151,12 +150,13 @@ def torchft(folder: Path, count: int, _: str) -> Iterator[Ranks]:
         "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}",
         "HEARTBEAT_MS": str(TORCHFT_HEARTBEAT_MS),
         "GLOO_SECONDS": "5",
+        **more,
     }
     with (
         _server([*lighthouse, *options], port, folder / "lighthouse.log"),
-        _processes(folder, "bench.programs.torchft_ranks", python, count, variables) as ranks,
+        _processes(folder, "bench.programs.torchft_ranks", python, count, variables, "torchft") as start,
     ):
-        yield Ranks(Steps(folder / "steps"), count, start=ranks.start)
+        yield Ranks(Steps(folder / "steps"), count, start=start)
 
 
 STORE = """
@@ -167,10 +167,10 @@ while True: time.sleep(60)
 
 
 @contextmanager
-def nvrx(folder: Path, count: int, _: str) -> Iterator[Ranks]:
+def nvrx(folder: Path, count: int, _: str, more: Mapping[str, str]) -> Iterator[Ranks]:
     """Runs ranks of NVRx's in-process restart; a lost one doesn't come back."""
     python, port = python_of("nvrx"), _free_port()
-    variables = {"STORE_PORT": str(port), "INTERVAL_SECONDS": str(NVRX_INTERVAL_SECONDS)}
+    variables = {"STORE_PORT": str(port), "INTERVAL_SECONDS": str(NVRX_INTERVAL_SECONDS), **more}
     with (
         _server([str(python), "-c", STORE, str(port)], port, folder / "store.log"),
         _processes(folder, "bench.programs.nvrx_ranks", python, count, variables),
@@ -179,7 +179,7 @@ def nvrx(folder: Path, count: int, _: str) -> Iterator[Ranks]:
 
 
 @contextmanager
-def torchrun(folder: Path, count: int, python_path: str) -> Iterator[Ranks]:
+def torchrun(folder: Path, count: int, python_path: str, more: Mapping[str, str]) -> Iterator[Ranks]:
     """Runs the plain script's ranks under torchrun, which starts them again whenever one ends; state is on the disk."""
     variables = environment(folder, "ranks", python_path, in_memory=False, checkpoint_steps=CHECKPOINT_STEPS)
     variables |= {"TRAINMASTER_CHECKPOINT_DIR": str(folder / "checkpoints")}
@@ -187,7 +187,10 @@ def torchrun(folder: Path, count: int, python_path: str) -> Iterator[Ranks]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     with (folder / "torchrun.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--max-restarts", "1000", str(SCRIPT)], env={**os.environ, **variables}, stdout=log, stderr=log
+            [*command, "--max-restarts", "1000", str(SCRIPT)],
+            env={**os.environ, **variables, **more},
+            stdout=log,
+            stderr=log,
         )
     try:
         yield Ranks(Steps(steps_file(folder, "ranks")), count, survives=False)
@@ -206,9 +209,9 @@ def torchrun(folder: Path, count: int, python_path: str) -> Iterator[Ranks]:
 
 
 @contextmanager
-def plain(folder: Path, count: int, _: str) -> Iterator[Ranks]:
+def plain(folder: Path, count: int, _: str, more: Mapping[str, str]) -> Iterator[Ranks]:
     """Runs ranks that nothing protects."""
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), **more}
     with _processes(folder, "bench.programs.plain_ranks", Path(sys.executable), count, variables):
         yield Ranks(Steps(folder / "steps"), count)
 

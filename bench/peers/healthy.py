@@ -1,62 +1,176 @@
-"""What a healthy step costs: the time and the processor time of a rank's steps, beside plain DDP's.
+"""What a healthy step costs, beside plain DDP's: its time, and the processor time of all that makes it.
 
-On a busy machine the time of a step says little, its processor time more. So plain DDP takes turns with the others, and
-each is compared with the plain run before it.
+A machine's speed changes within seconds, by more than a step costs. So both programs are there all the time, and take
+turns of a second (`bench.programs.parts.await_turn`) in the order A B B A, which leaves no difference of a steady
+change. Each such round gives one difference, and the median of all of them is the result. Its standard error says what
+can be told apart: under a quarter of a percent, for a goal of half a percent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import statistics
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
 from bench.clusters.steps import Steps
 
+# Each rank's first steps of a turn may have waited for it.
+FIRST_STEPS = 2
+# Nobody makes a step any more after this long.
+STILL_SECONDS = 0.1
+START_SECONDS = 120.0
+NOBODY = "nobody"
+
 
 @dataclass(frozen=True)
-class Healthy:
-    """Healthy has the median time of a rank's step and its processor time, in seconds."""
+class Turn:
+    """Turn is what the steps of one turn took, in seconds: their median and mean time, and a rank's processor time."""
 
-    step: float
+    median: float
+    mean: float
     processor: float
 
 
-async def sample(steps: Steps, group: int, ranks: int, seconds: float) -> Healthy:
-    """Measures the steps that a group makes from now on."""
-    steps.poll()
-    processes = [psutil.Process(steps.pids[group, rank]) for rank in range(ranks)]
-    first, used = steps.furthest(group), _processor(processes)
-    await asyncio.sleep(seconds)
-    used = _processor(processes) - used
-    steps.poll()
-    last = steps.furthest(group)
-    times = [at for step, at in sorted(steps.done[group][0].items()) if step >= first]
-    gaps = [after - before for before, after in itertools.pairwise(times)]
-    return Healthy(statistics.median(gaps), used / ranks / (last - first))
+@dataclass
+class Program:
+    """Program is a group of ranks that takes turns with others."""
+
+    name: str
+    steps: Steps
+    ranks: int
+    turns: list[Turn] = field(default_factory=list)
+    #: All whose processor time is the steps': the ranks, what they start, and what starts and watches them.
+    processes: list[int] = field(default_factory=list)
+
+    def count(self) -> int:
+        """Returns how many steps all ranks have done, together."""
+        self.steps.poll()
+        return sum(len(done) for ranks in self.steps.done.values() for done in ranks.values())
+
+    def find_processes(self) -> None:
+        group = max(self.steps.done)
+        found = dict[int, psutil.Process]()
+        for rank in range(self.ranks):
+            process = psutil.Process(self.steps.pids[group, rank])
+            # In a pod the agent has all others below it.
+            agents = [each for each in process.parents() if "agent" in " ".join(each.cmdline())]
+            top = agents[-1] if agents else process
+            found |= {each.pid: each for each in (top, *top.children(recursive=True))}
+        self.processes = list(found)
+
+    def processor(self) -> float:
+        """Returns the processor time of all of them, exactly; of those that have ended it is missing."""
+        # Linux' clock of another process (clock_getcpuclockid(3)); /proc has it in hundredths of a second.
+        return sum(time.clock_gettime((~pid << 3) | 2) for pid in self.processes if psutil.pid_exists(pid))
 
 
-def _processor(processes: Sequence[psutil.Process]) -> float:
-    """Returns the processor time of processes and of what they have started, which may watch them."""
-    all_of_them = [each for process in processes for each in (process, *process.children(recursive=True))]
-    return sum(float(each.cpu_times().user + each.cpu_times().system) for each in all_of_them)
+class Turns:
+    """Turns are those of several programs on one machine."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self.programs = file, list[Program]()
+        self.give(NOBODY)
+
+    def variables(self, name: str) -> dict[str, str]:
+        """Returns what a program's ranks read."""
+        return {"TURN_FILE": str(self._file), "TURN": name}
+
+    def give(self, name: str) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(name)
+        new.replace(self._file)
+
+    async def start(self, program: Program) -> None:
+        """Lets a program start, and stand still when its ranks have done steps for a while."""
+        self.give(program.name)
+        deadline = time.monotonic() + START_SECONDS
+        while not program.steps.is_steady(max(program.steps.done, default=0), program.ranks, 30):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{program.name} doesn't train")
+            await asyncio.sleep(0.1)
+            program.steps.poll()
+        await self._stop(program)
+        program.find_processes()
+        self.programs.append(program)
+
+    async def warm_up(self, seconds: float) -> None:
+        """Gives each program a round that doesn't count: what it still sets up isn't a step's cost."""
+        await self.round(seconds)
+        for program in self.programs:
+            program.turns.clear()
+
+    async def round(self, seconds: float) -> None:
+        """Gives each program two turns of so many seconds."""
+        for program in (*self.programs, *reversed(self.programs)):
+            program.turns.append(await self._turn(program, seconds))
+
+    async def _turn(self, program: Program, seconds: float) -> Turn:
+        made, used, since = program.count(), program.processor(), time.time()
+        self.give(program.name)
+        await asyncio.sleep(seconds)
+        await self._stop(program)
+        used, made = program.processor() - used, program.count() - made
+        [done] = [
+            ranks for ranks in program.steps.done.values() if max(max(each.values()) for each in ranks.values()) > since
+        ]
+        gaps = []
+        for steps in done.values():
+            times = sorted(at for at in steps.values() if at > since)[FIRST_STEPS:]
+            gaps += [after - before for before, after in itertools.pairwise(times)]
+        return Turn(statistics.median(gaps), statistics.mean(gaps), used / made)
+
+    async def _stop(self, program: Program) -> None:
+        self.give(NOBODY)
+        before = -1
+        while before != (before := program.count()):
+            await asyncio.sleep(STILL_SECONDS)
 
 
-def row(name: str, found: Sequence[Healthy], plain: Sequence[Healthy]) -> list[object]:
-    """Returns a row of the table: the medians, and by how much they are above plain DDP's of the same turn."""
-    pairs = list(zip(found, plain, strict=True))
-    step = statistics.median(each.step / bare.step - 1 for each, bare in pairs)
-    processor = statistics.median(each.processor / bare.processor - 1 for each, bare in pairs)
-    return [
-        name,
-        f"{statistics.median(each.step for each in found) * 1e3:.2f}",
-        f"{step:+.1%}",
-        f"{statistics.median(each.processor for each in found) * 1e3:.2f}",
-        f"{processor:+.1%}",
-    ]
+COLUMNS = ["", "plain, ms", "this, ms", "difference", "standard error", "middle half of all", "rounds"]
+MEASURES = {"median": "a step, median", "mean": "a step, mean", "processor": "a rank's processor time a step"}
 
 
-COLUMNS = ["", "step, ms", "to plain", "processor, ms", "to plain"]
+def rows(program: Program, plain: Program, title: str) -> list[list[object]]:
+    """Returns the table's rows of a program: by how much its steps are above plain DDP's of the same round."""
+    found: list[list[object]] = []
+    for measure, name in MEASURES.items():
+        own, bare = (_by_round([getattr(turn, measure) for turn in each.turns]) for each in (program, plain))
+        differences = [ours / theirs - 1 for ours, theirs in zip(own, bare, strict=True)]
+        low, middle, high = quartiles(differences)
+        found.append(
+            [
+                f"{title}: {name}",
+                f"{statistics.median(bare) * 1e3:.2f}",
+                f"{statistics.median(own) * 1e3:.2f}",
+                f"{middle:+.2%}",
+                f"{error_of_median(differences):.2%}",
+                f"{low:+.2%} to {high:+.2%}",
+                len(differences),
+            ]
+        )
+    return found
+
+
+def _by_round(values: Sequence[float]) -> list[float]:
+    return [statistics.mean(pair) for pair in zip(values[::2], values[1::2], strict=True)]
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the lower quartile, the median and the upper one."""
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def error_of_median(values: Sequence[float]) -> float:
+    """Returns the standard error of a median, of values that but for outliers are normally distributed."""
+    low, _, high = quartiles(values)
+    return math.sqrt(math.pi / 2 / len(values)) * (high - low) / 1.349

@@ -9,10 +9,10 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from bench.clusters.faults import Cost, meanwhile
+from bench.clusters.faults import FIRST_STEPS, STEADY_STEPS, Cost, meanwhile
 from bench.peers.drivers import Driver, Ranks
 
-# Importing torch takes four ranks two minutes at a load of 40.
+# Importing torch takes four ranks of torchrun two minutes at a load of 40.
 START_SECONDS = 300
 
 
@@ -20,7 +20,10 @@ async def kills(driver: Driver, ranks: int, count: int, python_path: str) -> Asy
     """Yields what each kill cost, in one run after the other where a lost rank doesn't come back."""
     done = 0
     while done < count:
-        with tempfile.TemporaryDirectory(prefix="bench-") as folder, driver(Path(folder), ranks, python_path) as run:
+        with (
+            tempfile.TemporaryDirectory(prefix="bench-") as folder,
+            driver(Path(folder), ranks, python_path, {}) as run,
+        ):
             while done < count:
                 yield await _kill(run)
                 done += 1
@@ -35,7 +38,8 @@ async def _kill(run: Ranks) -> Cost:
     everyone = set(range(run.count))
     survivors = everyone - {lost} if run.survives else everyone
     back, redone = await run.steps.first_new(group, since, survivors)
-    cost = Cost(back - since, redone, run.steps.seconds_of_last(group, redone))
+    step = run.steps.whole_step(run.count)
+    cost = Cost(back - since, redone, run.steps.seconds_of_last(group, redone), step=step)
     if run.survives:
         cost.meanwhile = await meanwhile(run.steps, group, survivors, lost, back, run.returns)
     return cost
@@ -47,8 +51,9 @@ async def steady(run: Ranks) -> int:
     while time.monotonic() < deadline:
         run.steps.poll()
         group = max(run.steps.done, default=0)
-        if run.steps.is_steady(group, run.count):
-            await asyncio.sleep(random.uniform(0.5, 1.5))
+        first = len(run.steps.done) == 1 or not run.survives
+        if run.steps.is_steady(group, run.count, FIRST_STEPS if first else STEADY_STEPS):
+            await asyncio.sleep(random.uniform(0.2, 1.2))
             run.steps.poll()
             # A rank that was late may have been put out meanwhile.
             if group == max(run.steps.done):

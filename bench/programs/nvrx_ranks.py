@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.programs.parts import loss_of, network, own_parts
+from bench.programs.parts import PARTS, await_turn, loss_of, network, own_parts
 from bench.programs.stepping_ranks import write_down
 
 STORE = {"host_name": "127.0.0.1", "port": int(os.environ["STORE_PORT"]), "wait_for_workers": False}
@@ -114,6 +114,7 @@ def steps(training: Training, call: inprocess.CallWrapper) -> None:
     training.synchronize(rank, size)
     model = DistributedDataParallel(training.net)
     while True:
+        await_turn()
         parts = 0
         for part in own_parts(model, rank, size):
             loss = loss_of(model, training.step + 1, part, size)
@@ -126,13 +127,14 @@ def steps(training: Training, call: inprocess.CallWrapper) -> None:
             training.optimizer.zero_grad()
             training.step += 1
         # NVRx numbers the ranks that are left anew.
-        write_down(training.step, 1 + call.iteration, parts, training.rank)
+        write_down(training.step, 1 + call.iteration, parts, PARTS, rank=training.rank)
         if training.step == 1:
             # NVRx collects garbage until there is none, each time through all that is imported.
             gc.collect()
             gc.freeze()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Trains until it is ended."""
     torch.set_num_threads(1)
     train(Training())

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 PARTS, SAMPLES = 12, 16
 PAUSE = 0.03
 WIDTH = 256
+TURN_SECONDS = 0.005
+
+
+def await_turn() -> None:
+    """Waits before a step until `TURN_FILE`, if there is one, says that it is the turn of this program (`TURN`).
+
+    Programs that are compared take turns, because a machine's speed changes within seconds.
+    """
+    if "TURN_FILE" in os.environ:
+        file, own = Path(os.environ["TURN_FILE"]), os.environ["TURN"]
+        while file.read_text() != own:
+            time.sleep(TURN_SECONDS)
 
 
 def network() -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.programs.parts import PARTS, loss_of, network, own_parts
+from bench.programs.parts import PARTS, await_turn, loss_of, network, own_parts
 from bench.programs.stepping_ranks import write_down
 
 
@@ -18,14 +18,11 @@ def main() -> None:
     model = DistributedDataParallel(network())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for step in range(1, 1_000_000):
+        await_turn()
         for part in own_parts(model, rank, size):
             loss = loss_of(model, step, part, size)
             loss.backward()
             loss.item()
         optimizer.step()
         optimizer.zero_grad()
-        write_down(step, 1, PARTS // size)
-
-
-if __name__ == "__main__":
-    main()
+        write_down(step, 1, PARTS // size, PARTS)

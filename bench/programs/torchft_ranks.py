@@ -9,7 +9,7 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from bench.programs.parts import PARTS, loss_of, network, own_parts
+from bench.programs.parts import PARTS, await_turn, loss_of, network, own_parts
 from bench.programs.stepping_ranks import write_down
 
 
@@ -45,6 +45,7 @@ def main() -> None:
     )
     model, optimizer = DistributedDataParallel(manager, net), Optimizer(manager, adam)
     while True:
+        await_turn()
         # Asks for a quorum; the number of the step is known beforehand, except to a rank that comes back.
         optimizer.zero_grad()
         step = manager.current_step()
@@ -56,8 +57,4 @@ def main() -> None:
         if manager.current_step() > step:
             # A rank that comes back is given the state in its first step, and adds nothing to it.
             parts = PARTS // size if manager.is_participating() else 0
-            write_down(manager.current_step(), manager._quorum_id, parts)
-
-
-if __name__ == "__main__":
-    main()
+            write_down(manager.current_step(), manager._quorum_id, parts, PARTS)
