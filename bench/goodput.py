@@ -1,22 +1,23 @@
-"""Compares the reported goodput of jobs with a fault every few seconds with a prediction: `python -m bench.goodput`.
+"""Measures goodput with a fault every few seconds, against the same run without faults: `python -m bench.goodput`.
 
-Four ranks of a plain torch script (DDP, gloo) with the lines of `trainloop.recovery`; a random rank is killed with
-SIGKILL again and again. With `continue` the others never stop, and share out its micro-batches until it is back; with
-`memory` all go on from the state in memory, with `disk` from a checkpoint every two seconds, started anew. Of each
-interval between two faults the time from the kill to the end of the first new step is lost, that step apart, so with K
-faults in W seconds, S of them until the first step,
+Four ranks of a plain torch script (DDP, gloo) with the lines of `trainloop.recovery` train in one job. A random rank is
+killed with SIGKILL again and again, and before and after that the job trains undisturbed for a while. With `continue`
+the survivors never stop, and share out the lost rank's micro-batches until it is back; with `memory` all ranks resume
+from the state in memory, with `disk` from a checkpoint every two seconds, cold.
 
-    goodput = 1 - (S + K x (kill to the first new step - a step)) / W
-
-with the median of that time, as this benchmark measures it itself ("predicted"), and with each job's own times ("by own
-times"). "Trained" is the reported goodput of the time after the first step alone: what the start costs a short run says
-nothing of faults. "By steps" is the share of that time in which the steps that were done would have been done without a
-fault, by the median step of whole groups: it counts slower steps too. The ranks' processes are killed from here and
-write down their steps in a file of this machine.
+| column | what it is |
+|---|---|
+| by steps | steps in a second while ranks are killed, of those in an undisturbed second; slower steps count too |
+| by time lost | 1 - time lost / time; of a fault the time until the first new step, that step apart, is lost |
+| by the operator | the same by what the operator books as lost |
+| reported | the operator's goodput (`status.progress.goodput`) of the whole job, with its start and undisturbed time |
+| predicted | what `reported` should be: 1 - (start + time lost) / time of the whole job |
 
     python -m bench.goodput [--states continue memory disk] [--intervals 5 10 20] [--jobs 1] [--faults 10]
+                            [--seconds 50] [--undisturbed 10]
 
-All of it takes a quarter of an hour, with `--faults 5` eight minutes.
+`--seconds` gives each interval as many faults as come in that time, two at least, in place of `--faults`. All of it
+takes a quarter of an hour; `--states continue --seconds 50` takes four minutes.
 """
 
 from __future__ import annotations
@@ -35,28 +36,34 @@ from typing import Any
 from bench.clusters import NAMESPACE, World, operator, table, world
 from bench.clusters.failures import Failures
 from bench.clusters.stepping_jobs import environment, stepping_job, steps_file
-from bench.clusters.steps import Steps
+from bench.clusters.steps import NEW_STEP_SECONDS, Steps
 from bench.programs.installed import trainloop_installed
 from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.reconciling.times import to_seconds
 
 WORKERS = 4
-PAUSE, CHECKPOINT_STEPS = 0.05, 40
+CHECKPOINT_STEPS = 40
 CONTINUE = "continue"
 STATES: dict[str, dict[str, Any]] = {CONTINUE: {}, "memory": {}, "disk": {"warmStart": {"enabled": False}}}
-INTERVALS, FAULTS = (5.0, 10.0, 20.0), 10
+INTERVALS, FAULTS, FEWEST = (5.0, 10.0, 20.0), 10, 2
+UNDISTURBED_SECONDS = 10.0
+# After the first step, and after the last lost rank is back.
+SETTLED_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Run:
-    """Run is one job's end: what the operator reports, and what is needed to predict it."""
+    """Run is one job's end: what the operator reports, and what was measured from outside."""
 
     status: JobStatus
     until_first_step: float
-    # From each kill to the end of the first new step, that step apart.
+    # An undisturbed step, in seconds; how long ranks were killed, and how many steps were made in that time.
+    step: float
+    faulty_seconds: float
+    faulty_steps: int
+    # Of each kill, seconds.
     lost: tuple[float, ...]
-    by_steps: float
 
     @property
     def wall(self) -> float:
@@ -65,24 +72,38 @@ class Run:
     def seconds(self, category: str) -> float:
         return float(getattr(self.status.time_spent, category) or 0.0)
 
-    def predicted(self, lost: float) -> float:
-        return 1 - (self.until_first_step + len(self.lost) * lost) / self.wall
+    @property
+    def by_steps(self) -> float:
+        return self.faulty_steps * self.step / self.faulty_seconds
+
+    @property
+    def by_time_lost(self) -> float:
+        return 1 - sum(self.lost) / self.faulty_seconds
+
+    @property
+    def by_operator(self) -> float:
+        return 1 - ((1 - self.reported) * self.wall - self.until_first_step) / self.faulty_seconds
 
     @property
     def reported(self) -> float:
         return (self.status.progress.goodput if self.status.progress is not None else None) or 0.0
 
     @property
-    def trained(self) -> float:
-        return self.reported * self.wall / (self.wall - self.until_first_step)
-
-    @property
-    def by_own_times(self) -> float:
+    def predicted(self) -> float:
         return 1 - (self.until_first_step + sum(self.lost)) / self.wall
 
 
-async def train_with_faults(made: World, name: str, state: str, interval: float, faults: int, python_path: str) -> Run:
-    """Runs a job that is killed `faults` times, and goes on for one interval more."""
+@dataclass(frozen=True)
+class Plan:
+    """Plan is what a job is given: a kill about every `interval` seconds, and undisturbed seconds before and after."""
+
+    interval: float
+    faults: int
+    undisturbed: float
+
+
+async def train_with_faults(made: World, name: str, state: str, plan: Plan, python_path: str) -> Run:
+    """Runs a job that is killed and trains undisturbed, by a plan."""
     variables = environment(
         made.folder,
         name,
@@ -94,7 +115,7 @@ async def train_with_faults(made: World, name: str, state: str, interval: float,
     job = stepping_job(
         name,
         WORKERS,
-        {**variables, "PAUSE": str(PAUSE), "STOPS": "1"},
+        {**variables, "STOPS": "1"},
         checkpoint={"volume": {"emptyDir": True}, "path": "/checkpoints"},
         failurePolicy={"maxRestarts": 100},
         **STATES[state],
@@ -102,11 +123,12 @@ async def train_with_faults(made: World, name: str, state: str, interval: float,
     path = steps_file(made.folder, name)
     steps = Steps(path)
     await made.apply(job)
-    due = first = (await steps.first_new(0, 0.0, range(WORKERS)))[0]
-    lost = []
-    for _ in range(faults):
+    first = (await steps.first_new(0, 0.0, range(WORKERS)))[0]
+    before = await _undisturbed(steps, plan.undisturbed)
+    began, waits = time.time(), list[tuple[float, float]]()
+    for number in range(plan.faults):
         # Not in step with the checkpoints.
-        due += interval * random.uniform(0.8, 1.2)
+        due = began + plan.interval * (number + random.uniform(0.3, 0.7))
         await asyncio.sleep(max(due - time.time(), 0))
         steps.poll()
         attempt, killed = max(steps.done), time.time()
@@ -115,10 +137,10 @@ async def train_with_faults(made: World, name: str, state: str, interval: float,
         os.kill(steps.pids[attempt, rank], signal.SIGKILL)
         waiting = set(steps.done[attempt]) - {rank} if state == CONTINUE else range(WORKERS)
         back, _ = await steps.first_new(attempt, killed, waiting)
-        lost.append(back - killed - PAUSE)
-    await asyncio.sleep(max(due + interval - time.time(), 0))
-    steps.poll()
-    by_steps = steps.furthest(max(steps.done)) * steps.whole_step(WORKERS) / (time.time() - first)
+        waits.append((killed, back))
+    await asyncio.sleep(max(began + plan.faults * plan.interval - time.time(), 0))
+    ended = time.time()
+    after = await _undisturbed(steps, plan.undisturbed)
     path.with_name(f"{path.name}.stop").touch()
     async with asyncio.timeout(60):
         while True:
@@ -126,15 +148,37 @@ async def train_with_faults(made: World, name: str, state: str, interval: float,
             if status.phase == "Succeeded":
                 break
             await asyncio.sleep(0.2)
-    return Run(status, first - (to_seconds(status.start_time) or first), tuple(lost), by_steps)
+    step = (before + after) / 2
+    return Run(
+        status,
+        first - (to_seconds(status.start_time) or first),
+        step,
+        ended - began,
+        steps.made_until(ended) - steps.made_until(began),
+        tuple(back - killed - step for killed, back in waits),
+    )
+
+
+async def _undisturbed(steps: Steps, seconds: float) -> float:
+    """Returns how long a step takes when all ranks are there."""
+    deadline = time.monotonic() + NEW_STEP_SECONDS
+    while not steps.is_steady(max(steps.done), WORKERS, SETTLED_STEPS):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not all ranks train within {NEW_STEP_SECONDS:g} s")
+        await asyncio.sleep(0.05)
+        steps.poll()
+    since = time.time()
+    await asyncio.sleep(seconds)
+    until = time.time()
+    steps.poll()
+    return (until - since) / (steps.made_until(until) - steps.made_until(since))
 
 
 async def run_jobs(
     made: World,
     names: list[str],
     state: str,
-    interval: float,
-    faults: int,
+    plan: Plan,
     python_path: str,
     failures: Failures,
 ) -> list[Run]:
@@ -144,7 +188,7 @@ async def run_jobs(
     async def run(name: str) -> None:
         with failures.of(name):
             try:
-                runs.append(await train_with_faults(made, name, state, interval, faults, python_path))
+                runs.append(await train_with_faults(made, name, state, plan, python_path))
             except Exception:
                 await made.delete(name)
                 raise
@@ -156,46 +200,47 @@ async def run_jobs(
 class Tables:
     """Tables are what the runs of each state and interval come to."""
 
-    def __init__(self, faults: int, jobs: int) -> None:
-        self._title = f"Goodput with a rank killed {faults} times ({jobs} jobs each)"
+    def __init__(self) -> None:
         self._rows: list[list[object]] = []
         self._parts: list[list[object]] = []
 
     def add(self, state: str, interval: float, runs: list[Run]) -> None:
-        lost = statistics.median(seconds for run in runs for seconds in run.lost)
-        reported = [run.reported for run in runs]
-        predicted = statistics.median(run.predicted(lost) for run in runs)
-        known = statistics.median(run.by_own_times for run in runs)
-        trained = statistics.median(run.trained for run in runs)
-        apart = 100 * statistics.median(run.reported - run.by_own_times for run in runs)
-        by_steps = statistics.median(run.by_steps for run in runs)
-        shares = (trained, by_steps, statistics.median(reported), min(reported), predicted, known)
-        figures = [f"{value:.1%}" for value in shares]
-        self._rows.append([f"{state}, {interval:g} s", f"{lost:.2f}", *figures, f"{apart:+.1f}"])
+        title = f"{state}, {interval:g} s"
+        lost = [seconds for run in runs for seconds in run.lost]
+        figures = [
+            f"{statistics.median(getattr(run, name) for run in runs):.1%}"
+            for name in ("by_steps", "by_time_lost", "by_operator", "reported", "predicted")
+        ]
+        step = statistics.median(run.step for run in runs) * 1e3
+        self._rows.append([title, len(lost), f"{statistics.median(lost):.2f}", f"{step:.0f}", *figures])
         # The whole takes minutes: what is known is printed at once.
         print(*self._rows[-1], flush=True)
         for category in TIME_CATEGORIES:
             share = statistics.median(run.seconds(category) / run.wall for run in runs)
             if share > 0.0005:
-                self._parts.append([f"{state}, {interval:g} s", category, f"{share:.1%}"])
+                self._parts.append([title, category, f"{share:.1%}"])
 
     def show(self) -> None:
         table(
-            self._title,
+            "Goodput with a rank killed again and again, and the operator's of the whole job",
             [
-                "state, fault every",
-                "lost, s",
-                "trained",
+                "state, a fault every",
+                "faults",
+                "lost each, s",
+                "step, ms",
                 "by steps",
-                "goodput",
-                "min",
+                "by time lost",
+                "by the operator",
+                "reported",
                 "predicted",
-                "by own times",
-                "points apart",
             ],
             self._rows,
         )
-        table("Where the time went, median share", ["state, a fault every", "category", "share"], self._parts)
+        table(
+            "Where the time of the whole job went, median share",
+            ["state, a fault every", "category", "share"],
+            self._parts,
+        )
 
 
 async def main() -> int:
@@ -204,8 +249,10 @@ async def main() -> int:
     parser.add_argument("--intervals", nargs="*", type=float, default=list(INTERVALS))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--faults", type=int, default=FAULTS)
+    parser.add_argument("--seconds", type=float, help="Cause faults for this long in place of --faults")
+    parser.add_argument("--undisturbed", type=float, default=UNDISTURBED_SECONDS, metavar="SECONDS")
     given = parser.parse_args()
-    tables, failures = Tables(given.faults, given.jobs), Failures()
+    tables, failures = Tables(), Failures()
     with trainloop_installed() as python_path:
         for state in given.states:
             with failures.of(state):
@@ -213,8 +260,10 @@ async def main() -> int:
                     with operator(made) as running:
                         running.serving()
                         for interval in given.intervals:
+                            faults = max(FEWEST, round(given.seconds / interval)) if given.seconds else given.faults
+                            plan = Plan(interval, faults, given.undisturbed)
                             names = [f"{state}-{interval:g}-{number}" for number in range(given.jobs)]
-                            runs = await run_jobs(made, names, state, interval, given.faults, python_path, failures)
+                            runs = await run_jobs(made, names, state, plan, python_path, failures)
                             if runs:
                                 tables.add(state, interval, runs)
     tables.show()

@@ -126,8 +126,8 @@ class FaultyJob:
         """Causes a fault once the job trains steadily; returns what it cost."""
         attempt = await self.steady()
         self._faults += 1
-        rank, since = random.randrange(self._workers), time.time()
-        node = await self._cause(fault, attempt, rank)
+        rank = random.randrange(self._workers)
+        since, node = await self._cause(fault, attempt, rank)
         survivors = set(range(self._workers)) - ({rank} if self._continues else set())
         try:
             back, redone = await self.steps.first_new(attempt, since, survivors, self._seconds)
@@ -155,9 +155,12 @@ class FaultyJob:
             left,
         )
 
-    async def _cause(self, fault: str, attempt: int, rank: int) -> str | None:
-        """Causes a fault; returns the node that is to be recovered."""
-        pid = self.steps.pids[attempt, rank]
+    async def _cause(self, fault: str, attempt: int, rank: int) -> tuple[float, str | None]:
+        """Causes a fault; returns when, and the node that is to be recovered."""
+        pid, node = self.steps.pids[attempt, rank], None
+        # Read before the clock is.
+        pod = await self._pod(await self._worker(rank)) if fault in ("pod", "node") else {}
+        since = time.time()
         if fault == "kill":
             os.kill(pid, signal.SIGKILL)
         elif fault == "restart":
@@ -169,12 +172,11 @@ class FaultyJob:
         elif fault == "agent":
             _agent_of(pid).kill()
         elif fault == "pod":
-            await self.made.force_delete(await self._pod(await self._worker(rank)))
+            await self.made.force_delete(pod)
         else:
-            node = str((await self._pod(await self._worker(rank)))["spec"]["nodeName"])
+            node = str(pod["spec"]["nodeName"])
             await self.made.order("lose", node)
-            return node
-        return None
+        return since, node
 
     async def _pod(self, worker: int) -> dict[str, Any]:
         pods = await self.made.pods(self.name)

@@ -52,6 +52,11 @@ class Steps:
         before = [ranks for number, ranks in self.done.items() if number <= attempt]
         return max((step for ranks in before for steps in ranks.values() for step in steps), default=0)
 
+    def made_until(self, at: float) -> int:
+        """Returns the furthest step that any rank had done by then; 0 before the first."""
+        all_steps = [steps for ranks in self.done.values() for steps in ranks.values()]
+        return max((step for steps in all_steps for step, done in steps.items() if done <= at), default=0)
+
     def seconds_of_last(self, attempt: int, count: int) -> float:
         """Returns how long the last `count` steps of an attempt and those before it have taken: work to be repeated."""
         last = self.furthest(attempt)

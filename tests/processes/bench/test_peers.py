@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -10,6 +12,7 @@ import pytest
 
 from bench.peers.busy import busy
 from bench.peers.drivers import plain
+from bench.peers.healthy import Program, Turns, rows
 from bench.programs.parts import PARTS
 
 SECONDS = 120
@@ -18,7 +21,7 @@ SECONDS = 120
 @pytest.mark.torch
 def test_ranks_make_whole_batches_until_they_are_stopped(tmp_path: Path) -> None:
     deadline = time.monotonic() + SECONDS
-    with plain(tmp_path, 2, "") as ranks:
+    with plain(tmp_path, 2, "", {}) as ranks:
         while len(ranks.steps.done[1][1]) < 4:
             assert time.monotonic() < deadline, ranks.printed()
             time.sleep(0.1)
@@ -26,6 +29,27 @@ def test_ranks_make_whole_batches_until_they_are_stopped(tmp_path: Path) -> None
         assert [ranks.steps.parts[1][step] for step in range(1, 4)] == [PARTS] * 3
         processes = [psutil.Process(pid) for pid in ranks.steps.pids.values()]
     assert len(processes) == 2 and not any(process.is_running() for process in processes)
+
+
+@pytest.mark.torch
+async def test_programs_take_turns_and_stand_still_in_those_of_others(tmp_path: Path) -> None:
+    turns = Turns(tmp_path / "turn")
+    with ExitStack() as stack:
+        for name in ("plain", "other"):
+            (tmp_path / name).mkdir()
+            run = stack.enter_context(plain(tmp_path / name, 1, "", turns.variables(name)))
+            await turns.start(Program(name, run.steps, 1))
+        since = time.time()
+        await turns.round(1.0)
+        made = sorted((at, each.name) for each in turns.programs for at in each.steps.done[1][0].values() if at > since)
+    assert [name for name, _ in itertools.groupby(name for _, name in made)] == ["plain", "other", "plain"]
+    bare, other = turns.programs
+    assert all(turn.processor < 2 * turn.mean for each in turns.programs for turn in each.turns)
+    assert [(row[0], row[-1]) for row in rows(other, bare, "other")] == [
+        ("other: a step, median", 1),
+        ("other: a step, mean", 1),
+        ("other: a rank's processor time a step", 1),
+    ]
 
 
 def test_busy_processes_calculate_until_the_end() -> None:

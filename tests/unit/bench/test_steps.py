@@ -10,8 +10,10 @@ from bench.clusters.steps import Steps
 
 
 def written(path: Path, lines: list[tuple[float, int, int, int]], parts: int = 1) -> Steps:
-    """Returns what ranks have written down: time, attempt, rank and step, of so many micro-batches each."""
-    path.write_text("".join(f"{at:.4f} {attempt} {rank} 1{rank} {step} {parts}\n" for at, attempt, rank, step in lines))
+    """Returns what ranks have written down: time, attempt, rank and step, of so many of 12 micro-batches each."""
+    path.write_text(
+        "".join(f"{at:.4f} {attempt} {rank} 1{rank} {step} {parts} 12\n" for at, attempt, rank, step in lines)
+    )
     steps = Steps(path)
     steps.poll()
     return steps
@@ -57,13 +59,39 @@ async def test_ranks_that_never_go_on_are_waited_for_no_longer_than_that(tmp_pat
 
 async def test_the_longest_gap_is_between_two_steps_of_one_rank_until_the_lost_one_is_back(tmp_path: Path) -> None:
     steps = written(tmp_path / "steps", lost_and_back())
-    back = await steps.joined(1, 2)
-    assert back == 18.0
-    assert steps.longest_gap({0, 1}, 12.2, back) == pytest.approx(3.0)
+    assert await steps.joined(1, 2) == (18.0, 3)
+    assert steps.longest_gap({0, 1}, 12.2, 18.0) == pytest.approx(3.0)
     assert steps.longest_gap({0, 1}, 12.2, 16.0) == pytest.approx(1.0)
+
+
+def test_the_gap_before_an_attempt_is_that_of_the_rank_that_waited_longest(tmp_path: Path) -> None:
+    steps = written(tmp_path / "steps", lost_and_back())
+    assert steps.gap_before(3, {0, 1}) == pytest.approx(3.0)
+    assert steps.gap_before(3, {1}) == pytest.approx(2.8)
+    assert steps.gap_before(2, {0}) == pytest.approx(2.0)
+
+
+async def test_steps_after_an_attempt_are_waited_for_on_each_rank(tmp_path: Path) -> None:
+    steps = written(tmp_path / "steps", lost_and_back())
+    await steps.made(2, {0, 1}, 9, seconds=0.05)
+    with pytest.raises(TimeoutError, match="no 10 steps"):
+        await steps.made(2, {0, 1}, 10, seconds=0.05)
+    with pytest.raises(TimeoutError, match="no 9 steps"):
+        await steps.made(2, {0, 2}, 9, seconds=0.05)
+
+
+def test_steps_made_until_a_time_are_those_of_the_furthest_rank(tmp_path: Path) -> None:
+    steps = written(tmp_path / "steps", lost_and_back())
+    assert [steps.made_until(at) for at in (0.5, 10.5, 13.1, 17.0)] == [0, 10, 12, 14]
 
 
 def test_steps_with_a_smaller_batch_are_those_after_the_fault(tmp_path: Path) -> None:
     steps = written(tmp_path / "steps", lost_and_back(), parts=4)
-    assert steps.shares(1, 12, 17.0) == [pytest.approx(8 / 12)] * 4
-    assert [share for share in steps.shares(1, 8, 17.0) if share < 1] == []
+    assert steps.shares(1, 17.0) == [pytest.approx(8 / 12)] * 4
+    assert steps.shares(1, 18.0) == [*[pytest.approx(8 / 12)] * 4, 1.0]
+
+
+def test_a_step_that_a_rank_was_lost_after_lacks_nothing(tmp_path: Path) -> None:
+    """Rank 1 had its samples in step 15, and was lost before it wrote that down."""
+    lines = [*((float(step), 2, rank, step) for step in range(11, 15) for rank in range(2)), (15.0, 2, 0, 15)]
+    assert written(tmp_path / "steps", lines, parts=6).shares(1, 20.0) == [1.0] * 4
