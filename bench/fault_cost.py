@@ -207,8 +207,8 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
     if not found:
         return
     table(
-        "Seconds from the fault to the first new step; with its detection; a step without faults; steps repeated",
-        ["", "p50", "p95", "worst", "detected, p50", "step, ms", "repeated, p50", "most"],
+        "Seconds from the fault to the first new step",
+        ["", "p50", "p95", "worst", "p50 with detection", "a healthy step, ms", "steps repeated, p50", "most"],
         [
             [
                 name,
@@ -225,9 +225,19 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
     rows = [[name, *_until_joined(each)] for name, each in left.items() if each]
     if rows:
         table(
-            "Until the lost rank has joined: steps and the batch that they have; whole batches lost for each fault; "
-            "seconds, and the survivors' longest time without a step: as it joins, and in all that time",
-            ["", "steps", "batch", "lost", "joined, p50", "gap, p50", "p95", "worst", "all, p50", "p95"],
+            "Until the lost rank has joined (medians; a gap is a survivor's longest time without a step)",
+            [
+                "",
+                "steps",
+                "their batch",
+                "batches lost",
+                "joined after, s",
+                "gap as it joins, s",
+                "p95",
+                "worst",
+                "gap meanwhile, s",
+                "p95",
+            ],
             rows,
         )
     accounts = {name: [cost.parts for cost in costs if cost.parts] for name, costs in found.items()}
