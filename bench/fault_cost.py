@@ -27,7 +27,8 @@ gone.
 
 A fault's cost ends with the first step that no rank had done before, on the slowest rank: of the survivors with
 `continue`, `torchft` and `nvrx`. For these a second table shows what happened until the lost rank had joined again. The
-third one is the operator's own account (`status.failures[].recovery`).
+third one is the operator's own account (`status.failures[].recovery`), and what isn't in it: mostly how long it took
+until the operator could know of the fault.
 
 With `--loads` busy processes run beside everything. With `--seconds` a kind of fault is caused for that long at most,
 but twice. `--healthy 60` measures instead what a step costs without faults, by 60 s of turns with plain DDP
@@ -240,14 +241,18 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
             ],
             rows,
         )
-    accounts = {name: [cost.parts for cost in costs if cost.parts] for name, costs in found.items()}
+    accounts = {name: [cost for cost in costs if cost.parts] for name, costs in found.items()}
     rows = [
-        [name, *(f"{statistics.median(each.get(part, 0.0) for each in known):.2f}" for part in PARTS.values())]
+        [
+            name,
+            f"{statistics.median(cost.seconds - cost.parts['seconds'] for cost in known):.2f}",
+            *(f"{statistics.median(cost.parts.get(part, 0.0) for cost in known):.2f}" for part in PARTS.values()),
+        ]
         for name, known in accounts.items()
         if known
     ]
     if rows:
-        table("The same by parts of the operator's account (medians, s)", ["", *PARTS], rows)
+        table("The same by parts of the operator's account (medians, s)", ["", "not in it", *PARTS], rows)
 
 
 def _until_joined(found: list[Meanwhile]) -> list[object]:

@@ -31,11 +31,14 @@ NOBODY = "nobody"
 
 @dataclass(frozen=True)
 class Turn:
-    """Turn is what the steps of one turn took, in seconds: their median and mean time, and a rank's processor time."""
+    """Turn is what the steps of one turn took, in seconds: their median and mean time, the processor time of a rank and
+    what it starts, and that with what starts and watches it.
+    """
 
     median: float
     mean: float
     processor: float
+    watched: float
 
 
 @dataclass
@@ -46,8 +49,9 @@ class Program:
     steps: Steps
     ranks: int
     turns: list[Turn] = field(default_factory=list)
-    #: All whose processor time is the steps': the ranks, what they start, and what starts and watches them.
+    #: Those whose processor time is the steps': the ranks and what they start, and the agents and what they start.
     processes: list[int] = field(default_factory=list)
+    watchers: list[int] = field(default_factory=list)
 
     def count(self) -> int:
         """Returns how many steps all ranks have done, together."""
@@ -55,20 +59,24 @@ class Program:
         return sum(len(done) for ranks in self.steps.done.values() for done in ranks.values())
 
     def find_processes(self) -> None:
-        group = max(self.steps.done)
-        found = dict[int, psutil.Process]()
+        group, own, all_of_them = max(self.steps.done), set[int](), set[int]()
         for rank in range(self.ranks):
             process = psutil.Process(self.steps.pids[group, rank])
             # In a pod the agent has all others below it.
             agents = [each for each in process.parents() if "agent" in " ".join(each.cmdline())]
-            top = agents[-1] if agents else process
-            found |= {each.pid: each for each in (top, *top.children(recursive=True))}
-        self.processes = list(found)
+            own |= _tree(process)
+            all_of_them |= _tree(agents[-1] if agents else process)
+        self.processes, self.watchers = sorted(own), sorted(all_of_them - own)
 
-    def processor(self) -> float:
-        """Returns the processor time of all of them, exactly; of those that have ended it is missing."""
-        # Linux' clock of another process (clock_getcpuclockid(3)); /proc has it in hundredths of a second.
-        return sum(time.clock_gettime((~pid << 3) | 2) for pid in self.processes if psutil.pid_exists(pid))
+
+def _tree(process: psutil.Process) -> set[int]:
+    return {each.pid for each in (process, *process.children(recursive=True))}
+
+
+def _processor(processes: Sequence[int]) -> float:
+    """Returns the processor time of these processes, exactly; of those that have ended it is missing."""
+    # Linux' clock of another process (clock_getcpuclockid(3)); /proc has it in hundredths of a second.
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in processes if psutil.pid_exists(pid))
 
 
 class Turns:
@@ -112,11 +120,13 @@ class Turns:
             program.turns.append(await self._turn(program, seconds))
 
     async def _turn(self, program: Program, seconds: float) -> Turn:
-        made, used, since = program.count(), program.processor(), time.time()
+        made, since = program.count(), time.time()
+        own, watching = _processor(program.processes), _processor(program.watchers)
         self.give(program.name)
         await asyncio.sleep(seconds)
         await self._stop(program)
-        used, made = program.processor() - used, program.count() - made
+        made = program.count() - made
+        own, watching = _processor(program.processes) - own, _processor(program.watchers) - watching
         [done] = [
             ranks for ranks in program.steps.done.values() if max(max(each.values()) for each in ranks.values()) > since
         ]
@@ -124,7 +134,7 @@ class Turns:
         for steps in done.values():
             times = sorted(at for at in steps.values() if at > since)[FIRST_STEPS:]
             gaps += [after - before for before, after in itertools.pairwise(times)]
-        return Turn(statistics.median(gaps), statistics.mean(gaps), used / made)
+        return Turn(statistics.median(gaps), statistics.mean(gaps), own / made, (own + watching) / made)
 
     async def _stop(self, program: Program) -> None:
         self.give(NOBODY)
@@ -134,7 +144,12 @@ class Turns:
 
 
 COLUMNS = ["", "plain, ms", "this, ms", "difference", "standard error", "middle half of all", "rounds"]
-MEASURES = {"median": "a step, median", "mean": "a step, mean", "processor": "a rank's processor time a step"}
+MEASURES = {
+    "median": "a step, median",
+    "mean": "a step, mean",
+    "processor": "a rank's processor time in it",
+    "watched": "with its agent's",
+}
 
 
 def rows(program: Program, plain: Program, title: str) -> list[list[object]]:

@@ -44,11 +44,12 @@ async def test_programs_take_turns_and_stand_still_in_those_of_others(tmp_path: 
         made = sorted((at, each.name) for each in turns.programs for at in each.steps.done[1][0].values() if at > since)
     assert [name for name, _ in itertools.groupby(name for _, name in made)] == ["plain", "other", "plain"]
     bare, other = turns.programs
-    assert all(turn.processor < 2 * turn.mean for each in turns.programs for turn in each.turns)
+    assert all(0.0 < turn.processor < 2 * turn.mean for each in turns.programs for turn in each.turns)
     assert [(row[0], row[-1]) for row in rows(other, bare, "other")] == [
         ("other: a step, median", 1),
         ("other: a step, mean", 1),
-        ("other: a rank's processor time a step", 1),
+        ("other: a rank's processor time in it", 1),
+        ("other: with its agent's", 1),
     ]
 
 
