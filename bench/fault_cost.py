@@ -88,6 +88,7 @@ MODES: dict[str, dict[str, Any]] = {
 IN_MEMORY = ("memory", "spare", CONTINUE)
 GRACE_SECONDS = 8
 TURN_SECONDS = 0.8
+WIDTH = 150  # of the tables, in characters
 # Faults of a kind whose cost isn't known, each of which takes two minutes, before the kind is left out; and faults of a
 # kind, before `--seconds` ends it.
 MOST_LOST, FEWEST = 2, 2
@@ -221,6 +222,7 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
             ]
             for name, costs in found.items()
         ],
+        WIDTH,
     )
     left = {name: [cost.meanwhile for cost in costs if cost.meanwhile] for name, costs in found.items()}
     rows = [[name, *_until_joined(each)] for name, each in left.items() if each]
@@ -240,6 +242,7 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
                 "p95",
             ],
             rows,
+            WIDTH,
         )
     accounts = {name: [cost for cost in costs if cost.parts] for name, costs in found.items()}
     rows = [
@@ -252,7 +255,7 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
         if known
     ]
     if rows:
-        table("The same by parts of the operator's account (medians, s)", ["", "not in it", *PARTS], rows)
+        table("The same by parts of the operator's account (medians, s)", ["", "not in it", *PARTS], rows, WIDTH)
 
 
 def _until_joined(found: list[Meanwhile]) -> list[object]:

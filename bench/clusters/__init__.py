@@ -176,7 +176,10 @@ async def world(
         else:
             pods = ["fake", str(step_seconds)] if fake else ["mixed"] if mixed else []
             command = [sys.executable, "-m", "bench.clusters.serve", folder, str(nodes), *pods]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            # In a session of its own (`bench.peers.busy`), as another machine's processes share none with the ranks.
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
             assert process.stdout is not None
             answer = (await asyncio.to_thread(process.stdout.readline)).split()
             kubeconfig, agent_port = Path(answer[0]), int(answer[1])
@@ -259,7 +262,7 @@ def operator(world: World, *arguments: str) -> Iterator[Operator]:
     command += ["--kubeconfig", str(world.kubeconfig), "--no-leader-elect", "--metrics-port", "0", *arguments]
     started = time.monotonic()
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file)
+        process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
     try:
         yield Operator(process, log, started)
     finally:
@@ -277,14 +280,14 @@ def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
         process.wait()
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int = 110) -> None:
     """Prints a table."""
     made = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         made.add_column(column, justify="left" if number == 0 else "right")
     for row in rows:
         made.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row))
-    Console(width=110).print(made)
+    Console(width=width).print(made)
 
 
 def spread(values: Sequence[float], limit: float | None = None) -> list[object]:
