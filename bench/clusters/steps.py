@@ -122,10 +122,12 @@ class Steps:
         raise TimeoutError(f"no {count} steps within {seconds:g} s in attempt {attempt}")
 
     def gap_before(self, attempt: int, ranks: Collection[int]) -> float:
-        """Returns the longest time between a rank's last step before an attempt and its first one in it."""
+        """Returns the longest time between a rank's last step before an attempt and its first one in it or later."""
         gaps = []
         for rank in ranks:
-            first = min(self.done[attempt][rank].values())
+            first = min(
+                at for number, done in self.done.items() if number >= attempt for at in done.get(rank, {}).values()
+            )
             times = [at for done in self.done.values() for at in done.get(rank, {}).values() if at < first]
             gaps.append(first - max(times))
         return max(gaps)
