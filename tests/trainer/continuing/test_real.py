@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +101,56 @@ def _late() -> list[bool]:
 
 def test_nothing_writes_into_the_tensors_of_a_group_that_has_ended() -> None:
     assert run_ranks(2, _late)[0] == [True] * 5
+
+
+def _half_sent() -> list[bool]:
+    """Rank 1 stops while rank 0 sends a large message to it; returns whether rank 0 waits no longer when it has given
+    up, and lets go of the group.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from trainloop.continuing.group import Group
+
+    store, rank, size = _store()
+    real = _group(store, rank, size, "half-sent")
+    group = Group(rank, range(size), lambda error: True, lambda why: None, lambda: True)
+    group.use(real, range(size))
+    store.set(f"pid-{rank}", str(os.getpid()))
+    work = group.broadcast([torch.ones(100 * _SIZE)], dist.BroadcastOptions())
+    future = work.get_future()
+    if rank == 1:
+        time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        real.close()
+        group.give_up(RuntimeError("closed"), group.uses)
+        future.wait()
+        real.let_go()
+        return []
+    peer = int(store.get("pid-1"))
+    while Path(f"/proc/{peer}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+    time.sleep(0.5)
+    assert not work.is_completed(), "it was sent before the peer stopped: the message is to be larger"
+    real.close()
+    group.give_up(RuntimeError("closed"), group.uses)
+    given_up = _ends(future.wait)
+    group.leave()
+    real.let_go()
+    del real
+    os.kill(peer, signal.SIGCONT)
+    return [given_up, not work.is_completed()]
+
+
+def _ends(wait: Callable[[], object]) -> bool:
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(20)
+    return not thread.is_alive()
+
+
+def test_nobody_waits_for_a_message_that_is_half_sent_and_its_group_is_kept() -> None:
+    assert run_ranks(2, _half_sent)[0] == [True, True]
 
 
 def _beside() -> bool:

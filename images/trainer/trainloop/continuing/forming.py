@@ -316,13 +316,17 @@ class Continuing:
         for group, uses in groups:
             group.fail(RuntimeError(why), uses)
         self.hold()
-        self._end(reals)
+        for real in reals:
+            real.close()
+        for group, uses in groups:
+            group.give_up(RuntimeError(why), uses)
 
     def _leave(self) -> None:
         """Let go of the real groups: when their last reference goes, nothing of theirs touches memory any more."""
         for group in self.groups:
             group.leave()
-        self._end(self._reals)
+        for real in self._reals:
+            real.let_go()
         self._reals = []
 
     def _end(self, reals: Sequence[Real]) -> None:

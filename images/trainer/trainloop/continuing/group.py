@@ -10,6 +10,7 @@ script that uses it can't continue.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -63,14 +64,26 @@ class Swallowed(Work):
         result: Any,
         after: Callable[[], None] | None,
         instead: Callable[[], None] | None,
+        *,
+        is_message: bool = False,
     ) -> None:
         """`after` is called when it has succeeded, `instead` when it has failed; each once."""
         super().__init__()
         self._group, self._work, self._result, self._after, self._instead = group, work, result, after, instead
-        self._uses = group.uses
+        self.uses = group.uses
         self._devices: list[Any] = [device] if device.type != "cpu" else []
+        # NCCL's stream waits, and gloo's messages have no future.
+        self._waits_for_work = is_message or device.type != "cpu"
+        self._future: Future[Any] | None = None
+        self._over = threading.Lock()  # held for good when the future has its result
+        self._error: Exception | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        if timeout is None and not self._waits_for_work and self._group.swallows():
+            self.get_future().wait()
+            if self._error is not None:
+                raise self._error
+            return True
         try:
             self._work.wait() if timeout is None else self._work.wait(timeout)
             self._finish()
@@ -92,19 +105,32 @@ class Swallowed(Work):
         if not self._group.swallows():
             future: Future[Any] = self._work.get_future()
             return future  # torch's own, whose error DDP raises
-        # Of the device, so that what waits for it waits on the device.
-        future = Future[Any](devices=self._devices)
+        if self._future is None:
+            # Of the device, so that what waits for it waits on the device.
+            self._future = Future[Any](devices=self._devices)
+            self._group.begun(self)
+            self._work.get_future().add_done_callback(self._done)
+        return self._future
 
-        def done(finished: Future[Any]) -> None:
+    def _done(self, finished: Future[Any]) -> None:
+        if self._over.acquire(blocking=False):
             try:
                 finished.value()
                 self._finish()
             except RuntimeError as error:
-                self._fail(error)
-            future.set_result(self._result)
+                self._error = None if self._fail(error) else error
+            self._resolve()
 
-        self._work.get_future().add_done_callback(done)
-        return future
+    def give_up(self, error: Exception) -> None:
+        """The group has broken, and nothing touches the tensors any more: nobody has to wait for the real one."""
+        if self._over.acquire(blocking=False):
+            self._fail(error)
+            self._resolve()
+
+    def _resolve(self) -> None:
+        assert self._future is not None
+        self._group.ended(self)
+        self._future.set_result(self._result)
 
     def _source_rank(self) -> int:
         return int(self._work._source_rank())
@@ -116,7 +142,7 @@ class Swallowed(Work):
 
     def _fail(self, error: Exception) -> bool:
         """Returns whether the failure is swallowed."""
-        if not self._group.fail(error, self._uses):
+        if not self._group.fail(error, self.uses):
             return False
         instead, self._instead = self._instead, None
         if instead is not None:
@@ -148,6 +174,8 @@ class Group(Base):  # type: ignore[misc]
         self._real: Real | None = None
         #: The ranks of this group that are present, as its own numbers, ascending.
         self.members: tuple[int, ...] = ()
+        self._under_way = set[Swallowed]()
+        self._given_up = 0  # what used the group so often
 
     def use(self, real: Real, members: Sequence[int]) -> None:
         """Pass collectives on to `real`, whose ranks are `members`, from now on."""
@@ -166,6 +194,22 @@ class Group(Base):  # type: ignore[misc]
         if self._real is not None and uses == self.uses and self._failed(error):
             self._real = None
         return self._real is None or uses != self.uses
+
+    def begun(self, work: Swallowed) -> None:
+        """Somebody may wait for a collective from now on."""
+        self._under_way.add(work)
+        if work.uses <= self._given_up:
+            work.give_up(RuntimeError("the group has broken"))
+
+    def ended(self, work: Swallowed) -> None:
+        self._under_way.discard(work)
+
+    def give_up(self, error: Exception, uses: int) -> None:
+        """The real group that was used then is closed: collectives that it has forgotten have failed."""
+        self._given_up = max(self._given_up, uses)
+        for work in list(self._under_way):
+            if work.uses <= uses:
+                work.give_up(error)
 
     @property
     def is_alone(self) -> bool:
@@ -366,7 +410,10 @@ class Group(Base):  # type: ignore[misc]
         real, device = self._real, tensors[0].device
         if real is not None:
             try:
-                return Swallowed(self, call(real.of(device)), device, result, after, alone)
+                work = call(real.of(device))
+                if not is_message and device.type == "cpu":
+                    real.begun(work)
+                return Swallowed(self, work, device, result, after, alone, is_message=is_message)
             except RuntimeError as error:
                 # Of a call gloo refuses only what it is given, except of a message; NCCL also says that a peer is lost.
                 if not is_message and device.type == "cpu":

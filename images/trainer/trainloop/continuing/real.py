@@ -1,14 +1,20 @@
 """A real group is gloo's, and on a GPU NCCL's too, among the ranks that are present. Any thread can end it.
 
 Ending has to wake a thread that waits in a collective. NCCL's abort does so. Gloo's doesn't (torch 2.13): there the
-group's own connections are shut down, which fails all that is under way, here and at the peers. They are known by the
-ports that gloo listens on, which the ranks exchange before they connect.
+group's own connections are shut down, which fails what is under way, here and at the peers. They are known by the ports
+that gloo listens on, which the ranks exchange before they connect.
+
+Gloo forgets a message that was half sent or half received when its connection broke (torch 2.13, `signalException` in
+tcp/pair.cc): the collective doesn't fail before its timeout. So nobody waits for gloo alone. When a group's connections
+are closed, nothing touches a tensor any more, and `Group.give_up` ends what is left. The real group is then kept,
+because its destructor would wait for the forgotten collective.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -21,6 +27,8 @@ from torch.distributed import PrefixStore, Store
 
 #: How often a device is made until its address can be told.
 _TRIES = 3
+#: How long gloo may need to close connections that were shut down, and to fail what was under way on them (seconds).
+_CLOSING, _FAILING = 0.25, 0.02
 
 
 class Listener:
@@ -67,6 +75,8 @@ class Real:
         gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)
         gloo._set_default_timeout(waits)
         self._backends: dict[str, Any] = {"cpu": gloo}
+        self._works = list[Any]()  # of gloo, some of which are under way
+        self._closing, self._closed_by = set[str](), 0.0
         if backend:
             self._backends["cuda"] = _nccl(store, rank, size, device, waits)
 
@@ -75,14 +85,41 @@ class Real:
         return self._backends[device.type]
 
     def end(self) -> None:
-        """Fail all that is under way, and wake whoever waits for it. To be called from any thread, more than once."""
+        """Fail all that is under way, but for what gloo forgets. To be called from any thread, more than once."""
         for kind, backend in list(self._backends.items()):
             if kind != "cpu":
                 with suppress(RuntimeError):
                     backend.abort()
-        for connection in _connections(self._own, self._addresses):
+        for name, connection in _connections(self._own, self._addresses):
+            self._closing.add(name)
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RD)  # a message that gloo sends now is forgotten, if it fails
+
+    def begun(self, work: Any) -> None:
+        """A collective of gloo's is under way."""
+        self._works = [*self._under_way(), work]
+
+    def close(self) -> None:
+        """End, and wait until gloo touches no tensor any more."""
+        self.end()
+        self._closed_by = self._closed_by or time.monotonic() + _CLOSING
+        # Gloo doesn't close one on which a message has come for a collective that has failed, and reads no more of it.
+        while self._closing & {name for name, _ in _links()} and time.monotonic() < self._closed_by:
+            time.sleep(0.001)
+
+    def let_go(self) -> None:
+        """Close; the caller drops its reference."""
+        self.close()
+        until = time.monotonic() + _FAILING
+        while self._under_way() and time.monotonic() < until:
+            time.sleep(0.001)
+        _kept[:] = [real for real in (*_kept, self) if real._under_way()]
+
+    def _under_way(self) -> list[Any]:
+        return [work for work in self._works if not work.is_completed()]
+
+
+_kept = list[Real]()
 
 
 def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeout: timedelta) -> Any:
@@ -100,13 +137,20 @@ def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeo
     return nccl
 
 
-def _sockets() -> Iterator[socket.socket]:
-    """Yields this process's sockets, each as a duplicate that is closed when the next one is asked for."""
+def _links() -> Iterator[tuple[str, int]]:
+    """Yields the names of this process's open files, and their descriptors."""
     for link in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):  # it was closed meanwhile
+            yield str(link.readlink()), int(link.name)
+
+
+def _sockets() -> Iterator[tuple[str, socket.socket]]:
+    """Yields this process's sockets by name, each as a duplicate that is closed when the next one is asked for."""
+    for name, number in _links():
+        if not name.startswith("socket:"):
+            continue
         try:
-            if not str(link.readlink()).startswith("socket:"):
-                continue
-            descriptor = os.dup(int(link.name))
+            descriptor = os.dup(number)
         except OSError:
             continue  # it was closed meanwhile
         try:
@@ -116,24 +160,24 @@ def _sockets() -> Iterator[socket.socket]:
             continue
         with duplicate:
             if duplicate.family in (socket.AF_INET, socket.AF_INET6) and duplicate.type == socket.SOCK_STREAM:
-                yield duplicate
+                yield name, duplicate
 
 
 def _listening() -> Iterator[str]:
-    for each in _sockets():
+    for _, each in _sockets():
         if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             yield _text(each.getsockname())
 
 
-def _connections(own: str, addresses: frozenset[str]) -> Iterator[socket.socket]:
+def _connections(own: str, addresses: frozenset[str]) -> Iterator[tuple[str, socket.socket]]:
     """Yields the connections that peers made to this rank's address, or this rank to theirs."""
-    for each in _sockets():
+    for name, each in _sockets():
         try:
             ours, theirs = _text(each.getsockname()), _text(each.getpeername())
         except OSError:
             continue  # it listens, or isn't connected any more
         if ours == own or theirs in addresses:
-            yield each
+            yield name, each
 
 
 def _text(address: Any) -> str:
