@@ -123,7 +123,7 @@ class Swallowed(Work):
 
     def give_up(self, error: Exception) -> None:
         """The group has broken, and nothing touches the tensors any more: nobody has to wait for the real one."""
-        if self._over.acquire(blocking=False):
+        if not self._work.is_completed() and self._over.acquire(blocking=False):
             self._fail(error)
             self._resolve()
 
