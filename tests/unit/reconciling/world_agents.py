@@ -159,12 +159,19 @@ class Agents:
         # the operator is away, the new ones begin it again. Later attempts name their pods.
         left = {pod.uid for pod in self._everybody()}
         assert not others or (attempt == 1 and not others & left), f"attempt {attempt} was trained by two groups"
-        training = [pod.ranks for pod in self._world.pods.values() if pod.joined and pod.ranks != attempt]
-        assert len(training) == 0 or len(training) < len(workers), "two attempts train at a time"
+        # A group needs all of its members for a step.
+        older = {
+            pod.joined: {peer.uid for peer in self._everybody() if peer.joined == pod.joined}
+            for pod in self._everybody()
+            if pod.joined and pod.ranks != attempt
+        }
+        assert not any(there >= {*group} for group, there in older.items()), "two attempts train at a time"
         assert self._world.status.phase not in TERMINAL_PHASES or self._world.status.attempt == attempt, (
             "a finished job trains"
         )
-        steps = max(pod.steps for pod in ready.values() if (pod.uid, attempt - 1) not in self.ready)
+        having = [pod.steps for pod in ready.values() if (pod.uid, attempt - 1) not in self.ready]
+        assert having or assignment.continues is None, "nobody in a continued attempt has a state"
+        steps = max(having, default=0)
         for pod in ready.values():
             pod.joined, pod.steps = group, steps
 
