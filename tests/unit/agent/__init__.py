@@ -69,6 +69,7 @@
 | `process/launcher` | `process/test_launcher` |
 | `process/mlflow_run` | `processes/agent/test_mlflow_run` |
 | `process/output` | `test_one_worker` |
+| `process/rank_processes` | `test_reaped_ranks`, `test_one_worker` |
 | `process/rank_starts` | `processes/agent/test_continuing`, `warm/test_same_rank` |
 | `process/run` | `process/test_run`, `test_one_worker`, `test_reaped_ranks` |
 | `process/run_ids` | `process/test_run_ids`, `processes/agent/test_run_ids` |

@@ -347,7 +347,7 @@ class Leader:
         assignment = self._assignment
         if assignment is None or report.state != "Failed" or report.attempt != assignment.attempt:
             return False
-        return report.worker in self._present and report.rank not in assignment.absent
+        return report.worker in self._present
 
     def _stop(self, report: Report, now: float) -> Stop:
         """Returns the order to stop an attempt in which this worker has failed."""

@@ -19,6 +19,8 @@ from trainmaster.wire.report import Report
 
 V = TypeVar("V")
 
+NOT_JOINED = "it ended before it had joined the others"
+
 
 def is_able(run: Run) -> bool:
     """Returns whether all ranks of this worker that are in the group can go on in a continued attempt."""
@@ -54,11 +56,16 @@ def is_absent(state: State) -> bool:
     return state.run is not None and not state.run.present
 
 
+def joins(state: State, rank: Optional[int]) -> bool:
+    """Returns whether a rank of this worker, by its global number, is absent from the group."""
+    return state.run is not None and rank is not None and rank - state.run.first_rank in state.run.absent
+
+
 def hung_rank(state: State, rank: Optional[int]) -> int:
-    """Returns the process of a hung rank that others would go on without, which a signal may have stopped; else 0."""
+    """Returns the process of a hung rank that others go on without, which a signal may have stopped; else 0."""
     run, report = state.run, state.report
     able = report is not None and report.able and state.contact.watched
-    if run is None or rank is None or not able or rank - run.first_rank in run.endings:
+    if run is None or rank is None or rank - run.first_rank in run.endings or not (able or joins(state, rank)):
         return 0
     return run.ranks.get(rank - run.first_rank, 0)
 
@@ -164,16 +171,30 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
     run = state.run
     assert run is not None
     local_rank = None if report.rank is None else report.rank - run.first_rank
-    # Where one fails that was to join, its worker is lost with it: else what fails next here would go unseen.
-    joins = local_rank in run.absent
-    report = report._replace(able=not joins and others_are_able(run, local_rank))
-    if not joins or run.present:
-        waits = patience(state, local_rank)
-        delay = waits or ranks.grace_before_stop(run, report)
-        state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, delay))
-        if waits and local_rank is not None and local_rank in run.endings and local_rank in run.ranks:
-            state = changes.post(state, KillRemains(run.ranks[local_rank]))
+    if joins(state, report.rank):
+        return _failed_to_join(state, run, report, now)
+    report = report._replace(able=others_are_able(run, local_rank))
+    waits = patience(state, local_rank)
+    delay = waits or ranks.grace_before_stop(run, report)
+    state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, delay))
+    if waits and local_rank is not None and local_rank in run.endings and local_rank in run.ranks:
+        state = changes.post(state, KillRemains(run.ranks[local_rank]))
     return refreshed(changes.end(state, report, now), now)
+
+
+def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
+    """A rank has failed that was to join: it stops nobody, and is started again when the operator says so.
+
+    Where ranks of this worker train, their report has the failure beside their own state.
+    """
+    if failure.exit_code == 0:
+        failure = failure._replace(error=f"{failure.error}\n{NOT_JOINED}".lstrip())
+    if not run.present:
+        return changes.end(state, failure, now)
+    known = changes.current_report(state, now) if state.report is None else state.report
+    if known.ended or known.reason:
+        return state
+    return state._replace(report=failure._replace(state=known.state, able=known.able, at=now.wall))
 
 
 def refreshed(state: State, now: Now) -> State:

@@ -100,7 +100,10 @@ def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
 
 def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending | None, unseen: frozenset[int]) -> Run:
     run = run._replace(endings={**run.endings, local_rank: ending})
-    if run.provoked or (ending is not None and ending.exit_code == 0):
+    joins = local_rank in run.absent
+    # Nobody leaves well before having joined the others; and when these have ended, who waits for them is killed.
+    left_well = run.sweeping if joins else ending is not None and ending.exit_code == 0
+    if run.provoked or left_well:
         return run
     # Where the status isn't known, the exception that the rank has left behind counts all the same.
     was_ended = ending is None or _was_ended(run, ended, ending, unseen)

@@ -349,7 +349,8 @@ def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
 def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> State:
     if state.run is None or event.attempt != state.started:
         return state
-    state = changes.seen(state, now, event.silent)
+    if not continuing.joins(state, event.rank):
+        state = changes.seen(state, now, event.silent)
     report = failed(changes.current_report(state, now), event.reason, event.error, event.rank)
     hung = continuing.hung_rank(state, event.rank)
     state = continuing.rank_failed(state, report, now)

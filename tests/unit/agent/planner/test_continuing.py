@@ -126,9 +126,60 @@ def test_a_rank_that_waits_to_join_goes_on_waiting_through_another_fault() -> No
     says(agent, {0: "able", 1: "ready"}, {0: 2})
     assign(agent, 3, 1, 3)
     assert regrouped(agent)[1:] == [((), ())] and report(agent).ready
+
+
+def joiner(agent: Agent | None = None) -> Agent:
+    """Rank 2 trains in attempt 2, and rank 3, pid 14, is starting to join it."""
+    agent = assign((agent or pair()).give(events.ProcessEnded(13, KILLED)), 2, 3).give(events.RankStarted(1, 14))
+    return says(agent, {0: "able"}, {0: 2})
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason", "error"),
+    [
+        (events.ProcessEnded(14, KILLED), "Signal", "killed by SIGKILL"),
+        (events.ProcessEnded(14, Ending(1)), "Error", "ValueError: bad"),
+        (events.ProcessEnded(14, Ending(0)), "Error", "it ended before it had joined the others"),
+        (events.RankNotStarted(1, "cannot execute"), "LaunchError", "cannot execute"),
+        (events.AttemptFailed(2, "Hung", "its stacks", 3), "Hung", "its stacks"),
+    ],
+)
+def test_a_rank_that_fails_before_it_joins_is_started_again_alone(
+    happens: events.Event, reason: str, error: str
+) -> None:
+    agent = joiner().give(happens)
+    found = report(agent)
+    assert (found.state, found.able, found.ready) == ("Running", True, False), "the others train on"
+    assert (found.rank, found.reason) == (3, reason) and found.error.endswith(error)
+    assert signalled(agent.wait(60)) == []
     agent.give(events.ProcessEnded(14, KILLED))
-    assert (report(agent).state, report(agent).rank, report(agent).able) == ("Failed", 3, False)
-    assert signalled(agent.wait(60)) == [(12,)], "the worker is lost as a whole, where nobody continues without it"
+    assert report(agent) == found
+    assign(agent, 3, 3)
+    assert regrouped(agent)[1:] == [((), (1,))]
+    assert (report(agent).reason, report(agent).rank) == ("", None)
+
+
+def test_a_rank_of_the_group_that_fails_after_one_that_was_to_join_is_reported() -> None:
+    agent = joiner().give(events.ProcessEnded(14, KILLED), events.ProcessEnded(12, Ending(1)))
+    assert (report(agent).state, report(agent).rank, report(agent).exit_code) == ("Failed", 2, 1)
+
+
+def test_a_rank_that_hangs_before_it_joins_is_killed() -> None:
+    for agent, pid in ((joiner(), 14), (assign(Agent(), 2, 1), 1_001)):
+        agent.give(
+            events.AttemptFailed(
+                2, "Hung", "its stacks", agent.state.run and agent.state.run.first_rank + len(agent.state.run.present)
+            )
+        )
+        assert [action.pids for action in agent.all(actions.Kill)] == [(pid,)]
+        agent.give(events.ProcessEnded(pid, KILLED))
+        assert report(agent).reason == "Hung"
+
+
+def test_a_workers_only_rank_that_ends_with_0_before_it_joins_has_failed() -> None:
+    agent = assign(Agent(), 2, 1)
+    agent.end(Ending(0))
+    assert (report(agent).state, report(agent).exit_code) == ("Failed", 0)
 
 
 def test_ranks_that_wait_to_join_end_with_the_last_one_of_the_group() -> None:
@@ -136,6 +187,8 @@ def test_ranks_that_wait_to_join_end_with_the_last_one_of_the_group() -> None:
     says(agent, {0: "able", 1: "ready"}, {0: 2})
     agent.give(events.ProcessEnded(12, Ending(0)))
     assert agent.all(actions.Sweep)
+    agent.give(events.ProcessEnded(14, KILLED))
+    assert not report(agent).reason
     assert report(agent.give(events.RunEmptied())).state == "Finished"
 
 
@@ -221,14 +274,6 @@ def test_a_report_that_cannot_be_saved_ends_the_ranks() -> None:
     assign(agent, 2, 0)
     assert (report(agent).attempt, report(agent).reason) == (2, "LaunchError")
     assert regrouped(agent) == [] and signalled(agent) == [(12, 13)]
-
-
-def test_a_rank_that_cannot_be_started_again_is_reported() -> None:
-    agent = assign(pair().give(events.ProcessEnded(13, KILLED)), 2, 3)
-    agent.give(events.RankNotStarted(1, "cannot execute"))
-    assert (report(agent).reason, report(agent).rank, report(agent).able) == ("LaunchError", 3, False)
-    assign(agent, 3, 3)
-    assert regrouped(agent)[1:] == [((), (1,))]
 
 
 # Hangs

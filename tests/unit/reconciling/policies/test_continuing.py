@@ -180,12 +180,23 @@ class TestSeveralRanks:
         around = observed(*able(0, 2), said(1, "Failed", **fields), given=all_pods())
         assert decided(job(training(), **self.spec), around).status.absent_ranks == [2, 3]
 
-    def test_a_rank_that_fails_before_it_joins_ends_nothing(self) -> None:
+    def test_a_rank_that_fails_before_it_joins_is_started_again_alone(self) -> None:
         status = training(2, continues=1, absent_ranks=[3], ago=14.0)
-        reports = (*able(0, 2, attempt=2), said(1, "Failed", 2, rank=3, able=True, ago=1.0))
-        decision = decided(job(status, **self.spec), observed(*reports, given=all_pods(), attempt=2))
-        assert shape(decision) == ("Running", 2, 1, [3])
-        assert decision.status.restarts == 0
+
+        def failed(ago: float) -> Decision:
+            failure = {"rank": 3, "reason": "Error", "exit_code": 1, "error": "ValueError: bad"}
+            reports = (*able(0, 2, attempt=2), said(1, "Running", 2, able=True, ago=ago, **failure))
+            return decided(job(status, **self.spec), observed(*reports, given=all_pods(), attempt=2))
+
+        early = failed(4.0)
+        assert (shape(early), early.status.restarts) == (("Running", 2, 1, [3]), 0)
+        assert early.status.workers.running == 3
+        assert why(early).endswith(
+            "; rank 3 of worker 1 couldn't join: worker 1 (rank 3, pod bert-1, node node-1) ended with exit code 1: "
+            "ValueError: bad"
+        )
+        again = failed(5.5)
+        assert (shape(again), again.status.restarts) == (("Running", 3, 1, [3]), 1)
 
 
 class TestFallingBack:
@@ -375,6 +386,51 @@ class TestAWorkerThatFailsToJoin:
         assert "; worker 1 couldn't join: worker 1 (rank 1," in why(early)
         again = self.decided(ago=5.5)
         assert (shape(again), again.status.restarts) == (("Running", 3, 1, [1]), 1)
+
+    def test_ranks_that_were_stopped_from_outside_are_started_again_too(self) -> None:
+        """Their agent had SIGTERM, and its container started again."""
+        stopped = said(1, "Stopped", 2, ago=5.5)
+        around = observed(*able(0, 2, attempt=2), stopped, given=all_pods(), attempt=2)
+        again = decided(job(without(1), workers=WORKERS), around)
+        assert (shape(again), again.status.restarts) == (("Running", 3, 1, [1]), 1)
+
+    def hung(self, *before: tuple[int, int, str], absent: tuple[int, ...] = (1,)) -> Decision:
+        """Worker 1 hangs before it joins in attempt 5; `before`: attempts, workers and reasons of earlier failures."""
+        failures = [
+            {"attempt": attempt, "worker": worker, "reason": reason, "failedAt": "2026-11-21T03:00:00Z"}
+            for attempt, worker, reason in before
+        ]
+        hung = said(1, "Failed", 5, rank=1, ago=60.0, reason="Hung", exit_code=68, error="not ready")
+        there = [each for each in all_pods() if each.worker not in absent or each.worker == 1]
+        present = [worker for worker in range(WORKERS) if worker not in absent]
+        status = without(1, attempt=5, failures=failures, restarts=2, absent_ranks=list(absent))
+        facts = job(status, workers=WORKERS, failurePolicy={"maxRestarts": 9})
+        around = observed(*able(*present, attempt=5), hung, given=there, attempt=5)
+        return decided(facts, around)
+
+    @pytest.mark.parametrize(
+        "before",
+        [
+            [(4, 1, "Signal")],
+            [(4, 1, "Hung")],
+            [(4, 1, "Error"), (3, 1, "Hung"), (2, 1, "Hung"), (1, 1, "Signal")],
+            [(4, 1, "Hung"), (2, 1, "Hung"), (1, 1, "Signal")],
+        ],
+        ids=["the first time", "lost by a hang", "not in a row", "after it had joined"],
+    )
+    def test_one_that_hangs_is_started_again_alone_at_first(self, before: list[tuple[int, int, str]]) -> None:
+        assert shape(self.hung(*before)) == ("Running", 6, 1, [1])
+
+    def test_one_that_hangs_again_and_again_is_started_with_all_others(self) -> None:
+        decision = self.hung((4, 1, "Hung"), (3, 2, "Signal"), (2, 1, "Signal"))
+        assert shape(decision) == ("Starting", 6, None, [])
+        assert decision.status.restarts == 3
+        assert "; it hung 2 times in a row before it could join the others" in why(decision)
+        assert decision.status.failures[0].not_continued
+
+    def test_nobody_is_stopped_for_it_while_a_pod_is_missing(self) -> None:
+        hung = self.hung((4, 1, "Hung"), (3, 2, "Signal"), (2, 1, "Signal"), absent=(1, 2))
+        assert shape(hung) == ("Running", 6, 1, [1, 2])
 
     @pytest.mark.parametrize(
         "policy", [{"maxRestarts": 0}, {"rules": [{"exitCodes": [1], "action": "Fail"}]}], ids=["budget", "rule"]
