@@ -15,6 +15,7 @@ from trainmaster.agent.planner.actions import Adopt, KillRemains
 from trainmaster.agent.planner.classification import classify
 from trainmaster.agent.planner.state import Ending, Now, Preparation, Regrouping, Run, SavedReport, State
 from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.limits import ALONE_SECONDS
 from trainmaster.wire.report import Report
 
 V = TypeVar("V")
@@ -59,6 +60,18 @@ def is_absent(state: State) -> bool:
 def joins(state: State, rank: Optional[int]) -> bool:
     """Returns whether a rank of this worker, by its global number, is absent from the group."""
     return state.run is not None and rank is not None and rank - state.run.first_rank in state.run.absent
+
+
+def alone_until(state: State) -> Optional[float]:
+    """Returns when ranks are ended that train without all other workers and that nobody watches; None: not at all.
+
+    They need nobody. Beyond a broken network their pod is taken for lost, and others train in their place.
+    """
+    run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
+    if run is None or run.stopping or unwatched_at is None or assignment is None or not assignment.absent:
+        return None
+    present = assignment.world_size(state.settings.processes) - len(assignment.absent)
+    return unwatched_at + ALONE_SECONDS if run.present and present == len(run.present) else None
 
 
 def hung_rank(state: State, rank: Optional[int]) -> int:

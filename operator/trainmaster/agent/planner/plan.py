@@ -39,7 +39,7 @@ def plan(state: State, now: Now) -> Actions:
 
 def wake_at(state: State, now: Now) -> float | None:
     """Returns the next moment after the plan's, `now`, at which time alone changes it, on the monotonic clock."""
-    times = [exit_at(state)]
+    times = [exit_at(state), continuing.alone_until(state)]
     if state.run is not None:
         times += [state.run.terminate_at, state.run.kill_at, state.run.conclude_at]
     if state.preparation is not None:

@@ -16,14 +16,14 @@ from trainmaster.agent.planner.actions import (
     Publish,
     SendToLeader,
 )
-from trainmaster.agent.planner.classification import classify, failed
+from trainmaster.agent.planner.classification import classify, failed, stopped
 from trainmaster.agent.planner.leaving import contact_changed
 from trainmaster.agent.planner.recovery import measured
 from trainmaster.agent.planner.state import Ending, Now, Run, SavedReport, State
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import newer
 from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
-from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster.wire.limits import ALONE_SECONDS, MAX_ERROR_CHARACTERS
 from trainmaster.wire.stream import EvidenceLine, Ping
 from trainmaster.wire.values import last_lines
 
@@ -141,6 +141,11 @@ def _name_resolved(state: State, now: Now) -> State:
 
 
 def _deadline_passed(state: State, _event: events.DeadlinePassed, now: Now) -> State:
+    alone_until = continuing.alone_until(state)
+    if alone_until is not None and now.steady >= alone_until:
+        error = f"no operator has watched its ranks for {ALONE_SECONDS} s, and they trained without all other workers"
+        state = changes.end(state, stopped(changes.current_report(state, now))._replace(error=error), now)
+        return changes.stop(state, now, ranks.FAILURE_GRACE)
     preparation, limit = state.preparation, state.settings.startup_timeout
     if preparation is None or now.steady < preparation.begun_at + limit or may_launch(state, now):
         return state

@@ -2,7 +2,8 @@
 
 A StatefulSet's pod is only replaced when the old one is gone, and a kubelet that doesn't answer never says so. So a pod
 whose grace period has been over for `nodes.lostAfterSeconds` is deleted by force, if a live read of its node shows that
-it is lost. What may still run there can't hurt: its uid isn't in any later assignment.
+it is lost. What may still run there joins no later attempt, because its uid isn't in any. A worker that trained without
+all others needs nobody, so its pod is deleted only when its agent must have ended its ranks.
 
 A worker that stands still as a whole, or whose network is gone, seems well to Kubernetes. Where its peers have found it
 silent, the next attempt waits for it, or goes on without it, and after `nodes.lostAfterSeconds` its pod is replaced.
@@ -11,6 +12,7 @@ silent, the next attempt waits for it, or goes on without it, and after `nodes.l
 from __future__ import annotations
 
 from trainmaster.reconciling.decision import DeletePod, PodRef
+from trainmaster.reconciling.observed.lineup import alone_until
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.times import to_seconds
@@ -82,4 +84,6 @@ def _given_up_at(situation: Situation, pod: PodView) -> float:
 def _overdue_at(situation: Situation, pod: PodView) -> float:
     if not pod.deleting or pod.deadline is None or pod.node is None:
         return float("inf")
-    return pod.deadline + situation.spec.failure_policy.nodes.lost_after_seconds
+    due = pod.deadline + situation.spec.failure_policy.nodes.lost_after_seconds
+    trains_until = alone_until(situation) if pod.worker in situation.members.present else None
+    return due if trains_until is None else max(due, trains_until)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from trainmaster.reconciling.observed.situation import Situation, is_alive
-from trainmaster.rendering import GroupLayout
+from trainmaster.reconciling.times import since
+from trainmaster.rendering import GroupLayout, rank_grace_seconds
+from trainmaster.wire.limits import ALONE_SECONDS, UNSEEN_SECONDS
 
 # Reasons of the DisruptionTarget condition of pods whose kubelet doesn't answer (`policies.attribution` has all).
 NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
@@ -87,6 +89,8 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
     because the nodes decide the order of the ranks; one that has given up its nodes before, because an attempt that
     finds no nodes again is none. `without`: the uids of pods that are about to be replaced.
     """
+    if alone_until(situation) is not None:
+        return False
     if situation.lacks_domains or (_saves_checkpoint(situation) and set(workers) != set(desired_workers(situation))):
         return False
     spec = situation.spec
@@ -97,6 +101,25 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
     return all(
         pod is not None and is_alive(pod) and pod.uid not in lost and (pod.node or not needs_node) for pod in pods
     )
+
+
+def alone_until(situation: Situation) -> float | None:
+    """Returns when the ranks of a lost worker have ended at the latest that trained without all others; None where
+    they have ended, or their agent learns of the next attempt.
+
+    Beyond a broken network they need nobody to train on. Their agent ends them once nobody has watched it for a while.
+    """
+    status, failure, members = situation.status, situation.last_failure, situation.members
+    if status.continues is None or not members.absent_ranks or len(members.present) != 1:
+        return None
+    (worker,) = members.present
+    pod, lost = situation.pods.get(worker), situation.leaving | situation.unresponsive
+    if _has_left(situation, worker) or pod is None or (is_alive(pod) and pod.uid not in lost):
+        return None
+    held = failure is not None and failure.attempt == status.attempt
+    since_loss = since(situation.now, failure.failed_at) if held and failure is not None else 0.0
+    left = ALONE_SECONDS + UNSEEN_SECONDS + rank_grace_seconds(situation.spec) - since_loss
+    return situation.now + left if left > 0 else None
 
 
 def saves_until(situation: Situation) -> float | None:

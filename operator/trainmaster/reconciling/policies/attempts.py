@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.observed.container_ends import is_unresponsive_report
-from trainmaster.reconciling.observed.lineup import can_open, desired_workers, next_workers
+from trainmaster.reconciling.observed.lineup import alone_until, can_open, desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.policies import crash_loop_backoff
@@ -234,6 +234,11 @@ def _respond(
     message = f"attempt {cause.attempt} ended: {cause.message}" + (f"; {left}" if left else "")
     if situation.unresponsive:
         message += "; its pod is replaced if it stays silent"
+    trains_until = alone_until(situation)
+    if trains_until is not None:
+        message += (
+            f"; its ranks may train on where nothing reaches them, for {trains_until - situation.now:.0f} s at most"
+        )
     if moving:
         message += f"; node {cause.node} is avoided from now on"
     if waiting:

@@ -10,11 +10,12 @@ from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.ranks import CONTINUE_SECONDS, LEAVING_SECONDS
 from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact
 from trainmaster.wire.joining import Collect, Stop
+from trainmaster.wire.limits import ALONE_SECONDS
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, ProgressLine
 
-from .simulated import UNWATCHED, Agent, assignment, continued
+from .simulated import UNWATCHED, WATCHED, Agent, assignment, continued
 
 KILLED = Ending(137, signal.SIGKILL)
 FAR = LeaderContact(0, True, MasterContact(False, False, "unknown"))
@@ -323,6 +324,31 @@ def test_they_take_part_in_a_continued_attempt_that_still_counts_on_them() -> No
     agent = assign(pair().give(events.TerminationRequested()), 2, 0)
     assert regrouped(agent) == [((), ())]
     assert signalled(agent.wait(LEAVING_SECONDS)) == [(12, 13)]
+
+
+# Beyond a broken network
+
+
+def test_ranks_that_train_without_all_other_workers_end_when_nobody_watches_them_any_more() -> None:
+    """Their pod is taken for lost, and others train in their place."""
+    agent = assign(pair(), 2, 0, 1)
+    says(agent, {0: "able", 1: "able"}, {0: 2, 1: 2})
+    agent.give(events.LeaderContactChanged(UNWATCHED))
+    assert signalled(agent.wait(ALONE_SECONDS - 1)) == []
+    agent.give(events.LeaderContactChanged(WATCHED)).wait(2)
+    agent.give(events.LeaderContactChanged(UNWATCHED))
+    assert signalled(agent.wait(ALONE_SECONDS - 1)) == [], "an operator that comes back is in time"
+    assert signalled(agent.wait(2)) == [(12, 13)]
+    assert report(agent).state == "Stopped"
+    assert (
+        report(agent).error == "no operator has watched its ranks for 120 s, and they trained without all other workers"
+    )
+
+
+def test_ranks_that_need_others_train_on_without_an_operator() -> None:
+    for agent in (pair(), assign(pair(), 2, 0), assign(pair(), 2, 0, 2)):
+        agent.give(events.LeaderContactChanged(UNWATCHED))
+        assert signalled(agent.wait(100_000)) == []
 
 
 # The way back from the fault

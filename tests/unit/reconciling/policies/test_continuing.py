@@ -494,6 +494,66 @@ class TestElastic:
         assert decision.status.resizing
 
 
+class TestAWorkerThatTrainsAlone:
+    """Attempt 2 trains with worker 0 alone, whose node is then out of reach: its ranks need nobody."""
+
+    lost = pod(0, deleting=True, deadline=NOW + 30, disruption="DeletionByTaintManager")
+    #: ALONE_SECONDS + UNSEEN_SECONDS, and the ranks' grace.
+    until = 120 + 30 + 55
+
+    def decided(self, status: JobStatus, after: float, view: PodView = lost, **spec: Any) -> Decision:
+        given = [view, pod(1), *([pod(2)] if spec else [])]
+        spare = stream(workers=range(3)) if spec else stream(workers=range(2))
+        around = observed(*able(0, attempt=2), said(1, "Starting", 2), given=given, attempt=2, stream=spare)
+        return decided(job(status, workers=2, **spec), around, NOW + after)
+
+    def alone(self, **fields: Any) -> JobStatus:
+        return without(1, workers=2, **fields)
+
+    def test_no_spare_takes_its_place_while_it_may_train_on(self) -> None:
+        alone = self.alone(worker_order=[0, 1])
+        held = self.decided(alone, 0, spares=1)
+        assert held.status.phase == "Restarting"
+        assert "; its ranks may train on where nothing reaches them, for 205 s at most" in why(held)
+        assert held.requeue_after is not None and held.requeue_after <= self.until
+        assert self.decided(held.status, self.until - 1, spares=1).status.attempt == 2
+        late = self.decided(held.status, self.until + 1, spares=1)
+        assert (late.status.attempt, late.status.worker_order) == (3, [2, 1])
+
+    def test_its_pod_is_deleted_by_force_only_then(self) -> None:
+        held = self.decided(self.alone(), 0).status
+        assert "Delete bert-0 by force" not in kinds(self.decided(held, self.until - 1))
+        assert "Delete bert-0 by force" in kinds(self.decided(held, self.until + 1))
+
+    def test_an_elastic_job_does_not_go_on_without_it_either(self) -> None:
+        spec: dict[str, Any] = {"elastic": {"minWorkers": 1, "maxWorkers": 2}}
+        held = self.decided(self.alone(worker_order=[0, 1]), 0, **spec).status
+        assert self.decided(held, self.until - 1, **spec).status.attempt == 2
+        assert self.decided(held, self.until + 1, **spec).status.attempt == 3
+
+    @pytest.mark.parametrize(
+        "view",
+        [
+            pod(0, deleting=True, deadline=NOW + 30, worker_container=container("terminated", end=ended(143))),
+            pod(0, uid="uid-new"),
+        ],
+        ids=["its container has ended", "its pod is gone"],
+    )
+    def test_nobody_waits_for_ranks_that_have_ended(self, view: PodView) -> None:
+        assert self.decided(self.alone(worker_order=[0, 1]), 0, view, spares=1).status.attempt == 3
+
+    def test_nobody_waits_for_ranks_that_need_others(self) -> None:
+        around = observed(
+            *able(0, 1, attempt=2),
+            said(2, "Starting", 2),
+            given=[self.lost, replace(self.lost, worker=1, name="bert-1", uid="uid-1"), pod(2), pod(3), pod(4)],
+            attempt=2,
+            stream=stream(workers=range(5)),
+        )
+        of = job(without(2, worker_order=[0, 1, 2]), workers=WORKERS, spares=2)
+        assert decided(of, around).status.attempt == 3
+
+
 class TestNodes:
     def test_a_worker_on_a_node_that_is_to_be_avoided_is_replaced_while_the_others_train(self) -> None:
         policy = {"nodes": {"quarantineAfter": 1}}
