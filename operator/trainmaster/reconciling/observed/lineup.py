@@ -29,22 +29,23 @@ def desired_workers(situation: Situation) -> tuple[int, ...]:
     kept: set[int] = set()
     more: list[int] = []
     for group in situation.layout:
-        current = [worker for worker in situation.workers if worker in group.indexes]
-        present = sorted(current, key=lambda worker: worker in situation.members.absent)[: group.count]
-        missing = group.count - len(present)
-        kept.update(present)
+        current = _asked_for(situation, group)
+        missing = group.count - len(current)
+        kept.update(current)
         if missing:
             able = ready_spares(situation)
-            free = sorted(set(group.indexes) - set(present), key=lambda index: (index not in able, index))
+            free = sorted(set(group.indexes) - set(current), key=lambda index: (index not in able, index))
             more += free[:missing]
     return (*(worker for worker in situation.workers if worker in kept), *more)
 
 
 def ready_spares(situation: Situation) -> tuple[int, ...]:
-    """Returns who isn't in the attempt and could begin at once: on a node that isn't avoided and with an agent that is
-    known to be well, as far as there is a choice."""
+    """Returns who isn't in the attempt, or isn't asked for any more, and could begin at once: on a node that isn't
+    avoided and with an agent that is known to be well, as far as there is a choice."""
     connected = {agent.uid for agent in situation.observed.stream.workers if agent.connected}
-    spares = (index for group in situation.layout for index in group.indexes if index not in situation.workers)
+    asked_for = {worker for group in situation.layout for worker in _asked_for(situation, group)}
+    busy = asked_for | {*situation.members.present}
+    spares = (index for group in situation.layout for index in group.indexes if index not in busy)
     ready = [situation.pods[index] for index in spares if _could_begin(situation, index)]
     avoided = frozenset(situation.status.avoided_nodes)
     ready.sort(key=lambda pod: (pod.node in avoided, pod.uid not in connected, pod.worker))
@@ -78,7 +79,11 @@ def continued_workers(
     if not situation.has_spares:
         return situation.workers
     lost = [worker for worker in situation.workers if worker in absent and not _runs(situation, worker, without)]
-    spares = [spare for spare in ready_spares(situation) if situation.pods[spare].uid not in without]
+    spares = [
+        spare
+        for spare in ready_spares(situation)
+        if spare not in situation.workers and situation.pods[spare].uid not in without
+    ]
     return _with_stand_ins(situation.layout, situation.workers, lost, spares)
 
 
@@ -130,6 +135,18 @@ def saves_until(situation: Situation) -> float | None:
     ending = [pod for pod in views if pod.deleting and pod.uid in uids and pod.disruption not in NODE_LOST]
     deadlines = [pod.deadline for pod in ending if pod.deadline is not None]
     return max((deadline for deadline in deadlines if deadline > situation.now), default=None)
+
+
+def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
+    """Returns the current attempt's workers of a group that the spec still asks for: those first that train, then those
+    that could join."""
+
+    def place(worker: int) -> tuple[bool, bool]:
+        is_absent = worker in situation.members.absent
+        return is_absent, is_absent and not _runs(situation, worker, frozenset())
+
+    current = [worker for worker in situation.workers if worker in group.indexes]
+    return sorted(current, key=place)[: group.count]
 
 
 def _saves_checkpoint(situation: Situation) -> bool:

@@ -488,6 +488,29 @@ class TestElastic:
         decision = decided(job(training(worker_order=[0, 1, 2]), workers=4, **self.spec), around)
         assert (decision.status.phase, decision.status.resizing) == ("Restarting", True)
 
+    def left_out(self, *given: PodView, **fields: Any) -> Decision:
+        """Scaled down from 3 to 2 workers, so worker 2 is the spare. It waits to join, and worker 1 is lost."""
+        reports = (*able(0, attempt=2, **fields), said(2, "Starting", 2, ready=True))
+        status = without(1, worker_order=[0, 1, 2], absent_ranks=[1, 2])
+        around = observed(*reports, given=given, attempt=2, stream=stream(workers=(0, 2)))
+        return decided(job(status, workers=2, spares=1, **self.spec), around)
+
+    def test_a_worker_that_was_left_out_takes_the_place_of_one_that_is_lost(self) -> None:
+        nowhere = pod(1, uid="uid-new", node=None, phase="Pending", worker_container=None)
+        decision = self.left_out(pod(0), nowhere, pod(2))
+        assert shape(decision) == ("Running", 3, 1, [1])
+        assert why(decision).startswith("attempt 3: training with all 2 workers; continued with 1 of 2 workers")
+
+    def test_one_that_was_left_out_is_a_spare(self) -> None:
+        reports = (*able(0, 1, attempt=2), said(2, "Starting", 2, ready=True))
+        around = observed(*reports, given=all_pods(), attempt=2)
+        of = job(without(2, worker_order=[0, 1, 2]), workers=2, spares=1, **self.spec)
+        decision = decided(of, around)
+        assert (shape(decision), decision.status.workers.spares) == (("Running", 2, 1, [2]), 1)
+        # All ranks start anew, and worker 1 isn't there.
+        anew = observed(said(0, "Failed", 2), said(2, "Starting", 2), given=[pod(0), pod(2)], attempt=2)
+        assert decided(of, anew).status.worker_order == [0, 2]
+
     def test_ranks_that_cannot_continue_are_stopped_to_scale_down(self) -> None:
         around = observed(said(0, "Running"), said(1, "Running"), said(2, "Running"), given=all_pods())
         decision = decided(job(training(worker_order=[0, 1, 2]), workers=2, **self.spec), around)
