@@ -118,3 +118,24 @@ def test_a_killed_rank_a_stopped_one_and_lost_pods_stop_nobody(
     assert weights(scenario) == {undisturbed}
     began = [(start.rank, start.pid) for start in scenario.starts() if start.rank == 1]
     assert len(began) <= 2, "rank 1 was started anew once, for its own fault"
+
+
+def test_when_all_pods_have_been_replaced_one_after_another_the_state_is_still_there(
+    scenario: Scenario, tmp_path: Path, undisturbed: str
+) -> None:
+    """As when nodes are drained: no rank that began is left, and then all ranks of those that joined are lost."""
+    begin(scenario, tmp_path)
+    for attempt, worker in ((3, 2), (5, 0), (7, 1)):
+        scenario.cluster.delete("pod", f"{scenario.name}-{worker}", wait=False)
+        joined(scenario, attempt)
+    assert scenario.status["continues"] == 1
+    reached = step(scenario)
+    for start in {start.rank: start for start in scenario.starts()}.values():
+        scenario.send(start.rank, start.pid, signal.SIGKILL)
+    scenario.until(lambda: scenario.status.get("continues") is None, "all ranks start anew")
+    joined(scenario, 8)
+    (tmp_path / "go").touch()
+    scenario.until_phase("Succeeded")
+    assert scenario.failures[0]["step"] >= reached
+    assert scenario.failures[0]["recovery"]["repeatedSteps"] <= 1, scenario.failures
+    assert weights(scenario) == {undisturbed}

@@ -78,7 +78,14 @@ def _absent_and_silent(situation: Situation) -> list[PodView]:
 
 
 def _given_up_at(situation: Situation, pod: PodView) -> float:
-    return situation.assigned_since(pod) + situation.spec.failure_policy.nodes.lost_after_seconds
+    """Returns when a pod is replaced whose agent is silent: attempts come and go meanwhile, so they don't matter."""
+    stream, container = situation.observed.stream, pod.worker_container
+    lost = (to_seconds(each.failed_at) for each in situation.status.failures if each.worker == pod.worker)
+    started_at = None if container is None else container.started_at
+    times = (started_at, stream.since, stream.left.get(pod.worker), next(lost, None))
+    # A time in the future is of another machine's clock.
+    silent_since = max((min(at, situation.now) for at in times if at is not None), default=situation.now)
+    return silent_since + situation.spec.failure_policy.nodes.lost_after_seconds
 
 
 def _overdue_at(situation: Situation, pod: PodView) -> float:

@@ -30,6 +30,7 @@ from trainmaster.reconciling.decision import Decision
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.status.conditions import condition
 from trainmaster.reconciling.timers import requeue_after
+from trainmaster.reconciling.times import to_text
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
@@ -362,14 +363,21 @@ class TestReturn:
         assert decision.status.progress.step == 120
 
     def test_a_silent_pod_is_replaced_while_the_others_train(self) -> None:
-        around = observed(*able(0, 2, attempt=2), given=all_pods(), stream=stream(2, (0, 2)))
-        facts = job(without(1, ago=61.0), workers=WORKERS)
-        around = replace(
-            around, pods=tuple(replace(p, worker_container=container(started_at=NOW - 90)) for p in around.pods)
-        )
-        assert "Delete bert-1" in kinds(decided(facts, settled(facts, around)))
-        early = job(without(1, ago=14.0), workers=WORKERS)
-        assert "Delete bert-1" not in kinds(decided(early, settled(early, around)))
+        """Whichever attempts come and go meanwhile: this one is 3 s old. The limit is 40 s."""
+
+        def is_deleted(since: float = 50.0, started: float = 90.0, left: float = 60.0, failed: float = 70.0) -> bool:
+            failure = {"attempt": 1, "reason": "AgentLost", "worker": 1, "failedAt": to_text(NOW - failed)}
+            facts = job(without(1, attempt=9, ago=3.0, failures=[failure]), workers=WORKERS)
+            view = replace(stream(9, (0, 2)), since=NOW - since, left={1: NOW - left})
+            silent = pod(1, worker_container=container(started_at=NOW - started))
+            around = observed(*able(0, 2, attempt=9), given=all_pods(silent), attempt=9, stream=view)
+            return "Delete bert-1" in kinds(decided(facts, settled(facts, around)))
+
+        assert is_deleted()
+        assert not is_deleted(since=30.0), "the operator, or the leader, hasn't been there for longer"
+        assert not is_deleted(started=30.0), "its container hasn't"
+        assert not is_deleted(left=30.0), "its agent has been connected since"
+        assert not is_deleted(failed=30.0), "it has trained since"
 
 
 class TestAWorkerThatFailsToJoin:
