@@ -23,7 +23,8 @@ exited, and its code is what matters."""
 CONTINUE_SECONDS = 3.0
 """Ranks that can go on live for so long after another has failed, for an operator to continue the attempt."""
 LEAVING_SECONDS = 1.0
-"""An agent whose pod is deleted lets able ranks train on for so long, for an operator to continue without them."""
+"""An agent whose pod is deleted lets able ranks train on for so long, for an operator to continue without them, and at
+most for a quarter of their grace period."""
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
 SAVING_POLL_SECONDS = 0.02
@@ -49,10 +50,11 @@ def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
 
 
 def leave(run: Run, now: float, grace: float) -> Run:
-    """End the ranks LEAVING_SECONDS later than `stop` does, and take that from their grace."""
+    """End the ranks up to LEAVING_SECONDS later than `stop` does, and take that from their grace."""
     if run.terminated:
         return stop(run, now, grace)
-    return run._replace(terminate_at=now + LEAVING_SECONDS, grace=max(0.0, grace - LEAVING_SECONDS))
+    later = min(LEAVING_SECONDS, grace / 4)
+    return run._replace(terminate_at=now + later, grace=grace - later)
 
 
 def discard(run: Run, now: float) -> Run:

@@ -320,6 +320,11 @@ def test_they_are_stopped_as_planned_when_nobody_continues_the_attempt() -> None
     assert stop.planned_seconds == 25 - LEAVING_SECONDS
 
 
+def test_most_of_a_short_grace_period_is_left_to_them() -> None:
+    agent = pair(TRAINMASTER_GRACE_SECONDS="2").give(events.TerminationRequested())
+    assert signalled(agent.wait(0.51)) == [(12, 13)]
+
+
 def test_they_take_part_in_a_continued_attempt_that_still_counts_on_them() -> None:
     agent = assign(pair().give(events.TerminationRequested()), 2, 0)
     assert regrouped(agent) == [((), ())]
