@@ -21,10 +21,9 @@ FAILURE_GRACE = 0.4
 """Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has
 exited, and its code is what matters."""
 CONTINUE_SECONDS = 3.0
-"""Ranks that can go on live for so long after another has failed, for an operator to continue the attempt."""
-LEAVING_SECONDS = 1.0
-"""An agent whose pod is deleted lets able ranks train on for so long, for an operator to continue without them, and at
-most for a quarter of their grace period."""
+"""Ranks that can go on live for so long after another has failed, for an operator to continue the attempt. Those of a
+pod that is deleted train on for so long, and at most for a quarter of their grace period, for an operator to continue
+without them: their SIGTERM would end all ranks with a checkpoint."""
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
 SAVING_POLL_SECONDS = 0.02
@@ -50,10 +49,10 @@ def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
 
 
 def leave(run: Run, now: float, grace: float) -> Run:
-    """End the ranks up to LEAVING_SECONDS later than `stop` does, and take that from their grace."""
+    """End the ranks up to CONTINUE_SECONDS later than `stop` does, and take that from their grace."""
     if run.terminated:
         return stop(run, now, grace)
-    later = min(LEAVING_SECONDS, grace / 4)
+    later = min(CONTINUE_SECONDS, grace / 4)
     return run._replace(terminate_at=now + later, grace=grace - later)
 
 

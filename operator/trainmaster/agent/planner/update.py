@@ -78,10 +78,11 @@ def _termination_requested(state: State, _event: events.TerminationRequested, no
     """SIGTERM: the ranks get the pod's whole grace period, and then the agent leaves."""
     if state.terminating:
         return state
+    grace, waits = state.settings.grace_seconds, continuing.patience(state) > 0
     state = state._replace(terminating=True)
-    if state.run is not None and state.report is not None and state.report.able:
-        return state._replace(run=ranks.leave(state.run, now.steady, state.settings.grace_seconds))
-    return changes.stop(state, now, state.settings.grace_seconds)
+    if waits:
+        return state.change_run(lambda run: ranks.leave(run, now.steady, grace))
+    return changes.stop(state, now, grace)
 
 
 def _stop_requested(state: State, event: Stop, now: Now) -> State:

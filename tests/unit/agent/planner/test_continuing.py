@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.ranks import CONTINUE_SECONDS, LEAVING_SECONDS
+from trainmaster.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact
 from trainmaster.wire.joining import Collect, Stop
 from trainmaster.wire.limits import ALONE_SECONDS
@@ -307,7 +307,7 @@ def test_ranks_that_wait_to_join_are_no_part_of_a_diagnosis() -> None:
 
 def test_able_ranks_of_an_agent_that_leaves_train_until_others_go_on_without_them() -> None:
     agent = pair(TRAINMASTER_GRACE_SECONDS="25").give(events.TerminationRequested())
-    assert signalled(agent.wait(LEAVING_SECONDS - 0.01)) == []
+    assert signalled(agent.wait(CONTINUE_SECONDS - 0.01)) == []
     assign(agent, 2, 2, 3)
     assert len(agent.all(actions.Sweep)) == 1
     agent.give(*(events.ProcessEnded(pid, KILLED) for pid in (12, 13)), events.RunEmptied())
@@ -315,9 +315,14 @@ def test_able_ranks_of_an_agent_that_leaves_train_until_others_go_on_without_the
 
 
 def test_they_are_stopped_as_planned_when_nobody_continues_the_attempt() -> None:
-    agent = pair(TRAINMASTER_GRACE_SECONDS="25").give(events.TerminationRequested()).wait(LEAVING_SECONDS)
+    agent = pair(TRAINMASTER_GRACE_SECONDS="25").give(events.TerminationRequested()).wait(CONTINUE_SECONDS)
     (stop,) = agent.all(actions.Terminate)
-    assert stop.planned_seconds == 25 - LEAVING_SECONDS
+    assert stop.planned_seconds == 25 - CONTINUE_SECONDS
+
+
+def test_they_are_stopped_at_once_when_nobody_would_continue_the_attempt() -> None:
+    agent = pair(UNWATCHED, TRAINMASTER_GRACE_SECONDS="25").give(events.TerminationRequested())
+    assert signalled(agent) == [(12, 13)]
 
 
 def test_most_of_a_short_grace_period_is_left_to_them() -> None:
@@ -328,7 +333,7 @@ def test_most_of_a_short_grace_period_is_left_to_them() -> None:
 def test_they_take_part_in_a_continued_attempt_that_still_counts_on_them() -> None:
     agent = assign(pair().give(events.TerminationRequested()), 2, 0)
     assert regrouped(agent) == [((), ())]
-    assert signalled(agent.wait(LEAVING_SECONDS)) == [(12, 13)]
+    assert signalled(agent.wait(CONTINUE_SECONDS)) == [(12, 13)]
 
 
 # Beyond a broken network
