@@ -297,7 +297,9 @@ class RunProcesses:
 
     def regroup(self, action: Regroup) -> None:
         """Go on in a continued attempt. Raises OSError where the group can't be written down."""
-        children.send(action.killed, signal.SIGKILL)
+        # A continued attempt's lowest rank serves the store itself.
+        store, self._ranks.store_pid = self._ranks.store_pid, 0
+        children.send([*action.killed, *([store] if store else [])], signal.SIGKILL)
         self._starts.assignment, self.regrouped_at = action.assignment, time.time()
         self._starts.write_group()
         for local_rank, rank in enumerate(self._starts.ranks):
