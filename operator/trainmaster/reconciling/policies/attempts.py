@@ -236,9 +236,8 @@ def _respond(
         message += "; its pod is replaced if it stays silent"
     trains_until = alone_until(situation)
     if trains_until is not None:
-        message += (
-            f"; its ranks may train on where nothing reaches them, for {trains_until - situation.now:.0f} s at most"
-        )
+        seconds = trains_until - situation.now
+        message += f"; its ranks may train on out of reach for {seconds:.0f} s, so the next attempt waits"
     if moving:
         message += f"; node {cause.node} is avoided from now on"
     if waiting:

@@ -24,7 +24,7 @@ from tests.unit.reconciling.builders import (
     situation,
     stream,
 )
-from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.api.v1alpha1 import JobStatus, WorkerCounts
 from trainmaster.reconciling.actions.assignments import desired_assignment
 from trainmaster.reconciling.decision import Decision
 from trainmaster.reconciling.observed.snapshot import PodView
@@ -119,7 +119,9 @@ class TestLoss:
         decision = decided(job(training(), workers=WORKERS), around)
         assert shape(decision) == ("Running", 2, 1, absent)
         assert decision.status.workers.running == WORKERS - len(absent)
-        assert why(decision).startswith(f"attempt 2: training with {WORKERS - len(absent)} of 3 workers; worker ")
+        missing = "worker {} is" if len(absent) == 1 else "workers {}, {} are"
+        trains = f"attempt 2: training with {WORKERS - len(absent)} of 3 workers"
+        assert why(decision) == f"{trains}; {missing.format(*absent)} starting"
         assert happened(decision)[1:] == ["Continued"]
         assert decision.events[1].message == f"Attempt 2 continues with {WORKERS - len(absent)} of 3 workers"
 
@@ -238,7 +240,7 @@ class TestFallingBack:
         around = observed(*able(0, 2), said(1, "Failed", rank=1), given=all_pods())
         decision = decided(job(training(worker_order=[0, 1, 2]), workers=WORKERS, elastic=elastic), around)
         assert shape(decision) == ("Starting", 2, None, [])
-        assert "2 of its workers are left, and elastic.minWorkers is 3" in why(decision)
+        assert "too few workers are left: 2, and elastic.minWorkers is 3" in why(decision)
 
     def test_a_group_that_does_not_form_starts_anew_at_no_further_cost(self) -> None:
         status = without(1, ago=181.0, restarts=1)
@@ -488,8 +490,11 @@ class TestElastic:
     def test_growing_back_takes_them_in_without_a_stop(self) -> None:
         ready = said(2, "Starting", 2, ready=True)
         around = observed(*able(0, 1, attempt=2), ready, given=all_pods(), attempt=2)
-        decision = decided(job(without(2, worker_order=[0, 1, 2]), workers=3, **self.spec), around)
+        status = without(2, worker_order=[0, 1, 2], training_with=None)
+        status = status.model_copy(update={"workers": WorkerCounts(desired=2)})
+        decision = decided(job(status, workers=3, **self.spec), around)
         assert shape(decision) == ("Running", 3, 1, [])
+        assert decision.events[0].message.endswith("before, the job continued with all 2 workers for 14 s")
 
     def test_growing_beyond_the_world_size_is_a_planned_stop(self) -> None:
         around = observed(*able(0, 1, 2), given=all_pods(workers=4))
@@ -545,7 +550,7 @@ class TestAWorkerThatTrainsAlone:
         alone = self.alone(worker_order=[0, 1])
         held = self.decided(alone, 0, spares=1)
         assert held.status.phase == "Restarting"
-        assert "; its ranks may train on where nothing reaches them, for 205 s at most" in why(held)
+        assert "; its ranks may train on out of reach for 205 s, so the next attempt waits" in why(held)
         assert held.requeue_after is not None and held.requeue_after <= self.until
         assert self.decided(held.status, self.until - 1, spares=1).status.attempt == 2
         late = self.decided(held.status, self.until + 1, spares=1)
