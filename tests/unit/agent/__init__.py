@@ -40,6 +40,7 @@
 | `network/http` | `test_network`, `test_server` |
 | `network/joining` | `test_network`, `test_group` |
 | `network/kept_lines` | `network/test_leader` |
+| `network/kept_reports` | `network/test_leader`, `network/test_leader_histories` |
 | `network/leader` | `network/test_leader` |
 | `network/lines` | `test_network`, `test_hostile_lines` |
 | `network/metrics` | `network/test_metrics` |
