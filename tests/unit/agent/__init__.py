@@ -77,6 +77,7 @@
 | `process/saved_report` | `test_hostile_lines` |
 | `process/saving` | `process/test_saving`, `test_group` |
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
+| `process/surroundings` | `test_mlflow_run`, `test_group`, `test_trainer_server` |
 | `process/torchrun` | `process/test_torchrun`, `warm/test_same_rank` |
 | `warm/command` | `warm/test_command` |
 | `warm/copying` | `warm/test_stage`, `warm/test_faults_of_warm_processes` |

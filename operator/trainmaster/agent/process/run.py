@@ -200,13 +200,8 @@ class RunProcesses:
 
     def _retreat(self, reason: str) -> None:
         """Start cold, once nothing is left of what the warm process may have begun."""
-        if self._emptied:
-            return
         self._ranks.store_pid = 0
-        rest = self._below()
-        if rest:
-            children.send(rest, signal.SIGKILL)
-            self._loop.call_later(SWEEP_SECONDS[0], lambda: self._retreat(reason))
+        if self._remain((), lambda: self._retreat(reason)):
             return
         if self.stopping or self.ended:
             self._put(NothingForked())
@@ -220,6 +215,19 @@ class RunProcesses:
         else:
             if self._launcher_pid:
                 self._put(LauncherStarted(self._launcher_pid))
+
+    def _remain(self, spared: Sequence[int], again: Callable[[], None]) -> bool:
+        """Returns whether something is left of what the warm process may have begun, or all of the attempt has ended;
+        kills what is left, and calls `again` a moment later. `spared`: processes that live on, with all below them.
+        """
+        if self._emptied:
+            return True
+        known = {pid for root in spared for pid in (root, *children.descendants(root))}
+        rest = [pid for pid in self._below() if pid not in known]
+        if rest:
+            children.send(rest, signal.SIGKILL)
+            self._loop.call_later(SWEEP_SECONDS[0], again)
+        return bool(rest)
 
     def _start_cold(self, reason: str) -> None:
         """Start the ranks without a warm process, or torchrun where the command needs it; the log says why."""
@@ -305,7 +313,7 @@ class RunProcesses:
         for local_rank, rank in enumerate(self._starts.ranks):
             if local_rank not in action.restarted:
                 group_file.wake(self._starts.group_file, rank)
-        self._output.say(f"attempt {self.attempt} continues {_without(action.assignment.absent)}")
+        self._output.say(f"attempt {self.attempt} continues {group_file.described(action.assignment)}")
         # What the kernel killed before is accounted for.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
@@ -342,19 +350,9 @@ class RunProcesses:
 
     def _retreat_one(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
         """Start a rank cold, once nothing is left of what the warm process may have begun."""
-        if self._emptied or self._terminated:
+        if self._terminated:
             return
-        known = {
-            pid
-            for root in [self._ranks.store_pid, *self._ranks.living]
-            if root
-            for pid in (root, *children.descendants(root))
-        }
-        rest = [pid for pid in self._below() if pid not in known]
-        if rest:
-            children.send(rest, signal.SIGKILL)
-            self._loop.call_later(SWEEP_SECONDS[0], lambda: self._retreat_one(local_rank, warm, reason))
-        else:
+        if not self._remain(self._ranks.living, lambda: self._retreat_one(local_rank, warm, reason)):
             self._restart_cold(local_rank, reason, warm)
 
     def _restart_cold(self, local_rank: int, reason: str, warm: WarmProcess) -> None:
@@ -368,15 +366,9 @@ class RunProcesses:
 
     def saving_ranks(self) -> SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
-        found: dict[int, float] = {}
-        for local_rank in range(self._settings.processes):
-            path = os.path.join(self.folder, f"saving.{self.first_rank() + local_rank}")
-            seconds = saving.saving_seconds(path)
-            if seconds is not None:
-                # All ranks of a launcher of the user's own are one process to the planner.
-                known = local_rank if self._line.wraps_ranks else 0
-                found[known] = max(seconds, found.get(known, 0.0))
-        return SavingRanksFound(found)
+        found = saving.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
+        # All ranks of a launcher of the user's own are one process to the planner.
+        return SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
 
     def sweep(self) -> None:
         """SIGKILL everything below the agent but a warm process that has nothing to do, until there is nothing."""
@@ -473,9 +465,3 @@ class RunProcesses:
     def _close(self) -> None:
         self._ranks.close()
         self._output.close()
-
-
-def _without(absent: Sequence[int]) -> str:
-    if not absent:
-        return "with all ranks"
-    return f"without rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:16]))}"
