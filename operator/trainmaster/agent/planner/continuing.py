@@ -126,7 +126,7 @@ def continues(assignment: Assignment, started: int) -> bool:
 def adopt(state: State, action: Adopt, now: Now) -> State:
     """The report of a continued attempt was saved: what runs, or is prepared, belongs to that attempt now."""
     assignment, node_rank = action.assignment, action.node_rank
-    ended, before = state.ended, state.started
+    ended, before, failed = state.ended, state.started, _failed_joiner(state)
     state = state._replace(
         started=assignment.attempt,
         saved=SavedReport(action.report, False),
@@ -138,7 +138,7 @@ def adopt(state: State, action: Adopt, now: Now) -> State:
         return state._replace(preparation=preparation)
     assert state.run is not None
     present = assignment.present(node_rank, state.settings.processes)
-    kept = _kept(state.run, present)
+    kept = [rank for rank in _kept(state.run, present) if rank != failed]
     lost = [rank for rank in range(state.settings.processes) if rank not in kept and rank not in present]
     restarted = () if state.terminating else tuple(lost)
     run = regrouped(state, state.run, present, restarted)
@@ -220,6 +220,15 @@ def refreshed(state: State, now: Now) -> State:
     formed = run.continued and run.present and all(run.groups.get(rank) == report.attempt for rank in run.present)
     found = report._replace(state="Running" if formed else report.state, able=is_able(run), ready=is_ready(run))
     return state if found == report else state._replace(report=found._replace(at=now.wall))
+
+
+def _failed_joiner(state: State) -> Optional[int]:
+    """Returns the local rank that was reported to have failed before it joined; the end of one that hung may be about
+    to come."""
+    run, report = state.run, state.report
+    if run is None or report is None or report.rank is None or not (report.reason and joins(state, report.rank)):
+        return None
+    return report.rank - run.first_rank
 
 
 def _kept(run: Run, present: tuple[int, ...]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -165,16 +166,28 @@ def test_a_rank_of_the_group_that_fails_after_one_that_was_to_join_is_reported()
     assert (report(agent).state, report(agent).rank, report(agent).exit_code) == ("Failed", 2, 1)
 
 
-def test_a_rank_that_hangs_before_it_joins_is_killed() -> None:
-    for agent, pid in ((joiner(), 14), (assign(Agent(), 2, 1), 1_001)):
-        agent.give(
-            events.AttemptFailed(
-                2, "Hung", "its stacks", agent.state.run and agent.state.run.first_rank + len(agent.state.run.present)
-            )
-        )
-        assert [action.pids for action in agent.all(actions.Kill)] == [(pid,)]
-        agent.give(events.ProcessEnded(pid, KILLED))
-        assert report(agent).reason == "Hung"
+#: A worker of two ranks of which one trains, and one whose only rank is absent; with the rank that joins, and its pid.
+JOINERS = [(joiner, 3, 14), (lambda: assign(Agent(), 2, 1), 1, 1_001)]
+
+
+@pytest.mark.parametrize(("begin", "rank", "pid"), JOINERS)
+def test_a_rank_that_hangs_before_it_joins_is_killed(begin: Callable[[], Agent], rank: int, pid: int) -> None:
+    agent = begin().give(events.AttemptFailed(2, "Hung", "its stacks", rank))
+    assert [action.pids for action in agent.all(actions.Kill)] == [(pid,)]
+    agent.give(events.ProcessEnded(pid, KILLED))
+    assert report(agent).reason == "Hung"
+
+
+@pytest.mark.parametrize(("begin", "rank", "pid"), JOINERS)
+def test_one_that_hung_is_started_again_though_its_end_has_not_been_seen(
+    begin: Callable[[], Agent], rank: int, pid: int
+) -> None:
+    agent = begin().give(events.AttemptFailed(2, "Hung", "its stacks", rank))
+    assign(agent, 3, rank)
+    killed, restarted = regrouped(agent)[-1]
+    assert killed == (pid,) and len(restarted) == 1
+    before = report(agent)
+    assert report(agent.give(events.ProcessEnded(pid, KILLED))) == before
 
 
 def test_a_workers_only_rank_that_ends_with_0_before_it_joins_has_failed() -> None:
