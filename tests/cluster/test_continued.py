@@ -46,12 +46,12 @@ os._exit(0)
 """
 
 
-def begin(scenario: Scenario, folder: Path, workers: int = 3, **spec: Any) -> dict[int, Start]:
+def begin(scenario: Scenario, folder: Path, workers: int = 3, grace: int = 3, **spec: Any) -> dict[int, Start]:
     """Starts the job, and waits until its ranks can continue; returns their starts."""
     program, go = folder / "train.py", folder / "go"
     program.write_text(SCRIPT)
     container = {"name": "worker", "env": [{"name": "GO", "value": str(go)}]}
-    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 3}}
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": grace}}
     command = ["python3", str(program)]
     scenario.apply(workers=workers, launcher="torchrun", command=command, podTemplate=template, **spec)
     started = scenario.until_training(workers=workers)
@@ -118,3 +118,24 @@ def test_a_killed_rank_a_stopped_one_and_lost_pods_stop_nobody(
     assert weights(scenario) == {undisturbed}
     began = [(start.rank, start.pid) for start in scenario.starts() if start.rank == 1]
     assert len(began) <= 2, "rank 1 was started anew once, for its own fault"
+
+
+def test_when_all_pods_have_been_replaced_one_after_another_the_state_is_still_there(
+    scenario: Scenario, tmp_path: Path, undisturbed: str
+) -> None:
+    """As when nodes are drained: no rank that began is left, and then all ranks of those that joined are lost."""
+    begin(scenario, tmp_path, grace=30)
+    for attempt, worker in ((3, 2), (5, 0), (7, 1)):
+        scenario.cluster.delete("pod", f"{scenario.name}-{worker}", wait=False)
+        joined(scenario, attempt)
+    assert scenario.status["continues"] == 1
+    reached = step(scenario)
+    for start in {start.rank: start for start in scenario.starts()}.values():
+        scenario.send(start.rank, start.pid, signal.SIGKILL)
+    scenario.until(lambda: scenario.status.get("continues") is None, "all ranks start anew")
+    joined(scenario, 8)
+    (tmp_path / "go").touch()
+    scenario.until_phase("Succeeded")
+    resumed = [int(step) for step in re.findall(r"goes on after step (\d+)", scenario.kept_log(0))]
+    assert resumed and resumed[-1] >= reached - 1, "all ranks together go on where the others had come"
+    assert weights(scenario) == {undisturbed}

@@ -32,22 +32,20 @@ from trainmaster.agent.network.events import (
 from trainmaster.agent.network.http import response
 from trainmaster.agent.network.metrics import render_metrics, state_bytes
 from trainmaster.agent.network.network import Network
-from trainmaster.agent.network.resolve import lookup_hosts
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.plan import done, plan, wake_at
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.planner.update import initial, update
 from trainmaster.agent.process import children, environment, saved_report
-from trainmaster.agent.process.launcher import attempt_dir, trainer_token_file
+from trainmaster.agent.process.launcher import attempt_dir
 from trainmaster.agent.process.output import PrintedEnd, Printer, Printers
 from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.process.setup_line import SetupLine
+from trainmaster.agent.process.surroundings import Surroundings
 from trainmaster.agent.settings import Settings
-from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster.wire.log_rules import NONE
 from trainmaster.wire.output import OutputLine, newest_lines, output_share
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.stream import Ping
@@ -56,7 +54,6 @@ from trainmaster.wire.values import last_lines
 if TYPE_CHECKING:
     from trainmaster.agent.hang.watch import Found, RankWatch
     from trainmaster.agent.process.code import Code
-    from trainmaster.agent.progress.trainer_server import TrainerServer
     from trainmaster.agent.warm.learning import Learning
     from trainmaster.agent.warm.warm_process import WarmProcess
 
@@ -97,11 +94,9 @@ class Executor:
         self._warm: WarmProcess | None = None
         self._learning: Learning | None = None
         self._processes: RunProcesses | None = None
-        self._trainer: TrainerServer | None = None
         self._watch: RankWatch | None = None
         """It outlives its run, because what was seen last of the ranks is shown until the next one."""
-        self._mlflow_run: Mapping[str, str] | None = None
-        """What names the job's run in MLflow, once it was found."""
+        self._surroundings = Surroundings(self._loop, settings, self._report_progress, self._complain)
         self._planned_at = _now()
         """The moment for which there was nothing left to do."""
         self._state = initial(settings, environ, saved_report.read_report(settings.state_dir), self._planned_at)
@@ -228,9 +223,10 @@ class Executor:
             self._warm.preload(action.modules)
 
     def _launch(self, action: actions.Launch) -> events.Event:
-        assignment, settings = self._with_address(action.assignment, action.node_rank), self._settings
-        port = self._serve_trainer(assignment.attempt)
-        environ = {**action.environ, **self._find_mlflow_run(action)}
+        around, settings = self._surroundings, self._settings
+        assignment = around.with_address(action.assignment, action.node_rank)
+        port = around.serve_trainer(assignment.attempt)
+        environ = {**action.environ, **around.mlflow_run(action.environ, action.node_rank)}
         put, node_rank = self._events.append, action.node_rank
         run = RunProcesses(
             self._loop, settings, assignment, node_rank, self._printers, put, self._command, environ, self._warm, port
@@ -256,17 +252,6 @@ class Executor:
             self._learning = Learning(self._loop, run, answer, warm.learn)
         return launched
 
-    def _with_address(self, assignment: Assignment, node_rank: int) -> Assignment:
-        """Returns an assignment with the master's address in place of its name, where it is known."""
-        address = lookup_hosts(self._settings.hosts_file, assignment.master)
-        if assignment.master == assignment.hosts[node_rank]:
-            # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while, and its store
-            # would look for itself in vain.
-            address = self._settings.pod_ip or address
-        hosts = list(assignment.hosts)
-        hosts[assignment.master_place] = address or assignment.master
-        return assignment._replace(hosts=tuple(hosts))
-
     def _adopt(self, action: actions.Adopt) -> Optional[events.Event]:
         try:
             saved_report.write_report(self._settings.state_dir, action.report)
@@ -277,46 +262,13 @@ class Executor:
     def _regroup(self, action: actions.Regroup) -> Optional[events.Event]:
         from trainmaster.agent.hang.watch import RankWatch
 
-        run, assignment = self._launched, self._with_address(action.assignment, action.node_rank)
+        run, assignment = self._launched, self._surroundings.with_address(action.assignment, action.node_rank)
         try:
             run.regroup(actions.Regroup(assignment, action.node_rank, action.killed, action.restarted))
         except OSError as error:
             return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
         self._watch = RankWatch(self._settings, run)
         return None
-
-    def _find_mlflow_run(self, action: actions.Launch) -> Mapping[str, str]:
-        """Returns what names the job's run in MLflow to the worker of rank 0, where the pods name an experiment."""
-        if self._mlflow_run is None and action.node_rank == 0 and "MLFLOW_TRACKING_URI" in action.environ:
-            # Here, because urllib would cost every agent's start 30 ms.
-            from trainmaster.agent.process import mlflow_run
-            from trainmaster.agent.process.run_ids import MLFLOW_FOUND
-
-            if mlflow_run.is_wanted(action.environ):
-                found, problem = mlflow_run.find_in_time(action.environ, self._settings.job, self._settings.job_uid)
-                if found:
-                    self._mlflow_run = {MLFLOW_FOUND: found}
-                else:
-                    self._complain(f"the job's run in MLflow isn't known, so this attempt makes its own: {problem}")
-        return (self._mlflow_run or {}) if action.node_rank == 0 else {}
-
-    def _serve_trainer(self, attempt: int) -> int:
-        """Listen for what Hugging Face's Trainer reports of this attempt; returns the port, 0 where nobody listens."""
-        settings = self._settings
-        if settings.progress_preset == NONE:
-            return 0
-        # Here, because an agent that waits for its first assignment doesn't need it.
-        from trainmaster.agent.progress.trainer_server import TrainerServer
-
-        if self._trainer is None:
-            self._trainer = TrainerServer(self._loop)
-        try:
-            os.makedirs(attempt_dir(settings, attempt), exist_ok=True)
-            self._trainer.begin(trainer_token_file(settings, attempt), self._report_progress)
-        except OSError:
-            # The launch fails for the same reason, and says it.
-            return 0
-        return self._trainer.open()
 
     def _report_progress(self, body: Any) -> None:
         if self._watch is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainmaster.reconciling.actions import stuck_pods
 from trainmaster.reconciling.actions.agent_config_map import next_look_at
 from trainmaster.reconciling.actions.assignments import names_first_pods_at, next_touch_at
-from trainmaster.reconciling.observed.lineup import saves_until
+from trainmaster.reconciling.observed.lineup import alone_until, saves_until
 from trainmaster.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation
 from trainmaster.reconciling.policies import (
     attempts,
@@ -46,6 +46,7 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         attempts.restart_at(situation) if status.phase == "Restarting" else None,
         scheduling_backoff.begins_at(situation),
         saves_until(situation) if status.phase == "Restarting" else None,
+        alone_until(situation),
         stand_in.stands_in_at(situation),
         joining.falls_back_at(situation),
         joining.retries_at(situation),

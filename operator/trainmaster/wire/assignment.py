@@ -135,6 +135,10 @@ class Assignment(NamedTuple):
         count = own if self.processes is None else self.processes[node_rank]
         return tuple(local_rank for local_rank in range(count) if first + local_rank not in absent)
 
+    def uid_of(self, worker: int) -> str:
+        """Returns the pod that is named for a worker; empty where none is, as in the first attempt."""
+        return self.uids[self.workers.index(worker)] if self.uids is not None and worker in self.workers else ""
+
     def node_rank(self, worker: int, uid: str) -> int | None:
         """Returns the NODE_RANK of a worker's pod, or None where its index or its uid isn't listed.
 

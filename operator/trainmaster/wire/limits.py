@@ -33,6 +33,10 @@ MAX_OUTPUT_BYTES, MAX_KEPT_OUTPUT_BYTES = 56_000, 131_072
 to watch reads that much at once (controller/leaders/budget.py)."""
 MAX_REQUEST = 64
 """Characters of what names a request for stacks."""
+UNSEEN_SECONDS = 30
+"""After so long a connection is closed whose other side has confirmed nothing of what was sent to it."""
+ALONE_SECONDS = 120
+"""Ranks of one worker that train without all others are ended once nobody has watched them for so long."""
 MAX_SECONDS = 1e9
 """Any duration: thirty years."""
 MAX_RANK_GRACE_SECONDS = 3_600

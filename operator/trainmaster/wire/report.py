@@ -33,6 +33,7 @@ class Report(NamedTuple):
     exit_code: Optional[int] = None
     signal: Optional[int] = None
     reason: str = ""
+    """Why it failed. Beside `Starting` or `Running`: why a rank failed that was to join the others, which go on."""
     error: str = ""
     at: float = 0.0
     culprit: bool = True

@@ -39,6 +39,9 @@ note("child", os.environ["TRAINMASTER_ATTEMPT"], subprocess.Popen(["sleep", "300
 fifo = os.open(f"{group_file}.{rank}", os.O_RDWR)
 if os.environ.get("TRAINMASTER_JOINS") == "1":
     note("joins", json.loads(pathlib.Path(group_file).read_text())["attempt"])
+    if (folder / "hang").exists():
+        def waits_for_ever(): time.sleep(300)
+        waits_for_ever()
     say(continuing="ready")
 else:
     note("starts", os.environ["TRAINMASTER_ATTEMPT"])
@@ -296,4 +299,32 @@ def test_the_group_reaches_the_ranks_within_50_ms_of_its_push(job: Job) -> None:
     # On a loaded machine an agent's answer takes long too.
     limit = 0.05 + 8 * statistics.median(answers)
     assert statistics.median(delays) < limit, f"median {statistics.median(delays):.3f} s, limit {limit:.3f} s"
+    stream.close()
+
+
+def test_a_rank_that_hangs_before_it_joins_is_killed_and_started_again_alone(job: Job) -> None:
+    (job.folder / "hang").touch()
+    agent = start(
+        *(job, True, program(job), str(job.folder)),
+        **{"ranks": 2, "learned": [], "PYTHONPATH": stand_in(job), "TRAINMASTER_FIRST_STEP_TIMEOUT": "2"},
+    )
+    agent.annotate(job.assignment(1))
+    stream = Stream(agent)
+    until_report(agent, 1, "Running", able=True)
+    survivor = pid_of(job, 0, "starts", 1)
+    os.kill(pid_of(job, 1, "starts", 1), signal.SIGKILL)
+    stream.until_report("Failed")
+    push(agent, continued(job, 2, 1, [1], master=job.host(0)))
+    hangs = pid_of(job, 1, "joins", 2)
+    line = stream.until(lambda line: line["type"] == "report" and line["report"].get("reason") == "Hung")
+    report = line["report"]
+    assert (report["state"], report["rank"], report["able"]) == ("Running", 1, True)
+    assert "waits_for_ever" in report["error"], "its stack"
+    assert "rank 1 wasn't ready to join the others 2 s after its start" in report["error"]
+    until(lambda: is_gone(hangs), 2.0)
+    (job.folder / "hang").unlink()
+    push(agent, continued(job, 3, 1, [1], master=job.host(0)))
+    pid_of(job, 1, "joins", 3)
+    until_report(agent, 3, "Running", able=True, ready=True)
+    assert not is_gone(survivor)
     stream.close()

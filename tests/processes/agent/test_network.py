@@ -145,6 +145,13 @@ def listener() -> Iterator[Listener]:
         yield made
 
 
+def test_a_connection_ends_when_its_other_side_confirms_nothing(listener: Listener) -> None:
+    """Beyond a broken network the kernel would send again for a quarter of an hour, and probes nothing meanwhile."""
+    with socket.create_connection(listener.socket.getsockname()) as here:
+        Connection(Loop(), here, 1, lambda event: None)
+        assert here.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+
+
 def test_it_says_who_it_is_before_anything_else(listener: Listener) -> None:
     peer = listener.accept(UPGRADED)
     listener.made.assign(4)

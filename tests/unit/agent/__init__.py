@@ -40,6 +40,7 @@
 | `network/http` | `test_network`, `test_server` |
 | `network/joining` | `test_network`, `test_group` |
 | `network/kept_lines` | `network/test_leader` |
+| `network/kept_reports` | `network/test_leader`, `network/test_leader_histories` |
 | `network/leader` | `network/test_leader` |
 | `network/lines` | `test_network`, `test_hostile_lines` |
 | `network/metrics` | `network/test_metrics` |
@@ -69,12 +70,14 @@
 | `process/launcher` | `process/test_launcher` |
 | `process/mlflow_run` | `processes/agent/test_mlflow_run` |
 | `process/output` | `test_one_worker` |
+| `process/rank_processes` | `test_reaped_ranks`, `test_one_worker` |
 | `process/rank_starts` | `processes/agent/test_continuing`, `warm/test_same_rank` |
 | `process/run` | `process/test_run`, `test_one_worker`, `test_reaped_ranks` |
 | `process/run_ids` | `process/test_run_ids`, `processes/agent/test_run_ids` |
 | `process/saved_report` | `test_hostile_lines` |
 | `process/saving` | `process/test_saving`, `test_group` |
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
+| `process/surroundings` | `test_mlflow_run`, `test_group`, `test_trainer_server` |
 | `process/torchrun` | `process/test_torchrun`, `warm/test_same_rank` |
 | `warm/command` | `warm/test_command` |
 | `warm/copying` | `warm/test_stage`, `warm/test_faults_of_warm_processes` |

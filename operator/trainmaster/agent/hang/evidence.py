@@ -24,7 +24,7 @@ from trainmaster.agent.hang.stacks import (
     tail_of,
 )
 from trainmaster.agent.process import children
-from trainmaster.agent.process.run import RankProcess
+from trainmaster.agent.process.rank_processes import RankProcess
 from trainmaster.wire.evidence import RankState
 
 STACKS_SECONDS = 1.5

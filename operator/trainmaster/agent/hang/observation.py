@@ -22,6 +22,8 @@ POLL_SECONDS = 0.25
 """The progress files are read so often."""
 FIRST_POLLS_SECONDS = 0.05
 """And so often until the ranks are up: the restart's time is reported, and booked, up to that."""
+SLOWER_AFTER_SECONDS = 2.0
+"""A rank that joins may load for minutes: after so long its file is read ever less often."""
 UP_SECONDS = 1.0
 """Ranks that live so long count as up, also where they write no progress."""
 
@@ -95,7 +97,9 @@ class Observation:
         self.refresh(now.steady)
         if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
             self.up = True
-        self.deadline = now.steady + (POLL_SECONDS if self._settled else FIRST_POLLS_SECONDS)
+        waited = now.steady - self._started_at
+        slower = min(max(1.0, waited / SLOWER_AFTER_SECONDS) * FIRST_POLLS_SECONDS, POLL_SECONDS)
+        self.deadline = now.steady + (POLL_SECONDS if self._settled else slower)
         if self._unpublished and now.steady - self._published_at >= LINE_SECONDS:
             return self._line(now)
         return None

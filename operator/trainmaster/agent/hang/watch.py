@@ -63,6 +63,9 @@ class RankWatch:
         self._requested: Optional[tuple[Collect, Evidence]] = None
         """What an operator has asked for, while it is collected: nothing but the answer follows from it."""
         self._requested_at = math.inf
+        self._unready: Optional[tuple[FailHung, Evidence]] = None
+        """A rank that should be ready to join by now, while its stacks are collected."""
+        self._unready_at = math.inf
         self._states: dict[int, RankState] = {}
         """The ranks' states when the evidence was complete."""
         self._provoked: Optional[tuple[FailHung, Evidence]] = None
@@ -83,7 +86,7 @@ class RankWatch:
         """Returns when `tick` is due, on the monotonic clock."""
         observed = math.inf if self._run.ended else self._observation.deadline
         stalled = self._stall.deadline if self._can_hang else math.inf
-        return min(observed, stalled, self._evidence_at, self._requested_at)
+        return min(observed, stalled, self._evidence_at, self._requested_at, self._unready_at)
 
     def tick(self, leader: Optional[int], now: Now) -> list[Found]:
         """Time has passed."""
@@ -94,6 +97,8 @@ class RankWatch:
             found += self._poll_evidence(self._evidence, now)
         if self._requested is not None and now.steady >= self._requested_at:
             found += self._poll_requested(*self._requested, now)
+        if self._unready is not None and now.steady >= self._unready_at:
+            found += self._poll_unready(*self._unready, now)
         if self._can_hang:
             found += self._perform(self._stall.tick(leader, now.steady), now)
         return found
@@ -137,10 +142,33 @@ class RankWatch:
         if continuing != self._continuing:
             self._continuing = continuing
             found.append(ContinuingChanged(self._run.attempt, *continuing))
+        if self._unready is None:
+            self._find_unready(now)
         if self._can_hang:
             states = self._observation.states(now.steady).values()
             found += self._perform(self._stall.observe(states, leader, now.steady), now)
         return found
+
+    def _find_unready(self, now: Now) -> None:
+        """Begin to collect the stacks of a rank that isn't ready to join in the time of a first step."""
+        limit = self._settings.first_step_timeout
+        for process, started_at in self._run.joining():
+            if limit and now.steady >= started_at + limit and not self._is_ready(process.rank):
+                message = f"rank {process.rank} wasn't ready to join the others {limit:g} s after its start"
+                hung = FailHung(process.rank, f"{message} (failurePolicy.hang.firstStepSeconds)")
+                self._unready = hung, Evidence(self._run.folder, [process], now.steady)
+                self._unready_at = now.steady + POLL_SECONDS
+                return
+
+    def _poll_unready(self, hung: FailHung, evidence: Evidence, now: Now) -> list[Found]:
+        if not evidence.poll(now.steady):
+            self._unready_at = now.steady + POLL_SECONDS
+            return []
+        self._unready, self._unready_at = None, math.inf
+        return [] if self._is_ready(hung.rank) else [self._failure(hung, evidence, now)]
+
+    def _is_ready(self, rank: int) -> bool:
+        return self._observation.words.get(rank - self._first) == "ready"
 
     def _poll_evidence(self, evidence: Evidence, now: Now) -> list[Found]:
         if not evidence.poll(now.steady):

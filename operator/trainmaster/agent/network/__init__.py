@@ -2,7 +2,8 @@
 
 Pure, each a state machine that takes what has happened and the time, and returns `actions`; in this order:
 
-- `leader`: the table of `workers`, what operators watch of it (`kept_lines`), and what it sends to its followers.
+- `leader`: the table of `workers`, what operators watch of it (`kept_reports`, `kept_lines`), and what it sends to its
+  followers.
 - `follower`: which host is tried when, whose follower this worker is, and when it leaves its leader.
 - `lines`, `http`, `metrics`: what goes over the wire. `unauthenticated`: who has to leave where too many connect.
 

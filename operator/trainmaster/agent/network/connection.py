@@ -10,12 +10,20 @@ from typing import Optional
 
 from trainmaster.agent.loop import READ, WRITE, Loop
 from trainmaster.agent.network.events import Closed, NetworkEvent, Readable
+from trainmaster.wire.limits import UNSEEN_SECONDS
 
 MAX_PENDING_BYTES = 4_194_304
 """A peer that leaves so much unread is dropped: it comes back and gets everything again."""
 READ_BYTES = 65_536
 PIECES_AT_ONCE = 16
-KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
+TCP_OPTIONS = (
+    (socket.TCP_NODELAY, 1),
+    (socket.TCP_KEEPIDLE, 5),
+    (socket.TCP_KEEPINTVL, 2),
+    (socket.TCP_KEEPCNT, 3),
+    # Else the kernel sends again for a quarter of an hour: it probes no connection on which something is under way.
+    (socket.TCP_USER_TIMEOUT, UNSEEN_SECONDS * 1_000),
+)
 
 
 class Connection:
@@ -48,9 +56,8 @@ class Connection:
         self._unread = 0
         self.closed = False
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in KEEPALIVE:
+        for option, value in TCP_OPTIONS:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
         self._watch()
 

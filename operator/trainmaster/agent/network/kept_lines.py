@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from trainmaster.wire.limits import MAX_PROCESSES, MAX_RANKS_IN_LINE
+from trainmaster.agent.network.lines import json_line
+from trainmaster.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_PROCESSES, MAX_RANKS_IN_LINE
+from trainmaster.wire.stream import ProgressLine
 
 MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
 """Lines of one worker: as many as its ranks can need."""
@@ -45,3 +47,55 @@ class KeptLines:
     def _drop(self, worker: int) -> None:
         self._attempts.pop(worker, None)
         self._size -= sum(map(len, self._lines.pop(worker, {}).values()))
+
+
+class KeptProgress(KeptLines):
+    """The lines say how far ranks are, and the step of each rank is known from them."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._steps: dict[int, tuple[int, dict[int, int]]] = {}
+        """The attempt of each worker's last progress, and the step of each of its ranks."""
+
+    def add(self, line: ProgressLine) -> bytes:
+        """Keep a worker's progress; returns the line as it is sent."""
+        data = json_line(line.to_wire())
+        self.keep(line.worker, line.attempt, part_of(line.ranks), data)
+        attempt, steps = self._steps.get(line.worker, (line.attempt, {}))
+        if attempt != line.attempt or len(steps) > MAX_PROCESSES:
+            steps = {}
+        steps.update((rank, -1 if progress.step is None else progress.step) for rank, progress in line.ranks.items())
+        self._steps[line.worker] = line.attempt, steps
+        return data
+
+    def slowest_step(self, worker: int, attempt: int) -> int:
+        """Returns the step of a worker's slowest rank in an attempt, -1 where it never said."""
+        known, steps = self._steps.get(worker, (-1, {}))
+        return min(steps.values(), default=-1) if known == attempt else -1
+
+    def _drop(self, worker: int) -> None:
+        super()._drop(worker)
+        self._steps.pop(worker, None)
+
+
+class KeptOutputs:
+    """KeptOutputs has what workers printed last that have ended; of too much the oldest is forgotten."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, bytes] = {}
+
+    def keep(self, worker: int, line: bytes) -> None:
+        """Keep what a worker printed last, in place of what it printed before."""
+        self._lines.pop(worker, None)
+        self._lines[worker] = line
+        while sum(map(len, self._lines.values())) > MAX_KEPT_OUTPUT_BYTES:
+            del self._lines[next(iter(self._lines))]
+
+    def all(self) -> list[bytes]:
+        """Returns what is kept, the newest last."""
+        return list(self._lines.values())
+
+
+def part_of(ranks: Iterable[int]) -> int:
+    """Names a line of a worker by its ranks, because one with many sends several."""
+    return min(ranks, default=0)

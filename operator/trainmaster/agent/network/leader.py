@@ -11,12 +11,13 @@ Each method takes what has happened and the time, and returns what the connectio
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Optional
 
 from trainmaster.agent.hang.diagnosis import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, Silent
 from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
-from trainmaster.agent.network.kept_lines import KeptLines
+from trainmaster.agent.network.kept_lines import KeptLines, KeptOutputs, KeptProgress, part_of
+from trainmaster.agent.network.kept_reports import KeptReports
 from trainmaster.agent.network.lines import json_line
 from trainmaster.agent.network.workers import Worker, Workers
 from trainmaster.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
@@ -41,10 +42,10 @@ from trainmaster.wire.joining import (
     Watched,
     parse_from_follower,
 )
-from trainmaster.wire.limits import MAX_EVIDENCE_BYTES, MAX_KEPT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, MAX_PROCESSES
+from trainmaster.wire.limits import MAX_EVIDENCE_BYTES, MAX_OUTPUT_BYTES
 from trainmaster.wire.output import OutputLine, output_share
 from trainmaster.wire.report import Report
-from trainmaster.wire.stream import EvidenceLine, Hello, Ping, ProgressLine, ReportLine, StreamLine, WorkerLine
+from trainmaster.wire.stream import EvidenceLine, Hello, Ping, ProgressLine, StreamLine, WorkerLine
 
 PING_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
@@ -63,8 +64,6 @@ MAX_PROGRESS_BYTES = 8_388_608
 """What is kept of all workers' progress."""
 WORKERS_IN_HELLO = 256
 """A line must stay below what its reader accepts, 64 KiB; the others follow in lines of their own."""
-KEPT_ATTEMPTS = 3
-"""Attempts of which a worker's last report is kept: the current one, the one before, one ahead of the leader."""
 
 
 class Leader:
@@ -81,16 +80,10 @@ class Leader:
         self._present: frozenset[int] = frozenset()
         """Those that have ranks in the attempt's group."""
         self._assignment_line = b""
-        self._kept: dict[tuple[int, int], ReportLine] = {}
-        """Reports by attempt and worker, each with its place in the stream."""
-        self._seq = 0
-        self._acked = 0
-        self._progress = KeptLines(MAX_PROGRESS_BYTES)
-        self._steps: dict[int, tuple[int, dict[int, int]]] = {}
-        """The attempt of each worker's last progress, and the step of each of its ranks."""
+        self._reports = KeptReports()
+        self._progress = KeptProgress(MAX_PROGRESS_BYTES)
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
-        self._outputs: dict[int, bytes] = {}
-        """What workers printed last that have ended, by worker, the newest last."""
+        self._outputs = KeptOutputs()
         self._diagnosis = Diagnosis()
         self._collect_at = now
         """When stacks may be asked for next, on the monotonic clock."""
@@ -130,9 +123,8 @@ class Leader:
             worker for place, worker in enumerate(assignment.workers) if assignment.present(place, self._processes)
         )
         self._own.seen = assignment.attempt
-        self._kept = {key: line for key, line in self._kept.items() if key[0] >= assignment.attempt - 1}
+        self._reports.forget_before(assignment.attempt - 1)
         self._progress.forget(lambda worker, _: worker in self._named)
-        self._steps = {worker: steps for worker, steps in self._steps.items() if worker in self._named}
         # An attempt's evidence is kept for an operator that comes a little later.
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._diagnosis.close()
@@ -187,7 +179,7 @@ class Leader:
         rows = (self._workers.get(worker) for worker in workers)
         heir = next((row.peer for row in rows if row is not None and row.peer is not None), None)
         if heir is not None:
-            self._send((heir,), b"".join(self._outputs.values()))
+            self._send((heir,), b"".join(self._outputs.all()))
         return self._drain()
 
     def leave(self, peer: int) -> list[LeaderAction]:
@@ -204,10 +196,10 @@ class Leader:
         lines: list[StreamLine] = [
             Hello(self._own.worker, self._own.uid, attempt, tuple(workers[:WORKERS_IN_HELLO])),
             *workers[WORKERS_IN_HELLO:],
-            *sorted(self._kept.values(), key=lambda line: line.seq),
+            *self._reports.in_order(),
         ]
         self._streams.append(peer)
-        kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.values())
+        kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.all())
         self._actions.append(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
         self._announce(now.steady)
         return self._drain()
@@ -222,10 +214,8 @@ class Leader:
 
     def acknowledge(self, seq: int) -> list[LeaderAction]:
         """The operator has recorded all reports up to `seq`."""
-        self._acked = max(self._acked, min(seq, self._seq))
-        for line in self._kept.values():
-            if line.seq <= seq:
-                self._send_ack(line.report)
+        for report in self._reports.acknowledge(seq):
+            self._send_ack(report)
         return self._drain()
 
     def collect(self, request: str, now: Now) -> list[LeaderAction]:
@@ -253,12 +243,12 @@ class Leader:
         """A connection says who it is; returns whether it may stay."""
         if hello.job != self._job_uid:
             return False
-        expected_uid = self._expected_uid(hello.worker)
+        expected_uid = "" if self._assignment is None else self._assignment.uid_of(hello.worker)
         admitted, forgotten = self._workers.admit(hello.worker, hello.uid, self._named, expected_uid)
         if not admitted:
             return False
         if forgotten is not None:
-            self._kept = {key: line for key, line in self._kept.items() if key[1] != forgotten}
+            self._reports.forget(forgotten)
         row = Worker(hello.worker, hello.uid, peer, now.steady)
         row.seen = hello.seen
         closed = self._workers.join(row)
@@ -326,28 +316,19 @@ class Leader:
 
     def _record(self, report: Report) -> bool:
         """Keep a report and publish it; returns whether it is new: the same one is only acknowledged again."""
-        key = (report.attempt, report.worker)
-        kept = self._kept.get(key)
-        if kept is not None and kept.report == report:
-            if kept.seq <= self._acked:
-                self._send_ack(report)
-            return False
-        older = sorted(attempt for attempt, worker in self._kept if worker == report.worker)
-        if kept is None and len(older) >= KEPT_ATTEMPTS:
-            if report.attempt < older[0]:
-                return False
-            del self._kept[older[0], report.worker]
-        self._seq += 1
-        self._kept[key] = ReportLine(self._seq, report)
-        self._publish(self._kept[key])
-        return True
+        line = self._reports.add(report)
+        if line is not None:
+            self._publish(line)
+        elif self._reports.is_recorded(report):
+            self._send_ack(report)
+        return line is not None
 
     def _stops_others(self, report: Report) -> bool:
         """Returns whether a rank of the current attempt's group has failed; what only waits to join stops nobody."""
         assignment = self._assignment
         if assignment is None or report.state != "Failed" or report.attempt != assignment.attempt:
             return False
-        return report.worker in self._present and report.rank not in assignment.absent
+        return report.worker in self._present
 
     def _stop(self, report: Report, now: float) -> Stop:
         """Returns the order to stop an attempt in which this worker has failed."""
@@ -357,22 +338,14 @@ class Leader:
         return Stop(report.attempt, FAILURE_GRACE, delay, report)
 
     def _may_continue(self, failed: Report, now: float) -> bool:
-        """Returns whether an operator may continue the attempt: all ranks that live say that they can go on.
-
-        A continued attempt has only workers that can, until they report something else.
-        """
-        kept = [self._kept.get((failed.attempt, worker)) for worker in self._present - {failed.worker}]
-        others = [line.report for line in kept if line is not None]
+        """Returns whether an operator may continue the attempt: all ranks that live say that they can go on."""
         continued = self._assignment is not None and self._assignment.continues is not None
-        some = failed.able or any(report.able for report in others) or (continued and None in kept)
-        # A worker whose ranks join has no state before its group has formed, and doesn't say that it is able.
-        passed_over = ("Failed", "Starting") if continued else ("Failed",)
-        able = some and all(report.able or report.state in passed_over for report in others)
-        return able and self.is_watched(now)
+        others = self._present - {failed.worker}
+        return self.is_watched(now) and self._reports.can_continue(failed, others, continued=continued)
 
     def _failed_report(self) -> Optional[Report]:
         """Returns a failure of the current attempt, a culprit's where there is one."""
-        failed = [line.report for line in self._kept.values() if self._stops_others(line.report)]
+        failed = [line.report for line in self._reports.in_order() if self._stops_others(line.report)]
         return max(failed, key=lambda report: report.culprit, default=None)
 
     def _send_ack(self, report: Report) -> None:
@@ -388,26 +361,15 @@ class Leader:
     # Progress, stalls, environments
 
     def _add_progress(self, line: ProgressLine) -> None:
-        data = json_line(line.to_wire())
-        self._progress.keep(line.worker, line.attempt, _part(line.ranks), data)
-        attempt, steps = self._steps.get(line.worker, (line.attempt, {}))
-        if attempt != line.attempt or len(steps) > MAX_PROCESSES:
-            steps = {}
-        steps.update((rank, -1 if progress.step is None else progress.step) for rank, progress in line.ranks.items())
-        self._steps[line.worker] = line.attempt, steps
-        self._publish_data(data)
+        self._publish_data(self._progress.add(line))
 
     def _keep_output(self, line: OutputLine) -> None:
-        """Keep what a worker printed last, in place of what it printed before, and publish it."""
+        """Keep what a worker printed last, and publish it."""
         data = json_line(line.to_wire())
         # Assignments may differ in their workers.
-        if len(data) > min(2 * output_share(len(self._named)), MAX_OUTPUT_BYTES):
-            return
-        self._outputs.pop(line.worker, None)
-        self._outputs[line.worker] = data
-        while sum(map(len, self._outputs.values())) > MAX_KEPT_OUTPUT_BYTES:
-            del self._outputs[next(iter(self._outputs))]
-        self._publish_data(data)
+        if len(data) <= min(2 * output_share(len(self._named)), MAX_OUTPUT_BYTES):
+            self._outputs.keep(line.worker, data)
+            self._publish_data(data)
 
     def _begin_diagnosis(self, attempt: int, now: float) -> None:
         """A rank somewhere is over its limit: ask all workers for evidence."""
@@ -423,7 +385,7 @@ class Leader:
             return
         if line.ranks:
             data = json_line(line.to_wire())
-            self._evidence.keep(line.worker, line.attempt, _part(line.ranks), data)
+            self._evidence.keep(line.worker, line.attempt, part_of(line.ranks), data)
             self._publish_data(data)
         self._diagnosis.add(line.worker, line)
         if self._diagnosis.question is not None and not self._diagnosis.unanswered(self._present):
@@ -446,9 +408,8 @@ class Leader:
         row = self._workers.get(worker)
         if row is not None and row.peer is not None and row.received_at >= since:
             return None
-        attempt, steps = self._steps.get(worker, (-1, {}))
-        current = self._assignment is not None and attempt == self._assignment.attempt
-        return min(steps.values(), default=-1) if current else -1
+        attempt = -1 if self._assignment is None else self._assignment.attempt
+        return self._progress.slowest_step(worker, attempt)
 
     def _report_lost(self, silent: Silent, now: Now) -> None:
         """Report workers whose agents don't answer. One that comes back joins again and learns what became of it."""
@@ -457,35 +418,23 @@ class Leader:
             if row is not None and row.peer is not None:
                 self._actions.append(Close(row.peer))
                 self._lose_connection(row.peer)
-            uid = row.uid if row is not None else self._expected_uid(worker)
+            expected_uid = "" if self._assignment is None else self._assignment.uid_of(worker)
+            uid = expected_uid if row is None else row.uid
             error, at = silent.message, now.wall
             report = Report(silent.attempt, worker, uid, "Failed", reason="AgentLost", error=error, at=at)
             self._add_report(report, now.steady)
-
-    def _expected_uid(self, worker: int) -> str:
-        """Returns the pod that the assignment names for a worker; empty in the first attempt, which names none."""
-        assignment = self._assignment
-        if assignment is None or assignment.uids is None or worker not in assignment.workers:
-            return ""
-        return assignment.uids[assignment.workers.index(worker)]
 
     def _compare_environments(self) -> None:
         """Once all workers have started an attempt: fail it where they differ in what must be equal."""
         assignment = self._assignment
         if assignment is None or assignment.attempt <= self._mismatched_attempt:
             return
-        rows = [self._workers.get(worker) for worker in assignment.workers]
-        environments = {
-            row.worker: row.environment
-            for row in rows
-            if row is not None and row.environment_attempt == assignment.attempt
-        }
-        if len(environments) < len(rows):
-            return
+        environments = self._workers.environments(assignment.workers, assignment.attempt)
         lines = mismatches(environments)
         if lines:
             self._mismatched_attempt = assignment.attempt
             message = Mismatch(assignment.attempt, tuple(lines))
+            rows = (self._workers.get(worker) for worker in assignment.workers)
             peers = tuple(row.peer for row in rows if row is not None and row.peer is not None)
             self._send(peers, json_line(message.to_wire()))
             self._actions.append(Deliver(message))
@@ -518,8 +467,3 @@ class Leader:
     def _drain(self) -> list[LeaderAction]:
         actions, self._actions = self._actions, []
         return actions
-
-
-def _part(ranks: Iterable[int]) -> int:
-    """Names a line of a worker by its ranks, because one with many sends several."""
-    return min(ranks, default=0)

@@ -5,7 +5,7 @@ What one follower may have kept and queued here is bounded, so their number is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from trainmaster.wire.stream import WorkerLine
@@ -60,6 +60,12 @@ class Workers:
     def peers(self) -> tuple[int, ...]:
         """Returns all followers' connections."""
         return tuple(self._by_peer)
+
+    def environments(self, workers: Sequence[int], attempt: int) -> dict[int, dict[str, str]]:
+        """Returns what these workers run an attempt in, once all of them have started it."""
+        rows = [self._by_worker.get(worker) for worker in workers]
+        started = [row for row in rows if row is not None and row.environment_attempt == attempt]
+        return {row.worker: row.environment for row in started} if len(started) == len(rows) else {}
 
     def line(self, row: Worker) -> WorkerLine:
         """Returns a worker's entry in the stream."""

@@ -15,9 +15,12 @@ from trainmaster.agent.planner.actions import Adopt, KillRemains
 from trainmaster.agent.planner.classification import classify
 from trainmaster.agent.planner.state import Ending, Now, Preparation, Regrouping, Run, SavedReport, State
 from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.limits import ALONE_SECONDS
 from trainmaster.wire.report import Report
 
 V = TypeVar("V")
+
+NOT_JOINED = "it ended before it had joined the others"
 
 
 def is_able(run: Run) -> bool:
@@ -54,11 +57,28 @@ def is_absent(state: State) -> bool:
     return state.run is not None and not state.run.present
 
 
+def joins(state: State, rank: Optional[int]) -> bool:
+    """Returns whether a rank of this worker, by its global number, is absent from the group."""
+    return state.run is not None and rank is not None and rank - state.run.first_rank in state.run.absent
+
+
+def alone_until(state: State) -> Optional[float]:
+    """Returns when ranks are ended that train without all other workers and that nobody watches; None: not at all.
+
+    They need nobody. Beyond a broken network their pod is taken for lost, and others train in their place.
+    """
+    run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
+    if run is None or run.stopping or unwatched_at is None or assignment is None or not assignment.absent:
+        return None
+    present = assignment.world_size(state.settings.processes) - len(assignment.absent)
+    return unwatched_at + ALONE_SECONDS if run.present and present == len(run.present) else None
+
+
 def hung_rank(state: State, rank: Optional[int]) -> int:
-    """Returns the process of a hung rank that others would go on without, which a signal may have stopped; else 0."""
+    """Returns the process of a hung rank that others go on without, which a signal may have stopped; else 0."""
     run, report = state.run, state.report
     able = report is not None and report.able and state.contact.watched
-    if run is None or rank is None or not able or rank - run.first_rank in run.endings:
+    if run is None or rank is None or rank - run.first_rank in run.endings or not (able or joins(state, rank)):
         return 0
     return run.ranks.get(rank - run.first_rank, 0)
 
@@ -106,7 +126,7 @@ def continues(assignment: Assignment, started: int) -> bool:
 def adopt(state: State, action: Adopt, now: Now) -> State:
     """The report of a continued attempt was saved: what runs, or is prepared, belongs to that attempt now."""
     assignment, node_rank = action.assignment, action.node_rank
-    ended, before = state.ended, state.started
+    ended, before, failed = state.ended, state.started, _failed_joiner(state)
     state = state._replace(
         started=assignment.attempt,
         saved=SavedReport(action.report, False),
@@ -118,7 +138,7 @@ def adopt(state: State, action: Adopt, now: Now) -> State:
         return state._replace(preparation=preparation)
     assert state.run is not None
     present = assignment.present(node_rank, state.settings.processes)
-    kept = _kept(state.run, present)
+    kept = [rank for rank in _kept(state.run, present) if rank != failed]
     lost = [rank for rank in range(state.settings.processes) if rank not in kept and rank not in present]
     restarted = () if state.terminating else tuple(lost)
     run = regrouped(state, state.run, present, restarted)
@@ -164,16 +184,30 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
     run = state.run
     assert run is not None
     local_rank = None if report.rank is None else report.rank - run.first_rank
-    # Where one fails that was to join, its worker is lost with it: else what fails next here would go unseen.
-    joins = local_rank in run.absent
-    report = report._replace(able=not joins and others_are_able(run, local_rank))
-    if not joins or run.present:
-        waits = patience(state, local_rank)
-        delay = waits or ranks.grace_before_stop(run, report)
-        state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, delay))
-        if waits and local_rank is not None and local_rank in run.endings and local_rank in run.ranks:
-            state = changes.post(state, KillRemains(run.ranks[local_rank]))
+    if joins(state, report.rank):
+        return _failed_to_join(state, run, report, now)
+    report = report._replace(able=others_are_able(run, local_rank))
+    waits = patience(state, local_rank)
+    delay = waits or ranks.grace_before_stop(run, report)
+    state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, delay))
+    if waits and local_rank is not None and local_rank in run.endings and local_rank in run.ranks:
+        state = changes.post(state, KillRemains(run.ranks[local_rank]))
     return refreshed(changes.end(state, report, now), now)
+
+
+def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
+    """A rank has failed that was to join: it stops nobody, and is started again when the operator says so.
+
+    Where ranks of this worker train, their report has the failure beside their own state.
+    """
+    if failure.exit_code == 0:
+        failure = failure._replace(error=f"{failure.error}\n{NOT_JOINED}".lstrip())
+    if not run.present:
+        return changes.end(state, failure, now)
+    known = changes.current_report(state, now) if state.report is None else state.report
+    if known.ended or known.reason:
+        return state
+    return state._replace(report=failure._replace(state=known.state, able=known.able, at=now.wall))
 
 
 def refreshed(state: State, now: Now) -> State:
@@ -186,6 +220,15 @@ def refreshed(state: State, now: Now) -> State:
     formed = run.continued and run.present and all(run.groups.get(rank) == report.attempt for rank in run.present)
     found = report._replace(state="Running" if formed else report.state, able=is_able(run), ready=is_ready(run))
     return state if found == report else state._replace(report=found._replace(at=now.wall))
+
+
+def _failed_joiner(state: State) -> Optional[int]:
+    """Returns the local rank that was reported to have failed before it joined; the end of one that hung may be about
+    to come."""
+    run, report = state.run, state.report
+    if run is None or report is None or report.rank is None or not (report.reason and joins(state, report.rank)):
+        return None
+    return report.rank - run.first_rank
 
 
 def _kept(run: Run, present: tuple[int, ...]) -> list[int]:

@@ -39,7 +39,7 @@ def plan(state: State, now: Now) -> Actions:
 
 def wake_at(state: State, now: Now) -> float | None:
     """Returns the next moment after the plan's, `now`, at which time alone changes it, on the monotonic clock."""
-    times = [exit_at(state)]
+    times = [exit_at(state), continuing.alone_until(state)]
     if state.run is not None:
         times += [state.run.terminate_at, state.run.kill_at, state.run.conclude_at]
     if state.preparation is not None:
@@ -195,7 +195,7 @@ def _declined(state: State, report: Report, continues: int) -> Report:
     ended = state.ended
     if ended is not None and ended.state in ("Failed", "Finished") and ended.attempt >= continues:
         return ended._replace(attempt=report.attempt, at=report.at, able=False)
-    return failed(report, "AgentLost", "no process of this worker's ranks is left that could go on in the attempt")
+    return failed(report, "AgentLost", "this worker has no rank left that could go on")
 
 
 def _lacks_code(state: State, assignment: Assignment) -> bool:

@@ -21,9 +21,9 @@ FAILURE_GRACE = 0.4
 """Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has
 exited, and its code is what matters."""
 CONTINUE_SECONDS = 3.0
-"""Ranks that can go on live for so long after another has failed, for an operator to continue the attempt."""
-LEAVING_SECONDS = 1.0
-"""An agent whose pod is deleted lets able ranks train on for so long, for an operator to continue without them."""
+"""Ranks that can go on live for so long after another has failed, for an operator to continue the attempt. Those of a
+pod that is deleted train on for so long, and at most for a quarter of their grace period, for an operator to continue
+without them: their SIGTERM would end all ranks with a checkpoint."""
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
 SAVING_POLL_SECONDS = 0.02
@@ -49,10 +49,11 @@ def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
 
 
 def leave(run: Run, now: float, grace: float) -> Run:
-    """End the ranks LEAVING_SECONDS later than `stop` does, and take that from their grace."""
+    """End the ranks up to CONTINUE_SECONDS later than `stop` does, and take that from their grace."""
     if run.terminated:
         return stop(run, now, grace)
-    return run._replace(terminate_at=now + LEAVING_SECONDS, grace=max(0.0, grace - LEAVING_SECONDS))
+    later = min(CONTINUE_SECONDS, grace / 4)
+    return run._replace(terminate_at=now + later, grace=grace - later)
 
 
 def discard(run: Run, now: float) -> Run:
@@ -100,7 +101,10 @@ def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
 
 def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending | None, unseen: frozenset[int]) -> Run:
     run = run._replace(endings={**run.endings, local_rank: ending})
-    if run.provoked or (ending is not None and ending.exit_code == 0):
+    joins = local_rank in run.absent
+    # Nobody leaves well before having joined the others; and when these have ended, who waits for them is killed.
+    left_well = run.sweeping if joins else ending is not None and ending.exit_code == 0
+    if run.provoked or left_well:
         return run
     # Where the status isn't known, the exception that the rank has left behind counts all the same.
     was_ended = ending is None or _was_ended(run, ended, ending, unseen)

@@ -16,14 +16,14 @@ from trainmaster.agent.planner.actions import (
     Publish,
     SendToLeader,
 )
-from trainmaster.agent.planner.classification import classify, failed
+from trainmaster.agent.planner.classification import classify, failed, stopped
 from trainmaster.agent.planner.leaving import contact_changed
 from trainmaster.agent.planner.recovery import measured
 from trainmaster.agent.planner.state import Ending, Now, Run, SavedReport, State
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import newer
 from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
-from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster.wire.limits import ALONE_SECONDS, MAX_ERROR_CHARACTERS
 from trainmaster.wire.stream import EvidenceLine, Ping
 from trainmaster.wire.values import last_lines
 
@@ -78,10 +78,11 @@ def _termination_requested(state: State, _event: events.TerminationRequested, no
     """SIGTERM: the ranks get the pod's whole grace period, and then the agent leaves."""
     if state.terminating:
         return state
+    grace, waits = state.settings.grace_seconds, continuing.patience(state) > 0
     state = state._replace(terminating=True)
-    if state.run is not None and state.report is not None and state.report.able:
-        return state._replace(run=ranks.leave(state.run, now.steady, state.settings.grace_seconds))
-    return changes.stop(state, now, state.settings.grace_seconds)
+    if waits:
+        return state.change_run(lambda run: ranks.leave(run, now.steady, grace))
+    return changes.stop(state, now, grace)
 
 
 def _stop_requested(state: State, event: Stop, now: Now) -> State:
@@ -141,6 +142,11 @@ def _name_resolved(state: State, now: Now) -> State:
 
 
 def _deadline_passed(state: State, _event: events.DeadlinePassed, now: Now) -> State:
+    alone_until = continuing.alone_until(state)
+    if alone_until is not None and now.steady >= alone_until:
+        error = f"no operator has watched its ranks for {ALONE_SECONDS} s, and they trained without all other workers"
+        state = changes.end(state, stopped(changes.current_report(state, now))._replace(error=error), now)
+        return changes.stop(state, now, ranks.FAILURE_GRACE)
     preparation, limit = state.preparation, state.settings.startup_timeout
     if preparation is None or now.steady < preparation.begun_at + limit or may_launch(state, now):
         return state
@@ -349,7 +355,8 @@ def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
 def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> State:
     if state.run is None or event.attempt != state.started:
         return state
-    state = changes.seen(state, now, event.silent)
+    if not continuing.joins(state, event.rank):
+        state = changes.seen(state, now, event.silent)
     report = failed(changes.current_report(state, now), event.reason, event.error, event.rank)
     hung = continuing.hung_rank(state, event.rank)
     state = continuing.rank_failed(state, report, now)

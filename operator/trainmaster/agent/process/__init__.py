@@ -4,9 +4,11 @@
 - `launcher` says what to execute, and with which environment; pure.
 - `torchrun` says what torchrun adds to that environment, for ranks that start without it; pure.
 - `run_ids` says which run of an experiment tracker rank 0 goes on with; pure. `mlflow_run` finds it in MLflow.
-- `run` is the processes of one attempt, or of those that continue it: it starts, watches and signals them.
-  `rank_starts` says with which environment and streams each rank starts, and `group_file` tells ranks which group they
-  are in. `saving` is how a rank asks for time to write its state.
+- `surroundings` is what ranks find when they start: the master's address, the run in MLflow, the Trainer's server.
+- `run` is the processes of one attempt, or of those that continue it: it starts, signals and examines them.
+  `rank_processes` has the ranks among them, and watches them until they end. `rank_starts` says with which environment
+  and streams each rank starts, and `group_file` which group it is in. `saving` is how a rank asks for time to write its
+  state.
 - `attempt_output` is what they print and leave behind, which says why a rank ended; it reads `error_files`.
 - `children` starts and reaps processes, and `cgroup` has the kernel's counters; `output` passes on and keeps what is
   printed.

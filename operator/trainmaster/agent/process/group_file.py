@@ -38,6 +38,15 @@ def write_group(path: str, assignment: Assignment, processes: int) -> None:
     write_atomically(path, json.dumps(group) + "\n")
 
 
+def described(assignment: Assignment) -> str:
+    """Returns who is in the group of an attempt, for its log."""
+    absent = assignment.absent
+    if not absent:
+        return "with all ranks"
+    more = f" and {len(absent) - 16} more" if len(absent) > 16 else ""
+    return f"without rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:16]))}{more}"
+
+
 def wake(path: str, rank: int) -> None:
     """Have a rank read the file, if it listens."""
     with contextlib.suppress(OSError):  # no reader (ENXIO), or one that hasn't read 64 KiB of wake-ups

@@ -11,12 +11,12 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Optional
 
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, tail_of
-from trainmaster.agent.loop import READ, Loop
+from trainmaster.agent.loop import Loop
 from trainmaster.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
 from trainmaster.agent.planner.events import (
     EnvironmentPrinted,
@@ -37,9 +37,10 @@ from trainmaster.agent.planner.events import (
 )
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import children, group_file, launcher, saving
-from trainmaster.agent.process.attempt_output import AttemptOutput, named_pipe
+from trainmaster.agent.process.attempt_output import AttemptOutput
 from trainmaster.agent.process.cgroup import oom_kill_count
 from trainmaster.agent.process.output import Printers
+from trainmaster.agent.process.rank_processes import RankProcess, RankProcesses
 from trainmaster.agent.process.rank_starts import STORE, RankStarts
 from trainmaster.agent.progress.printed import Printed
 from trainmaster.agent.settings import Settings
@@ -51,15 +52,6 @@ if TYPE_CHECKING:
     from trainmaster.agent.warm.warm_process import WarmProcess
 
 SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
-
-class RankProcess(NamedTuple):
-    """RankProcess is a rank's process and the files that it may print stacks into."""
-
-    rank: int
-    pid: int
-    files: tuple[str, ...]
-    environ: Mapping[str, str]
 
 
 class RunProcesses:
@@ -83,11 +75,12 @@ class RunProcesses:
         self.regrouped_at = 0.0
         """When the ranks were woken for a continued attempt (seconds since the epoch): what they said before of
         their start was said of another attempt."""
-        self.pids: dict[int, int] = {}
-        """The ranks' processes by local rank, as far as known."""
         self._loop = loop
         self._settings = settings
         self._put = put
+        self._ranks = RankProcesses(
+            loop, settings.processes, lambda rank, pid: put(RankStarted(rank, pid)), self.process_ended
+        )
         self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, trainer_port)
         self.folder = self._starts.folder
         """The folder of the attempt that the processes were started for, where they go on in others too."""
@@ -100,17 +93,11 @@ class RunProcesses:
         self._launcher_pid = 0
         """0: there is none, because the ranks are forked from the warm process."""
         self._launcher_ended = False
-        self._store_pid = 0
-        """Of the process that serves torch's store; 0: this worker has none."""
-        self._ended: set[int] = set()
-        """Local ranks whose end has been seen."""
         self._ordered: set[int] = set()
         """Local ranks that the warm process was ordered to fork last."""
         self._to_restart: deque[int] = deque()
         """Local ranks that are to be started again."""
         self._terminated = False
-        self._pidfds: dict[int, int] = {}
-        self._announcements = -1
         self._sweeps = 0
         self._emptied = False
         """Whether nothing is left of the attempt: what is below the agent then is the next one's."""
@@ -131,7 +118,7 @@ class RunProcesses:
     @property
     def up(self) -> bool:
         """Returns whether all ranks of this worker have been started."""
-        return len(self.pids) == (self._settings.processes if self._line.wraps_ranks else 1)
+        return len(self._ranks.pids) == (self._settings.processes if self._line.wraps_ranks else 1)
 
     @property
     def printed(self) -> Printed:
@@ -160,7 +147,8 @@ class RunProcesses:
         os.makedirs(self.folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         if self._line.wraps_ranks:
-            self._open_rank_pipes()
+            self._ranks.listen(os.path.join(self.folder, "ranks"), self._announced)
+            self._output.open_rank_pipes(settings.processes, self.first_rank())
         self._output.print_separator(self.attempt)
         if self.continuable:
             group_file.make_fifos(starts.group_file, starts.ranks)
@@ -212,13 +200,8 @@ class RunProcesses:
 
     def _retreat(self, reason: str) -> None:
         """Start cold, once nothing is left of what the warm process may have begun."""
-        if self._emptied:
-            return
-        self._store_pid = 0
-        rest = self._below()
-        if rest:
-            children.send(rest, signal.SIGKILL)
-            self._loop.call_later(SWEEP_SECONDS[0], lambda: self._retreat(reason))
+        self._ranks.store_pid = 0
+        if self._remain((), lambda: self._retreat(reason)):
             return
         if self.stopping or self.ended:
             self._put(NothingForked())
@@ -233,6 +216,19 @@ class RunProcesses:
             if self._launcher_pid:
                 self._put(LauncherStarted(self._launcher_pid))
 
+    def _remain(self, spared: Sequence[int], again: Callable[[], None]) -> bool:
+        """Returns whether something is left of what the warm process may have begun, or all of the attempt has ended;
+        kills what is left, and calls `again` a moment later. `spared`: processes that live on, with all below them.
+        """
+        if self._emptied:
+            return True
+        known = {pid for root in spared for pid in (root, *children.descendants(root))}
+        rest = [pid for pid in self._below() if pid not in known]
+        if rest:
+            children.send(rest, signal.SIGKILL)
+            self._loop.call_later(SWEEP_SECONDS[0], again)
+        return bool(rest)
+
     def _start_cold(self, reason: str) -> None:
         """Start the ranks without a warm process, or torchrun where the command needs it; the log says why."""
         self._output.say(f"attempt {self.attempt} starts cold: {reason}")
@@ -240,11 +236,11 @@ class RunProcesses:
             self._start_launcher()
             return
         try:
-            self._store_pid = self._starts.spawn_store(self._output.log_path(STORE), self._warm)
+            self._ranks.store_pid = self._starts.spawn_store(self._output.log_path(STORE), self._warm)
             for local_rank in range(self._settings.processes):
-                self._rank_started(local_rank, self._starts.spawn_rank(local_rank, self._warm))
+                self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, self._warm))
         except (LaunchError, OSError):
-            children.send({*self.pids.values(), self._store_pid} - {0}, signal.SIGKILL)
+            children.send({*self._ranks.pids.values(), self._ranks.store_pid} - {0}, signal.SIGKILL)
             self._close()
             raise
 
@@ -267,8 +263,10 @@ class RunProcesses:
         finally:
             os.close(out_write)
             os.close(err_write)
+        self._ranks.below_launcher = True
         if not self._line.wraps_ranks:
-            self.pids[0] = self._launcher_pid
+            self._ranks.pids[0] = self._launcher_pid
+            self._ranks.started_at[0] = time.monotonic()
 
     def process_ended(self, pid: int, ending: Ending | None) -> None:
         """A child of the agent was reaped, which may be an orphan that is none of ours, or a rank by its launcher."""
@@ -280,18 +278,17 @@ class RunProcesses:
             self._oom_kills_before += 1
         if pid == self._launcher_pid:
             self._launcher_ended = True
-        if pid == self._store_pid:
+        if pid == self._ranks.store_pid:
             if ending is not None and ending.exit_code != 0:
                 said = last_lines(tail_of(self._output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
                 self._put(StoreEnded(self.attempt, ending, said, self._oom_kills()))
             return
-        local_rank = next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)
+        local_rank = self._ranks.find(pid)
         if local_rank is not None:
-            self._ended.add(local_rank)
+            self._ranks.ended.add(local_rank)
         unseen: frozenset[int] = frozenset()
         if self._line.wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
-            living = {rank_pid for rank, rank_pid in self.pids.items() if rank not in self._ended}
-            unseen = frozenset(each for each in living if children.process_state(each) in "XZ")
+            unseen = frozenset(each for each in self._ranks.living if children.process_state(each) in "XZ")
         self._put(ProcessEnded(pid, ending, unseen))
 
     def terminate(self, action: Terminate) -> None:
@@ -308,13 +305,15 @@ class RunProcesses:
 
     def regroup(self, action: Regroup) -> None:
         """Go on in a continued attempt. Raises OSError where the group can't be written down."""
-        children.send(action.killed, signal.SIGKILL)
+        # A continued attempt's lowest rank serves the store itself.
+        store, self._ranks.store_pid = self._ranks.store_pid, 0
+        children.send([*action.killed, *([store] if store else [])], signal.SIGKILL)
         self._starts.assignment, self.regrouped_at = action.assignment, time.time()
         self._starts.write_group()
         for local_rank, rank in enumerate(self._starts.ranks):
             if local_rank not in action.restarted:
                 group_file.wake(self._starts.group_file, rank)
-        self._output.say(f"attempt {self.attempt} continues {_without(action.assignment.absent)}")
+        self._output.say(f"attempt {self.attempt} continues {group_file.described(action.assignment)}")
         # What the kernel killed before is accounted for.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
@@ -322,8 +321,7 @@ class RunProcesses:
             # Who goes on has written no state to end with, whatever it has said of that before.
             group_file.unlink(os.path.join(self.folder, f"saving.{rank}"))
             if local_rank in action.restarted:
-                self.pids.pop(local_rank, None)
-                self._ended.discard(local_rank)
+                self._ranks.forget(local_rank)
                 self._starts.remove_traces(local_rank)
                 self._output.begin_rank_anew(local_rank)
         self._to_restart.extend(action.restarted)
@@ -344,7 +342,7 @@ class RunProcesses:
     def _restarted(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
         """The order to fork one rank has been answered."""
         self._announced(0)
-        if local_rank in self.pids:
+        if local_rank in self._ranks.pids:
             self._put(RanksForked())
         else:
             self._retreat_one(local_rank, warm, reason)
@@ -352,21 +350,15 @@ class RunProcesses:
 
     def _retreat_one(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
         """Start a rank cold, once nothing is left of what the warm process may have begun."""
-        if self._emptied or self._terminated:
+        if self._terminated:
             return
-        living = [self._store_pid, *(pid for rank, pid in self.pids.items() if rank not in self._ended)]
-        known = {pid for root in living if root for pid in (root, *children.descendants(root))}
-        rest = [pid for pid in self._below() if pid not in known]
-        if rest:
-            children.send(rest, signal.SIGKILL)
-            self._loop.call_later(SWEEP_SECONDS[0], lambda: self._retreat_one(local_rank, warm, reason))
-        else:
+        if not self._remain(self._ranks.living, lambda: self._retreat_one(local_rank, warm, reason)):
             self._restart_cold(local_rank, reason, warm)
 
     def _restart_cold(self, local_rank: int, reason: str, warm: WarmProcess) -> None:
         self._output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
         try:
-            self._rank_started(local_rank, self._starts.spawn_rank(local_rank, warm))
+            self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, warm))
         except LaunchError as error:
             self._put(RankNotStarted(local_rank, last_lines(str(error), MAX_ERROR_CHARACTERS)))
         except OSError as error:
@@ -374,15 +366,9 @@ class RunProcesses:
 
     def saving_ranks(self) -> SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
-        found: dict[int, float] = {}
-        for local_rank in range(self._settings.processes):
-            path = os.path.join(self.folder, f"saving.{self.first_rank() + local_rank}")
-            seconds = saving.saving_seconds(path)
-            if seconds is not None:
-                # All ranks of a launcher of the user's own are one process to the planner.
-                known = local_rank if self._line.wraps_ranks else 0
-                found[known] = max(seconds, found.get(known, 0.0))
-        return SavingRanksFound(found)
+        found = saving.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
+        # All ranks of a launcher of the user's own are one process to the planner.
+        return SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
 
     def sweep(self) -> None:
         """SIGKILL everything below the agent but a warm process that has nothing to do, until there is nothing."""
@@ -413,15 +399,21 @@ class RunProcesses:
 
     def questionable(self) -> list[RankProcess]:
         """Returns the ranks of the group that live, and where they may print their stacks."""
-        found = []
+        return [process for local_rank, process in self._living() if local_rank in self.present]
+
+    def joining(self) -> list[tuple[RankProcess, float]]:
+        """Returns the same of those that aren't in the group yet, with when each was started (monotonic clock)."""
+        started_at = self._ranks.started_at
+        return [(each, started_at[rank]) for rank, each in self._living() if rank not in self.present]
+
+    def _living(self) -> Iterator[tuple[int, RankProcess]]:
         for local_rank, pid in sorted(self._rank_pids().items()):
-            if local_rank in self.present and local_rank not in self._ended:
+            if local_rank not in self._ranks.ended:
                 rank = self.first_rank() + local_rank
                 stacks = os.path.join(self.folder, f"stacks.{rank}")
                 # Ranks of a launcher of the user's own print where that prints.
                 printed = self._output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
-                found.append(RankProcess(rank, pid, (stacks, printed), self._environ))
-        return found
+                yield local_rank, RankProcess(rank, pid, (stacks, printed), self._environ)
 
     def pid_of(self, local_rank: int) -> int:
         """Returns a rank's process; 0 where it isn't known."""
@@ -434,7 +426,7 @@ class RunProcesses:
         written: it could be as large as the rank.
         """
         pid = children.signal_target(self.pid_of(local_rank), signal.SIGABRT)
-        if local_rank in self._ended or not children.catches(pid, signal.SIGABRT):
+        if local_rank in self._ranks.ended or not children.catches(pid, signal.SIGABRT):
             return False
         children.spare_core(pid)
         children.send([pid], signal.SIGABRT)
@@ -447,9 +439,9 @@ class RunProcesses:
     def _rank_pids(self) -> dict[int, int]:
         """Returns pids by local rank; the launcher's, where it is all that there is."""
         if self._line.wraps_ranks or self._launcher_ended:
-            return self.pids
+            return self._ranks.pids
         below = children.rank_processes(self._launcher_pid).items()
-        return {rank: pid for rank, pid in below if rank < self._settings.processes} or self.pids
+        return {rank: pid for rank, pid in below if rank < self._settings.processes} or self._ranks.pids
 
     def _below(self) -> list[int]:
         """Returns the processes below the agent that belong to the attempt."""
@@ -459,71 +451,17 @@ class RunProcesses:
     def _oom_kills(self) -> int:
         return oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before
 
-    def _open_rank_pipes(self) -> None:
-        # Opened for writing too, so that it never shows an end of file between two ranks.
-        self._announcements = named_pipe(os.path.join(self.folder, "ranks"), os.O_RDWR)
-        self._loop.watch(self._announcements, READ, self._announced)
-        self._output.open_rank_pipes(self._settings.processes, self.first_rank())
-
     def _announced(self, _events: int) -> None:
-        if self._announcements < 0:
-            return
-        try:
-            data = os.read(self._announcements, 65_536)
-        except BlockingIOError:
-            return
-        # Lines are shorter than PIPE_BUF, so they come whole (pipe(7)).
-        for line in data.decode("ascii", "replace").splitlines():
-            local_rank, _, pid = line.partition(" ")
-            if local_rank == STORE and pid.isdigit():
-                self._store_pid = int(pid)
-            elif local_rank.isdigit() and pid.isdigit() and int(local_rank) < self._settings.processes:
-                self._rank_started(int(local_rank), int(pid))
-        if self._ordered <= self.pids.keys() and self._warm is not None and self._warm.busy:
+        warm = self._warm
+        if (
+            self._ranks.read_announcements()
+            and self._ordered <= self._ranks.pids.keys()
+            and warm is not None
+            and warm.busy
+        ):
             # Ranks may end before the answer comes, and then nobody must take the process for one that hangs.
-            self._warm.confirm()
-
-    def _rank_started(self, local_rank: int, pid: int) -> None:
-        self.pids[local_rank] = pid
-        self._put(RankStarted(local_rank, pid))
-        if not self._launcher_pid:
-            # The agent's own child, whose end it sees when it reaps it.
-            return
-        try:
-            fd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self.process_ended(pid, None)
-            return
-        except (AttributeError, OSError):
-            # This Python, kernel or sandbox has no pidfd: torchrun's own report comes 0.1 s after the end.
-            return
-        self._pidfds[local_rank] = fd
-        self._loop.watch(fd, READ, lambda _events: self._rank_exited(local_rank))
-
-    def _rank_exited(self, local_rank: int) -> None:
-        pid = self.pids[local_rank]
-        ending = children.zombie_ending(pid) or children.reaped_ending(self._pidfds[local_rank])
-        self._close_pidfd(local_rank)
-        if local_rank not in self._ended:
-            self.process_ended(pid, ending)
+            warm.confirm()
 
     def _close(self) -> None:
-        for local_rank in list(self._pidfds):
-            self._close_pidfd(local_rank)
-        if self._announcements >= 0:
-            self._loop.unwatch(self._announcements)
-            os.close(self._announcements)
-            self._announcements = -1
+        self._ranks.close()
         self._output.close()
-
-    def _close_pidfd(self, local_rank: int) -> None:
-        fd = self._pidfds.pop(local_rank, -1)
-        if fd >= 0:
-            self._loop.unwatch(fd)
-            os.close(fd)
-
-
-def _without(absent: Sequence[int]) -> str:
-    if not absent:
-        return "with all ranks"
-    return f"without rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:16]))}"

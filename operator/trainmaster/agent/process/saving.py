@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Sequence
 from typing import Optional
 
 MAX_BYTES = 64
@@ -19,6 +20,12 @@ def say_planned(path: str, seconds: float) -> None:
         with open(partial, "w") as stream:
             stream.write(f"{seconds:.1f}")
         os.replace(partial, f"{path}.planned")
+
+
+def saving_ranks(path: str, ranks: Sequence[int]) -> dict[int, float]:
+    """Returns the seconds that ranks ask for, by local rank; `ranks` are their global numbers."""
+    found = {local_rank: saving_seconds(f"{path}.{rank}") for local_rank, rank in enumerate(ranks)}
+    return {local_rank: seconds for local_rank, seconds in found.items() if seconds is not None}
 
 
 def saving_seconds(path: str) -> Optional[float]:

@@ -14,7 +14,7 @@ from typing import Optional
 
 from trainmaster.agent.hang.rank_states import Waiting
 from trainmaster.agent.hang.recorder import ANSWER_SECONDS, Recorded, Recorder
-from trainmaster.agent.process.run import RankProcess
+from trainmaster.agent.process.rank_processes import RankProcess
 
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
 """Between two questions to a rank: a tenth of the limit, within these. An answer costs the rank 5 ms in a thread of

@@ -119,6 +119,8 @@ class LeaderStream:
         self._view = StreamView()
         # Workers as the leader lists them; the store is changed once for all lines that came together.
         self._workers: dict[int, WorkerLine] = {}
+        # When agents left the leader that haven't joined it again.
+        self._left: dict[int, float] = {}
         self._changed = asyncio.Event()
         self._failures = 0
         self._faults = 0
@@ -347,9 +349,14 @@ class LeaderStream:
             case Hello():
                 self.connected_to, self._connected_at = agent, self._clock()
                 self._workers = {worker.worker: worker for worker in line.workers if worker.worker in target.workers}
+                self._left = {}
                 return self._record_view(StreamView(True, agent.worker, self._now(), tuple(self._workers.values())))
             case WorkerLine() if line.worker in target.workers:
                 self._workers[line.worker] = line
+                if line.connected:
+                    self._left.pop(line.worker, None)
+                else:
+                    self._left.setdefault(line.worker, self._now())
             case ReportLine(report=report) if report.worker in target.workers and report.attempt <= target.attempt:
                 return self._store.record_report(key, report)
             case ReportLine():
@@ -376,7 +383,9 @@ class LeaderStream:
     def _record_workers(self) -> bool:
         """Record the workers that the last lines named."""
         workers = tuple(self._workers.values())
-        return self.connected_to is not None and self._record_view(replace(self._view, workers=workers))
+        return self.connected_to is not None and self._record_view(
+            replace(self._view, workers=workers, left=dict(self._left))
+        )
 
     def _record_view(self, view: StreamView) -> bool:
         self._view = view

@@ -2,7 +2,8 @@
 
 A StatefulSet's pod is only replaced when the old one is gone, and a kubelet that doesn't answer never says so. So a pod
 whose grace period has been over for `nodes.lostAfterSeconds` is deleted by force, if a live read of its node shows that
-it is lost. What may still run there can't hurt: its uid isn't in any later assignment.
+it is lost. What may still run there joins no later attempt, because its uid isn't in any. A worker that trained without
+all others needs nobody, so its pod is deleted only when its agent must have ended its ranks.
 
 A worker that stands still as a whole, or whose network is gone, seems well to Kubernetes. Where its peers have found it
 silent, the next attempt waits for it, or goes on without it, and after `nodes.lostAfterSeconds` its pod is replaced.
@@ -11,6 +12,7 @@ silent, the next attempt waits for it, or goes on without it, and after `nodes.l
 from __future__ import annotations
 
 from trainmaster.reconciling.decision import DeletePod, PodRef
+from trainmaster.reconciling.observed.lineup import alone_until
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.times import to_seconds
@@ -76,10 +78,19 @@ def _absent_and_silent(situation: Situation) -> list[PodView]:
 
 
 def _given_up_at(situation: Situation, pod: PodView) -> float:
-    return situation.assigned_since(pod) + situation.spec.failure_policy.nodes.lost_after_seconds
+    """Returns when a pod is replaced whose agent is silent: attempts come and go meanwhile, so they don't matter."""
+    stream, container = situation.observed.stream, pod.worker_container
+    lost = (to_seconds(each.failed_at) for each in situation.status.failures if each.worker == pod.worker)
+    started_at = None if container is None else container.started_at
+    times = (started_at, stream.since, stream.left.get(pod.worker), next(lost, None))
+    # A time in the future is of another machine's clock.
+    silent_since = max((min(at, situation.now) for at in times if at is not None), default=situation.now)
+    return silent_since + situation.spec.failure_policy.nodes.lost_after_seconds
 
 
 def _overdue_at(situation: Situation, pod: PodView) -> float:
     if not pod.deleting or pod.deadline is None or pod.node is None:
         return float("inf")
-    return pod.deadline + situation.spec.failure_policy.nodes.lost_after_seconds
+    due = pod.deadline + situation.spec.failure_policy.nodes.lost_after_seconds
+    trains_until = alone_until(situation) if pod.worker in situation.members.present else None
+    return due if trains_until is None else max(due, trains_until)

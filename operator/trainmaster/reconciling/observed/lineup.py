@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from trainmaster.reconciling.observed.situation import Situation, is_alive
-from trainmaster.rendering import GroupLayout
+from trainmaster.reconciling.times import since
+from trainmaster.rendering import GroupLayout, rank_grace_seconds
+from trainmaster.wire.limits import ALONE_SECONDS, UNSEEN_SECONDS
 
 # Reasons of the DisruptionTarget condition of pods whose kubelet doesn't answer (`policies.attribution` has all).
 NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
@@ -27,22 +29,23 @@ def desired_workers(situation: Situation) -> tuple[int, ...]:
     kept: set[int] = set()
     more: list[int] = []
     for group in situation.layout:
-        current = [worker for worker in situation.workers if worker in group.indexes]
-        present = sorted(current, key=lambda worker: worker in situation.members.absent)[: group.count]
-        missing = group.count - len(present)
-        kept.update(present)
+        current = _asked_for(situation, group)
+        missing = group.count - len(current)
+        kept.update(current)
         if missing:
             able = ready_spares(situation)
-            free = sorted(set(group.indexes) - set(present), key=lambda index: (index not in able, index))
+            free = sorted(set(group.indexes) - set(current), key=lambda index: (index not in able, index))
             more += free[:missing]
     return (*(worker for worker in situation.workers if worker in kept), *more)
 
 
 def ready_spares(situation: Situation) -> tuple[int, ...]:
-    """Returns who isn't in the attempt and could begin at once: on a node that isn't avoided and with an agent that is
-    known to be well, as far as there is a choice."""
+    """Returns who isn't in the attempt, or isn't asked for any more, and could begin at once: on a node that isn't
+    avoided and with an agent that is known to be well, as far as there is a choice."""
     connected = {agent.uid for agent in situation.observed.stream.workers if agent.connected}
-    spares = (index for group in situation.layout for index in group.indexes if index not in situation.workers)
+    asked_for = {worker for group in situation.layout for worker in _asked_for(situation, group)}
+    busy = asked_for | {*situation.members.present}
+    spares = (index for group in situation.layout for index in group.indexes if index not in busy)
     ready = [situation.pods[index] for index in spares if _could_begin(situation, index)]
     avoided = frozenset(situation.status.avoided_nodes)
     ready.sort(key=lambda pod: (pod.node in avoided, pod.uid not in connected, pod.worker))
@@ -76,7 +79,11 @@ def continued_workers(
     if not situation.has_spares:
         return situation.workers
     lost = [worker for worker in situation.workers if worker in absent and not _runs(situation, worker, without)]
-    spares = [spare for spare in ready_spares(situation) if situation.pods[spare].uid not in without]
+    spares = [
+        spare
+        for spare in ready_spares(situation)
+        if spare not in situation.workers and situation.pods[spare].uid not in without
+    ]
     return _with_stand_ins(situation.layout, situation.workers, lost, spares)
 
 
@@ -87,6 +94,8 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
     because the nodes decide the order of the ranks; one that has given up its nodes before, because an attempt that
     finds no nodes again is none. `without`: the uids of pods that are about to be replaced.
     """
+    if alone_until(situation) is not None:
+        return False
     if situation.lacks_domains or (_saves_checkpoint(situation) and set(workers) != set(desired_workers(situation))):
         return False
     spec = situation.spec
@@ -99,6 +108,25 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
     )
 
 
+def alone_until(situation: Situation) -> float | None:
+    """Returns when the ranks of a lost worker have ended at the latest that trained without all others; None where
+    they have ended, or their agent learns of the next attempt.
+
+    Beyond a broken network they need nobody to train on. Their agent ends them once nobody has watched it for a while.
+    """
+    status, failure, members = situation.status, situation.last_failure, situation.members
+    if status.continues is None or not members.absent_ranks or len(members.present) != 1:
+        return None
+    (worker,) = members.present
+    pod, lost = situation.pods.get(worker), situation.leaving | situation.unresponsive
+    if _has_left(situation, worker) or pod is None or (is_alive(pod) and pod.uid not in lost):
+        return None
+    held = failure is not None and failure.attempt == status.attempt
+    since_loss = since(situation.now, failure.failed_at) if held and failure is not None else 0.0
+    left = ALONE_SECONDS + UNSEEN_SECONDS + rank_grace_seconds(situation.spec) - since_loss
+    return situation.now + left if left > 0 else None
+
+
 def saves_until(situation: Situation) -> float | None:
     """Returns when the grace period of a pod of the attempt is over that was asked to end, and may be gone already: its
     peers were asked later, and save for as long."""
@@ -107,6 +135,18 @@ def saves_until(situation: Situation) -> float | None:
     ending = [pod for pod in views if pod.deleting and pod.uid in uids and pod.disruption not in NODE_LOST]
     deadlines = [pod.deadline for pod in ending if pod.deadline is not None]
     return max((deadline for deadline in deadlines if deadline > situation.now), default=None)
+
+
+def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
+    """Returns the current attempt's workers of a group that the spec still asks for: those first that train, then those
+    that could join."""
+
+    def place(worker: int) -> tuple[bool, bool]:
+        is_absent = worker in situation.members.absent
+        return is_absent, is_absent and not _runs(situation, worker, frozenset())
+
+    current = [worker for worker in situation.workers if worker in group.indexes]
+    return sorted(current, key=place)[: group.count]
 
 
 def _saves_checkpoint(situation: Situation) -> bool:

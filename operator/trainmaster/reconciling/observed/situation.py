@@ -273,16 +273,10 @@ class Situation:
         connected = any(agent.uid == pod.uid and agent.connected for agent in stream.workers)
         return not (stream.connected and (connected or stream.leader == worker))
 
-    def is_joining(self, report: Report) -> bool:
-        """Returns whether a report on the current attempt speaks of ranks that aren't in its group yet."""
-        members = self.members
-        return report.worker in members.absent or (report.able and report.rank in members.absent_ranks)
-
     def has_joined(self, worker: int) -> bool:
         """Returns whether a present worker has reported that its ranks are in the current attempt's group."""
         report = self.reports.get(worker)
-        joined = report is not None and (report.state == "Running" or self.is_joining(report))
-        return joined or worker in self.finished
+        return (report is not None and report.state == "Running") or worker in self.finished
 
     def with_status(self, status: JobStatus) -> Situation:
         """Returns the same observations under a new status."""

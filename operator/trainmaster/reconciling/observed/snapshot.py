@@ -201,12 +201,14 @@ class ChildView:
 
 @dataclass(frozen=True)
 class StreamView:
-    """StreamView is the stream from the leader. `leader` is the worker index that it comes from."""
+    """StreamView is the stream from the leader, as it is `since` then. `leader` is the worker that it comes from."""
 
     connected: bool = False
     leader: int | None = None
     since: float | None = None
     workers: tuple[WorkerLine, ...] = ()
+    # When agents left the leader since then that haven't joined it again, by worker.
+    left: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.observed.container_ends import is_unresponsive_report
-from trainmaster.reconciling.observed.lineup import can_open, desired_workers, next_workers
+from trainmaster.reconciling.observed.lineup import alone_until, can_open, desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.policies import crash_loop_backoff
@@ -91,9 +91,12 @@ def fail_attempt(situation: Situation) -> Transition | None:
     return _respond(_without(situation, failure), failure, at=failure.failed_at)
 
 
-def end_attempt(situation: Situation, cause: Failure, going: frozenset[str] = frozenset()) -> Transition:
-    """Ends the current attempt for this cause. `going`: the uids of pods that are to be replaced because of it."""
-    return _respond(_with_early_failures_merged(situation, cause), cause, going=going)
+def end_attempt(
+    situation: Situation, cause: Failure, going: frozenset[str] = frozenset(), anew: str = ""
+) -> Transition:
+    """Ends the current attempt for this cause. `going`: the uids of pods that are to be replaced because of it; `anew`:
+    why all ranks are to start anew, at once, although some could train on."""
+    return _respond(_with_early_failures_merged(situation, cause), cause, going=going, anew=anew)
 
 
 def reattribute(situation: Situation) -> Transition | None:
@@ -191,7 +194,11 @@ def fail(situation: Situation, reason: str, message: str, change: StatusChange |
 
 
 def _respond(
-    situation: Situation, cause: Failure, at: str | None = None, going: frozenset[str] = frozenset()
+    situation: Situation,
+    cause: Failure,
+    at: str | None = None,
+    going: frozenset[str] = frozenset(),
+    anew: str = "",
 ) -> Transition:
     """Opens a new attempt, waits for one, or ends the job."""
     response = _response(situation, cause)
@@ -202,13 +209,8 @@ def _respond(
     status = situation.status
     counted = response.answer == "Restart"
     restarts = status.restarts + (1 if counted else 0)
-    wait = delay(
-        situation.spec,
-        response.answer,
-        cause=cause,
-        restarts=restarts,
-        lived=since(situation.now, status.attempt_start_time),
-    )
+    lived = since(situation.now, status.attempt_start_time)
+    wait = 0.0 if anew else delay(situation.spec, response.answer, cause=cause, restarts=restarts, lived=lived)
     nodes = with_failure(situation, cause)
     moving = cause.node is not None and cause.node in nodes.avoided
     waiting: tuple[PodView, ...] = ()
@@ -218,7 +220,7 @@ def _respond(
         )
     replacing = _replacing(situation, cause, waiting, moved_from=cause.node if moving else None)
     going |= frozenset(replacing)
-    left = members_left(situation, going, ready_ranks(situation))
+    left = anew or members_left(situation, going, ready_ranks(situation))
     cause = cause.model_copy(update={"not_continued": left if isinstance(left, str) and left else None})
     change = nodes.change | StatusChange(
         restarts=restarts,
@@ -232,6 +234,10 @@ def _respond(
     message = f"attempt {cause.attempt} ended: {cause.message}" + (f"; {left}" if left else "")
     if situation.unresponsive:
         message += "; its pod is replaced if it stays silent"
+    trains_until = alone_until(situation)
+    if trains_until is not None:
+        seconds = trains_until - situation.now
+        message += f"; its ranks may train on out of reach for {seconds:.0f} s, so the next attempt waits"
     if moving:
         message += f"; node {cause.node} is avoided from now on"
     if waiting:

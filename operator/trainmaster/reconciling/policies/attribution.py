@@ -80,15 +80,15 @@ def failure_of(situation: Situation, report: Report) -> Failure:
 def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
     """Returns the reports of those that were in an attempt's group: who only was about to join ends no attempt."""
     if attempt == situation.status.attempt:
-        members = (each for each in situation.reports.items() if not situation.is_joining(each[1]))
-        return {worker: report for worker, report in members if worker not in situation.finished}
+        others = situation.members.absent | situation.finished
+        return {worker: report for worker, report in situation.reports.items() if worker not in others}
     reports = situation.reports_of(attempt)
     before = situation.members.absent - situation.recorded_uids.keys()
     return {worker: report for worker, report in reports.items() if worker not in before}
 
 
 def _is_culprit(report: Report) -> bool:
-    return report.state == "Failed" and report.culprit and known_reason(report.reason).strength > Strength.PEER
+    return report.state != "Stopped" and report.culprit and known_reason(report.reason).strength > Strength.PEER
 
 
 def _weak_reason(report: Report) -> str:

@@ -10,6 +10,7 @@ Where a rank that is left can't continue, the attempt ends for all, as without a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from trainmaster.reconciling.observed.container_ends import count_ends
@@ -41,7 +42,7 @@ def members_left(
             return f"worker {worker}'s ranks can't continue: {_why_not(situation, worker)}"
     elastic = situation.spec.elastic
     if elastic is not None and len(left.present) < elastic.min_workers:
-        return f"{len(left.present)} of its workers are left, and elastic.minWorkers is {elastic.min_workers}"
+        return f"too few workers are left: {len(left.present)}, and elastic.minWorkers is {elastic.min_workers}"
     return Members.of(continued_workers(situation, left.absent, going), situation.layout, absent)
 
 
@@ -102,12 +103,18 @@ def opened(situation: Situation, members: Members, change: StatusChange) -> Tran
 def training(situation: Situation, members: Members, missing: Mapping[int, str], attempt: int) -> str:
     """Returns the sentence on who trains in a continued attempt, and what is known of those who don't."""
     shown = f"attempt {attempt}: training with {members.shown(len(desired_workers(situation)))}"
-    named = [
-        f"{members.named([*{*members.ranks[worker]} & {*members.absent_ranks}])} {what}"
-        for worker, what in missing.items()
-    ]
-    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
-    return f"{shown}; {', '.join(named[:2])}{more}" if named else shown
+    known = dict[str, list[int]]()
+    for worker, what in missing.items():
+        known.setdefault(what, []).extend(sorted({*members.ranks[worker]} & {*members.absent_ranks}))
+    named = [_sentence(members.named(ranks), what) for what, ranks in known.items()]
+    return "; ".join([shown, *named[:2], *([f"and {len(named) - 2} more"] if len(named) > 2 else [])])
+
+
+def _sentence(names: str, what: str) -> str:
+    """Returns `worker 1 is starting`, and `workers 1, 2 are starting`."""
+    if names.startswith("workers") or ", " in names or " and " in names:
+        what = re.sub("^is ", "are ", re.sub("^doesn't ", "don't ", what))
+    return f"{names} {what}"
 
 
 def has_formed(situation: Situation) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainmaster.reconciling.observed.lineup import desired_workers, next_workers
+from trainmaster.reconciling.observed.lineup import alone_until, desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies import startup
 from trainmaster.reconciling.policies.attempts import held_since, restart_at
@@ -46,6 +46,8 @@ def reopen_resized(situation: Situation) -> Transition | None:
     waiting = situation.now < (restart_at(situation) or 0.0)
     if waiting and not all(_has_left(situation, worker) for worker in situation.members.present):
         return None
+    if alone_until(situation) is not None:
+        return None
     able = scheduled_workers(situation)
     return _open_with(situation, able, "Resized") if is_enough(situation, able) else None
 
@@ -58,7 +60,7 @@ def shrink(situation: Situation) -> Transition | None:
     if failure is not None and failure.provisional and failure.attempt == situation.status.attempt:
         # Whether the job goes on at all is still being found out.
         return None
-    if situation.unresponsive:
+    if situation.unresponsive or alone_until(situation) is not None:
         # Its pod is deleted in a moment: then it isn't able.
         return None
     able = scheduled_workers(situation)

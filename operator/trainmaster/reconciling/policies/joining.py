@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 
+from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.messages import duration
 from trainmaster.reconciling.observed.container_ends import is_unresponsive_report
 from trainmaster.reconciling.observed.lineup import can_open, continued_workers, desired_workers, next_workers
@@ -37,6 +39,8 @@ RECOVERED_WITHIN = 2.0
 # Seconds in which the ranks of a continued attempt have formed their group. It takes them a fraction of one, but each
 # comes at the end of the step, evaluation or save that it is in.
 FORMED_WITHIN = 180.0
+# A rank that has hung so often in a row before it could join is started once more together with all others.
+HANGS_BEFORE_ALL_START = 2
 
 
 def leave_out(situation: Situation) -> Transition | None:
@@ -94,10 +98,17 @@ def join(situation: Situation) -> Transition | None:
 
 
 def retry(situation: Situation) -> Transition | None:
-    """Has ranks start once more that failed before they could join."""
+    """Has ranks start once more that failed before they could join, or all ranks where some hang again and again: they
+    may wait for those that train."""
     for report, due in _failed_to_join(situation):
-        if due is not None and situation.now >= due and not isinstance(members_left(situation), str):
-            return end_attempt(situation, failure_of(situation, report))
+        if due is None or situation.now < due:
+            continue
+        cause = failure_of(situation, report)
+        hung = _hangs(situation, cause)
+        if hung >= HANGS_BEFORE_ALL_START and can_open(situation, next_workers(situation)):
+            return end_attempt(situation, cause, anew=f"it hung {hung} times in a row before it could join the others")
+        if not isinstance(members_left(situation), str):
+            return end_attempt(situation, cause)
     return None
 
 
@@ -117,13 +128,13 @@ def follow(situation: Situation) -> Transition | None:
         return None
     if not _lacks_ranks(situation):
         return Transition("Running", "", "")
-    failed = {report.worker: report for report, _ in _failed_to_join(situation)}
+    failed = {report.worker: failure_of(situation, report) for report, _ in _failed_to_join(situation)}
     missing = dict[int, str]()
     for worker in situation.members.incomplete:
         pod = situation.pods.get(worker)
         problem = pod_problem(pod) if pod is not None and is_alive(pod) else None
         if worker in failed:
-            missing[worker] = f"couldn't join: {failure_of(situation, failed[worker]).message}"
+            missing[worker] = f"couldn't join: {failed[worker].message}"
         elif worker in desired_workers(situation):
             # What keeps it changes its words with every try, so only its kind is written down.
             missing[worker] = "is starting" if problem is None else f"doesn't start ({problem.reason})"
@@ -142,23 +153,46 @@ def _lacks_ranks(situation: Situation) -> bool:
 
 
 def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None]]:
-    """Yields what ranks reported that failed before they could join, and when they are to start once more, if ever."""
+    """Yields what was reported of ranks that ended before they could join, and when they are to start once more, if
+    ever."""
     if not _lacks_ranks(situation):
         return
     for worker in situation.members.incomplete:
         report, pod = situation.reports.get(worker), situation.pods.get(worker)
-        if report is None or report.state != "Failed" or not situation.is_joining(report):
+        if report is None or not _speaks_of_absent_ranks(situation, report):
             continue
         if pod is None or not is_alive(pod) or pod.uid != report.uid:
             # Another pod comes, and starts by itself.
             continue
         if is_unresponsive_report(report.reason, report.exit_code):
             continue
-        restarts = situation.status.restarts
-        response = choose_response(situation.spec, failure_of(situation, report), restarts)
+        restarts, cause = situation.status.restarts, failure_of(situation, report)
+        response = choose_response(situation.spec, cause, restarts)
         if response.answer == "Fail":
             yield report, None
             continue
-        cause = failure_of(situation, report)
         wait = delay(situation.spec, response.answer, cause=cause, restarts=restarts + 1, lived=0.0)
         yield report, min(report.at, situation.now) + max(wait, PAUSE_AFTER_SHORT_LIFE)
+
+
+def _speaks_of_absent_ranks(situation: Situation, report: Report) -> bool:
+    """Returns whether a report says how ranks ended that were to join: the end of all of a worker, or the failure of
+    one beside others that train."""
+    if report.worker in situation.members.absent:
+        return report.state in ("Failed", "Stopped")
+    return not report.ended and bool(report.reason) and report.rank in situation.members.absent_ranks
+
+
+def _hangs(situation: Situation, cause: Failure) -> int:
+    """Returns how often in a row a worker's ranks have hung before they could join, the last time by this cause."""
+    reasons, attempt = [cause.reason], cause.attempt
+    for failure in situation.status.failures:
+        attempt -= 1
+        if failure.attempt != attempt:
+            # Some have joined.
+            break
+        if failure.worker == cause.worker:
+            reasons.append(failure.reason)
+    # The oldest failure is why they are absent.
+    before = reasons[:-1] if len(reasons) > 1 else reasons
+    return len(list(takewhile(lambda reason: reason == "Hung", before)))

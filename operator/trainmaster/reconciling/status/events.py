@@ -104,7 +104,8 @@ def _continued(old: JobStatus, new: JobStatus, spec: JobSpec) -> Iterator[JobEve
         return
     began, joins_at = to_seconds(old.attempt_start_time), to_seconds(new.attempt_start_time)
     seconds = max((joins_at or 0.0) - (began or 0.0), 0.0)
-    waited = f"before, the job continued with {old.training_with} for {duration(seconds)}"
+    trained_with = old.training_with or before.shown(old.workers.desired)
+    waited = f"before, the job continued with {trained_with} for {duration(seconds)}"
     yield JobEvent("Normal", "Joined", f"{shown}: {after.named(joined)} joined; {waited}")
 
 

@@ -52,6 +52,9 @@ async def test_everything_that_a_leader_sends_reaches_the_store_and_is_acknowled
         assert {m.worker: (m.seen, m.connected) for m in observed.stream.workers} == {0: (1, True), 1: (2, False)}
         assert observed.progress[0][0].step == 7
         assert w.events.progress == [True]
+        assert observed.stream.left.keys() == {1}, "since then"
+        leader.send({"type": "worker", "worker": 1, "uid": "pod-bert-1", "seen": 2, "connected": True})
+        await until(lambda: not w.snapshot().observed.stream.left)
 
 
 async def test_a_broken_stream_is_opened_again_at_once_and_everything_is_sent_again() -> None:

@@ -17,7 +17,7 @@ from trainmaster.agent.hang.evidence import STACKS_SECONDS, Evidence
 from trainmaster.agent.hang.kernel_view import has_device
 from trainmaster.agent.hang.recorder import ANSWER_SECONDS, recorder_environment
 from trainmaster.agent.hang.stacks import newest_frame
-from trainmaster.agent.process.run import RankProcess
+from trainmaster.agent.process.rank_processes import RankProcess
 from trainmaster.wire.evidence import RankState
 
 STACKS = 'Current thread 0x00007f02 (most recent call first):\n  File "{}", line 3 in main\n'

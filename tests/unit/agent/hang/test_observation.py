@@ -148,3 +148,14 @@ def test_a_decision_reads_the_step_anew(folder: Path) -> None:
     assert observation.states(100.6)[4].step == 9
     line = observation.finish(at(100.7))
     assert line is not None and line.ranks[4].step == 9
+
+
+def test_a_rank_that_joins_is_read_less_and_less_often(tmp_path: Path) -> None:
+    """It may load for minutes; at first it is read often, because others form their group in a fraction of a second."""
+    settings = read_settings({**environment(), "TRAINMASTER_WORKER": "0"})
+    ranks = Observation(settings, 2, 0, 100.0, str(tmp_path / "progress"), present=[], regrouped_at=1.0)
+    waits = []
+    for seconds in (0.5, 2.0, 4.0, 60.0):
+        ranks.poll(False, Now(100.0 + seconds, 0.0))
+        waits.append(round(ranks.deadline - 100.0 - seconds, 3))
+    assert waits == [FIRST_POLLS_SECONDS, FIRST_POLLS_SECONDS, 0.1, POLL_SECONDS]

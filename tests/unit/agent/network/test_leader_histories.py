@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.signer import JOB_UID
 from trainmaster.agent.network.actions import Close, LeaderAction, Send, SendToStreams
-from trainmaster.agent.network.leader import KEPT_ATTEMPTS, MAX_STREAMS
+from trainmaster.agent.network.kept_reports import KEPT_ATTEMPTS
+from trainmaster.agent.network.leader import MAX_STREAMS
 from trainmaster.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster.wire.joining import Reported, Stalled
 from trainmaster.wire.progress import RankProgress
@@ -141,10 +142,7 @@ class History:
         """Nobody is given time to go on where a worker has reported that it can't."""
         if line["type"] == "stop" and line["afterSeconds"] == CONTINUE_SECONDS:
             failed = line["report"]["worker"]
-            kept = self.table.leader._kept.items()
-            others = [
-                row.report for key, row in kept if key[0] == self.attempt and key[1] in set(range(WORKERS)) - {failed}
-            ]
+            others = self.table.leader._reports.of(self.attempt, set(range(WORKERS)) - {failed})
             assert all(report.able or report.state == "Failed" for report in others)
             assert line["report"].get("able") or any(report.able for report in others)
 

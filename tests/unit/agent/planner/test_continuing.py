@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 
 from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.ranks import CONTINUE_SECONDS, LEAVING_SECONDS
+from trainmaster.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact
 from trainmaster.wire.joining import Collect, Stop
+from trainmaster.wire.limits import ALONE_SECONDS
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, ProgressLine
 
-from .simulated import UNWATCHED, Agent, assignment, continued
+from .simulated import UNWATCHED, WATCHED, Agent, assignment, continued
 
 KILLED = Ending(137, signal.SIGKILL)
 FAR = LeaderContact(0, True, MasterContact(False, False, "unknown"))
@@ -126,9 +128,72 @@ def test_a_rank_that_waits_to_join_goes_on_waiting_through_another_fault() -> No
     says(agent, {0: "able", 1: "ready"}, {0: 2})
     assign(agent, 3, 1, 3)
     assert regrouped(agent)[1:] == [((), ())] and report(agent).ready
+
+
+def joiner(agent: Agent | None = None) -> Agent:
+    """Rank 2 trains in attempt 2, and rank 3, pid 14, is starting to join it."""
+    agent = assign((agent or pair()).give(events.ProcessEnded(13, KILLED)), 2, 3).give(events.RankStarted(1, 14))
+    return says(agent, {0: "able"}, {0: 2})
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason", "error"),
+    [
+        (events.ProcessEnded(14, KILLED), "Signal", "killed by SIGKILL"),
+        (events.ProcessEnded(14, Ending(1)), "Error", "ValueError: bad"),
+        (events.ProcessEnded(14, Ending(0)), "Error", "it ended before it had joined the others"),
+        (events.RankNotStarted(1, "cannot execute"), "LaunchError", "cannot execute"),
+        (events.AttemptFailed(2, "Hung", "its stacks", 3), "Hung", "its stacks"),
+    ],
+)
+def test_a_rank_that_fails_before_it_joins_is_started_again_alone(
+    happens: events.Event, reason: str, error: str
+) -> None:
+    agent = joiner().give(happens)
+    found = report(agent)
+    assert (found.state, found.able, found.ready) == ("Running", True, False), "the others train on"
+    assert (found.rank, found.reason) == (3, reason) and found.error.endswith(error)
+    assert signalled(agent.wait(60)) == []
     agent.give(events.ProcessEnded(14, KILLED))
-    assert (report(agent).state, report(agent).rank, report(agent).able) == ("Failed", 3, False)
-    assert signalled(agent.wait(60)) == [(12,)], "the worker is lost as a whole, where nobody continues without it"
+    assert report(agent) == found
+    assign(agent, 3, 3)
+    assert regrouped(agent)[1:] == [((), (1,))]
+    assert (report(agent).reason, report(agent).rank) == ("", None)
+
+
+def test_a_rank_of_the_group_that_fails_after_one_that_was_to_join_is_reported() -> None:
+    agent = joiner().give(events.ProcessEnded(14, KILLED), events.ProcessEnded(12, Ending(1)))
+    assert (report(agent).state, report(agent).rank, report(agent).exit_code) == ("Failed", 2, 1)
+
+
+#: A worker of two ranks of which one trains, and one whose only rank is absent; with the rank that joins, and its pid.
+JOINERS = [(joiner, 3, 14), (lambda: assign(Agent(), 2, 1), 1, 1_001)]
+
+
+@pytest.mark.parametrize(("begin", "rank", "pid"), JOINERS)
+def test_a_rank_that_hangs_before_it_joins_is_killed(begin: Callable[[], Agent], rank: int, pid: int) -> None:
+    agent = begin().give(events.AttemptFailed(2, "Hung", "its stacks", rank))
+    assert [action.pids for action in agent.all(actions.Kill)] == [(pid,)]
+    agent.give(events.ProcessEnded(pid, KILLED))
+    assert report(agent).reason == "Hung"
+
+
+@pytest.mark.parametrize(("begin", "rank", "pid"), JOINERS)
+def test_one_that_hung_is_started_again_though_its_end_has_not_been_seen(
+    begin: Callable[[], Agent], rank: int, pid: int
+) -> None:
+    agent = begin().give(events.AttemptFailed(2, "Hung", "its stacks", rank))
+    assign(agent, 3, rank)
+    killed, restarted = regrouped(agent)[-1]
+    assert killed == (pid,) and len(restarted) == 1
+    before = report(agent)
+    assert report(agent.give(events.ProcessEnded(pid, KILLED))) == before
+
+
+def test_a_workers_only_rank_that_ends_with_0_before_it_joins_has_failed() -> None:
+    agent = assign(Agent(), 2, 1)
+    agent.end(Ending(0))
+    assert (report(agent).state, report(agent).exit_code) == ("Failed", 0)
 
 
 def test_ranks_that_wait_to_join_end_with_the_last_one_of_the_group() -> None:
@@ -136,6 +201,8 @@ def test_ranks_that_wait_to_join_end_with_the_last_one_of_the_group() -> None:
     says(agent, {0: "able", 1: "ready"}, {0: 2})
     agent.give(events.ProcessEnded(12, Ending(0)))
     assert agent.all(actions.Sweep)
+    agent.give(events.ProcessEnded(14, KILLED))
+    assert not report(agent).reason
     assert report(agent.give(events.RunEmptied())).state == "Finished"
 
 
@@ -223,14 +290,6 @@ def test_a_report_that_cannot_be_saved_ends_the_ranks() -> None:
     assert regrouped(agent) == [] and signalled(agent) == [(12, 13)]
 
 
-def test_a_rank_that_cannot_be_started_again_is_reported() -> None:
-    agent = assign(pair().give(events.ProcessEnded(13, KILLED)), 2, 3)
-    agent.give(events.RankNotStarted(1, "cannot execute"))
-    assert (report(agent).reason, report(agent).rank, report(agent).able) == ("LaunchError", 3, False)
-    assign(agent, 3, 3)
-    assert regrouped(agent)[1:] == [((), (1,))]
-
-
 # Hangs
 
 
@@ -261,7 +320,7 @@ def test_ranks_that_wait_to_join_are_no_part_of_a_diagnosis() -> None:
 
 def test_able_ranks_of_an_agent_that_leaves_train_until_others_go_on_without_them() -> None:
     agent = pair(TRAINMASTER_GRACE_SECONDS="25").give(events.TerminationRequested())
-    assert signalled(agent.wait(LEAVING_SECONDS - 0.01)) == []
+    assert signalled(agent.wait(CONTINUE_SECONDS - 0.01)) == []
     assign(agent, 2, 2, 3)
     assert len(agent.all(actions.Sweep)) == 1
     agent.give(*(events.ProcessEnded(pid, KILLED) for pid in (12, 13)), events.RunEmptied())
@@ -269,15 +328,50 @@ def test_able_ranks_of_an_agent_that_leaves_train_until_others_go_on_without_the
 
 
 def test_they_are_stopped_as_planned_when_nobody_continues_the_attempt() -> None:
-    agent = pair(TRAINMASTER_GRACE_SECONDS="25").give(events.TerminationRequested()).wait(LEAVING_SECONDS)
+    agent = pair(TRAINMASTER_GRACE_SECONDS="25").give(events.TerminationRequested()).wait(CONTINUE_SECONDS)
     (stop,) = agent.all(actions.Terminate)
-    assert stop.planned_seconds == 25 - LEAVING_SECONDS
+    assert stop.planned_seconds == 25 - CONTINUE_SECONDS
+
+
+def test_they_are_stopped_at_once_when_nobody_would_continue_the_attempt() -> None:
+    agent = pair(UNWATCHED, TRAINMASTER_GRACE_SECONDS="25").give(events.TerminationRequested())
+    assert signalled(agent) == [(12, 13)]
+
+
+def test_most_of_a_short_grace_period_is_left_to_them() -> None:
+    agent = pair(TRAINMASTER_GRACE_SECONDS="2").give(events.TerminationRequested())
+    assert signalled(agent.wait(0.51)) == [(12, 13)]
 
 
 def test_they_take_part_in_a_continued_attempt_that_still_counts_on_them() -> None:
     agent = assign(pair().give(events.TerminationRequested()), 2, 0)
     assert regrouped(agent) == [((), ())]
-    assert signalled(agent.wait(LEAVING_SECONDS)) == [(12, 13)]
+    assert signalled(agent.wait(CONTINUE_SECONDS)) == [(12, 13)]
+
+
+# Beyond a broken network
+
+
+def test_ranks_that_train_without_all_other_workers_end_when_nobody_watches_them_any_more() -> None:
+    """Their pod is taken for lost, and others train in their place."""
+    agent = assign(pair(), 2, 0, 1)
+    says(agent, {0: "able", 1: "able"}, {0: 2, 1: 2})
+    agent.give(events.LeaderContactChanged(UNWATCHED))
+    assert signalled(agent.wait(ALONE_SECONDS - 1)) == []
+    agent.give(events.LeaderContactChanged(WATCHED)).wait(2)
+    agent.give(events.LeaderContactChanged(UNWATCHED))
+    assert signalled(agent.wait(ALONE_SECONDS - 1)) == [], "an operator that comes back is in time"
+    assert signalled(agent.wait(2)) == [(12, 13)]
+    assert report(agent).state == "Stopped"
+    assert (
+        report(agent).error == "no operator has watched its ranks for 120 s, and they trained without all other workers"
+    )
+
+
+def test_ranks_that_need_others_train_on_without_an_operator() -> None:
+    for agent in (pair(), assign(pair(), 2, 0), assign(pair(), 2, 0, 2)):
+        agent.give(events.LeaderContactChanged(UNWATCHED))
+        assert signalled(agent.wait(100_000)) == []
 
 
 # The way back from the fault

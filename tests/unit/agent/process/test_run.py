@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.signer import GOOD, environment
 from trainmaster.agent.loop import Loop
+from trainmaster.agent.planner.actions import Regroup
 from trainmaster.agent.planner.events import RunEmptied
 from trainmaster.agent.process import children
 from trainmaster.agent.process.output import Printers
@@ -25,6 +27,25 @@ class NoLoop:
 
     def call_later(self, _seconds: float, call: Any) -> None:
         self.later.append(call)
+
+
+def test_the_process_that_served_the_store_ends_with_the_first_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = read_settings(
+        {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_STATE_DIR": str(tmp_path)},
+    )
+    killed: list[int] = []
+    monkeypatch.setattr(children, "send", lambda pids, _number: killed.extend(pids))
+    lines = SimpleNamespace(write=lambda _data: None)
+    printers = cast(Printers, SimpleNamespace(stdout=lines, stderr=lines))
+    first = Assignment.parse(GOOD)
+    run = RunProcesses(cast(Loop, NoLoop()), settings, first, 0, printers, [].append, ["x"], {})
+    Path(run.folder).mkdir(parents=True)
+    run._ranks.store_pid = 4_194_305
+    for attempt in (first.attempt + 1, first.attempt + 2):
+        run.regroup(Regroup(first._replace(attempt=attempt, continues=first.attempt), 0, (4_194_307,), ()))
+    assert killed == [4_194_307, 4_194_305, 4_194_307]
 
 
 @pytest.mark.parametrize("answered_first", [True, False])

@@ -226,7 +226,7 @@ def wait(ranks: Ranks, seconds: float) -> None:
 
 
 def with_processes(ranks: Ranks) -> Ranks:
-    from trainmaster.agent.process.run import RankProcess
+    from trainmaster.agent.process.rank_processes import RankProcess
 
     ranks.counters._ranks = lambda: [RankProcess(rank, 1, (), {}) for rank in range(2)]
     return ranks

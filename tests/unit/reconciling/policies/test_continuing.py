@@ -24,12 +24,13 @@ from tests.unit.reconciling.builders import (
     situation,
     stream,
 )
-from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.api.v1alpha1 import JobStatus, WorkerCounts
 from trainmaster.reconciling.actions.assignments import desired_assignment
 from trainmaster.reconciling.decision import Decision
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.status.conditions import condition
 from trainmaster.reconciling.timers import requeue_after
+from trainmaster.reconciling.times import to_text
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
@@ -118,7 +119,9 @@ class TestLoss:
         decision = decided(job(training(), workers=WORKERS), around)
         assert shape(decision) == ("Running", 2, 1, absent)
         assert decision.status.workers.running == WORKERS - len(absent)
-        assert why(decision).startswith(f"attempt 2: training with {WORKERS - len(absent)} of 3 workers; worker ")
+        missing = "worker {} is" if len(absent) == 1 else "workers {}, {} are"
+        trains = f"attempt 2: training with {WORKERS - len(absent)} of 3 workers"
+        assert why(decision) == f"{trains}; {missing.format(*absent)} starting"
         assert happened(decision)[1:] == ["Continued"]
         assert decision.events[1].message == f"Attempt 2 continues with {WORKERS - len(absent)} of 3 workers"
 
@@ -180,12 +183,23 @@ class TestSeveralRanks:
         around = observed(*able(0, 2), said(1, "Failed", **fields), given=all_pods())
         assert decided(job(training(), **self.spec), around).status.absent_ranks == [2, 3]
 
-    def test_a_rank_that_fails_before_it_joins_ends_nothing(self) -> None:
+    def test_a_rank_that_fails_before_it_joins_is_started_again_alone(self) -> None:
         status = training(2, continues=1, absent_ranks=[3], ago=14.0)
-        reports = (*able(0, 2, attempt=2), said(1, "Failed", 2, rank=3, able=True, ago=1.0))
-        decision = decided(job(status, **self.spec), observed(*reports, given=all_pods(), attempt=2))
-        assert shape(decision) == ("Running", 2, 1, [3])
-        assert decision.status.restarts == 0
+
+        def failed(ago: float) -> Decision:
+            failure = {"rank": 3, "reason": "Error", "exit_code": 1, "error": "ValueError: bad"}
+            reports = (*able(0, 2, attempt=2), said(1, "Running", 2, able=True, ago=ago, **failure))
+            return decided(job(status, **self.spec), observed(*reports, given=all_pods(), attempt=2))
+
+        early = failed(4.0)
+        assert (shape(early), early.status.restarts) == (("Running", 2, 1, [3]), 0)
+        assert early.status.workers.running == 3
+        assert why(early).endswith(
+            "; rank 3 of worker 1 couldn't join: worker 1 (rank 3, pod bert-1, node node-1) ended with exit code 1: "
+            "ValueError: bad"
+        )
+        again = failed(5.5)
+        assert (shape(again), again.status.restarts) == (("Running", 3, 1, [3]), 1)
 
 
 class TestFallingBack:
@@ -226,7 +240,7 @@ class TestFallingBack:
         around = observed(*able(0, 2), said(1, "Failed", rank=1), given=all_pods())
         decision = decided(job(training(worker_order=[0, 1, 2]), workers=WORKERS, elastic=elastic), around)
         assert shape(decision) == ("Starting", 2, None, [])
-        assert "2 of its workers are left, and elastic.minWorkers is 3" in why(decision)
+        assert "too few workers are left: 2, and elastic.minWorkers is 3" in why(decision)
 
     def test_a_group_that_does_not_form_starts_anew_at_no_further_cost(self) -> None:
         status = without(1, ago=181.0, restarts=1)
@@ -351,14 +365,21 @@ class TestReturn:
         assert decision.status.progress.step == 120
 
     def test_a_silent_pod_is_replaced_while_the_others_train(self) -> None:
-        around = observed(*able(0, 2, attempt=2), given=all_pods(), stream=stream(2, (0, 2)))
-        facts = job(without(1, ago=61.0), workers=WORKERS)
-        around = replace(
-            around, pods=tuple(replace(p, worker_container=container(started_at=NOW - 90)) for p in around.pods)
-        )
-        assert "Delete bert-1" in kinds(decided(facts, settled(facts, around)))
-        early = job(without(1, ago=14.0), workers=WORKERS)
-        assert "Delete bert-1" not in kinds(decided(early, settled(early, around)))
+        """Whichever attempts come and go meanwhile: this one is 3 s old. The limit is 40 s."""
+
+        def is_deleted(since: float = 50.0, started: float = 90.0, left: float = 60.0, failed: float = 70.0) -> bool:
+            failure = {"attempt": 1, "reason": "AgentLost", "worker": 1, "failedAt": to_text(NOW - failed)}
+            facts = job(without(1, attempt=9, ago=3.0, failures=[failure]), workers=WORKERS)
+            view = replace(stream(9, (0, 2)), since=NOW - since, left={1: NOW - left})
+            silent = pod(1, worker_container=container(started_at=NOW - started))
+            around = observed(*able(0, 2, attempt=9), given=all_pods(silent), attempt=9, stream=view)
+            return "Delete bert-1" in kinds(decided(facts, settled(facts, around)))
+
+        assert is_deleted()
+        assert not is_deleted(since=30.0), "the operator, or the leader, hasn't been there for longer"
+        assert not is_deleted(started=30.0), "its container hasn't"
+        assert not is_deleted(left=30.0), "its agent has been connected since"
+        assert not is_deleted(failed=30.0), "it has trained since"
 
 
 class TestAWorkerThatFailsToJoin:
@@ -375,6 +396,51 @@ class TestAWorkerThatFailsToJoin:
         assert "; worker 1 couldn't join: worker 1 (rank 1," in why(early)
         again = self.decided(ago=5.5)
         assert (shape(again), again.status.restarts) == (("Running", 3, 1, [1]), 1)
+
+    def test_ranks_that_were_stopped_from_outside_are_started_again_too(self) -> None:
+        """Their agent had SIGTERM, and its container started again."""
+        stopped = said(1, "Stopped", 2, ago=5.5)
+        around = observed(*able(0, 2, attempt=2), stopped, given=all_pods(), attempt=2)
+        again = decided(job(without(1), workers=WORKERS), around)
+        assert (shape(again), again.status.restarts) == (("Running", 3, 1, [1]), 1)
+
+    def hung(self, *before: tuple[int, int, str], absent: tuple[int, ...] = (1,)) -> Decision:
+        """Worker 1 hangs before it joins in attempt 5; `before`: attempts, workers and reasons of earlier failures."""
+        failures = [
+            {"attempt": attempt, "worker": worker, "reason": reason, "failedAt": "2026-11-21T03:00:00Z"}
+            for attempt, worker, reason in before
+        ]
+        hung = said(1, "Failed", 5, rank=1, ago=60.0, reason="Hung", exit_code=68, error="not ready")
+        there = [each for each in all_pods() if each.worker not in absent or each.worker == 1]
+        present = [worker for worker in range(WORKERS) if worker not in absent]
+        status = without(1, attempt=5, failures=failures, restarts=2, absent_ranks=list(absent))
+        facts = job(status, workers=WORKERS, failurePolicy={"maxRestarts": 9})
+        around = observed(*able(*present, attempt=5), hung, given=there, attempt=5)
+        return decided(facts, around)
+
+    @pytest.mark.parametrize(
+        "before",
+        [
+            [(4, 1, "Signal")],
+            [(4, 1, "Hung")],
+            [(4, 1, "Error"), (3, 1, "Hung"), (2, 1, "Hung"), (1, 1, "Signal")],
+            [(4, 1, "Hung"), (2, 1, "Hung"), (1, 1, "Signal")],
+        ],
+        ids=["the first time", "lost by a hang", "not in a row", "after it had joined"],
+    )
+    def test_one_that_hangs_is_started_again_alone_at_first(self, before: list[tuple[int, int, str]]) -> None:
+        assert shape(self.hung(*before)) == ("Running", 6, 1, [1])
+
+    def test_one_that_hangs_again_and_again_is_started_with_all_others(self) -> None:
+        decision = self.hung((4, 1, "Hung"), (3, 2, "Signal"), (2, 1, "Signal"))
+        assert shape(decision) == ("Starting", 6, None, [])
+        assert decision.status.restarts == 3
+        assert "; it hung 2 times in a row before it could join the others" in why(decision)
+        assert decision.status.failures[0].not_continued
+
+    def test_nobody_is_stopped_for_it_while_a_pod_is_missing(self) -> None:
+        hung = self.hung((4, 1, "Hung"), (3, 2, "Signal"), (2, 1, "Signal"), absent=(1, 2))
+        assert shape(hung) == ("Running", 6, 1, [1, 2])
 
     @pytest.mark.parametrize(
         "policy", [{"maxRestarts": 0}, {"rules": [{"exitCodes": [1], "action": "Fail"}]}], ids=["budget", "rule"]
@@ -424,18 +490,104 @@ class TestElastic:
     def test_growing_back_takes_them_in_without_a_stop(self) -> None:
         ready = said(2, "Starting", 2, ready=True)
         around = observed(*able(0, 1, attempt=2), ready, given=all_pods(), attempt=2)
-        decision = decided(job(without(2, worker_order=[0, 1, 2]), workers=3, **self.spec), around)
+        status = without(2, worker_order=[0, 1, 2], training_with=None)
+        status = status.model_copy(update={"workers": WorkerCounts(desired=2)})
+        decision = decided(job(status, workers=3, **self.spec), around)
         assert shape(decision) == ("Running", 3, 1, [])
+        assert decision.events[0].message.endswith("before, the job continued with all 2 workers for 14 s")
 
     def test_growing_beyond_the_world_size_is_a_planned_stop(self) -> None:
         around = observed(*able(0, 1, 2), given=all_pods(workers=4))
         decision = decided(job(training(worker_order=[0, 1, 2]), workers=4, **self.spec), around)
         assert (decision.status.phase, decision.status.resizing) == ("Restarting", True)
 
+    def left_out(self, *given: PodView, **fields: Any) -> Decision:
+        """Scaled down from 3 to 2 workers, so worker 2 is the spare. It waits to join, and worker 1 is lost."""
+        reports = (*able(0, attempt=2, **fields), said(2, "Starting", 2, ready=True))
+        status = without(1, worker_order=[0, 1, 2], absent_ranks=[1, 2])
+        around = observed(*reports, given=given, attempt=2, stream=stream(workers=(0, 2)))
+        return decided(job(status, workers=2, spares=1, **self.spec), around)
+
+    def test_a_worker_that_was_left_out_takes_the_place_of_one_that_is_lost(self) -> None:
+        nowhere = pod(1, uid="uid-new", node=None, phase="Pending", worker_container=None)
+        decision = self.left_out(pod(0), nowhere, pod(2))
+        assert shape(decision) == ("Running", 3, 1, [1])
+        assert why(decision).startswith("attempt 3: training with all 2 workers; continued with 1 of 2 workers")
+
+    def test_one_that_was_left_out_is_a_spare(self) -> None:
+        reports = (*able(0, 1, attempt=2), said(2, "Starting", 2, ready=True))
+        around = observed(*reports, given=all_pods(), attempt=2)
+        of = job(without(2, worker_order=[0, 1, 2]), workers=2, spares=1, **self.spec)
+        decision = decided(of, around)
+        assert (shape(decision), decision.status.workers.spares) == (("Running", 2, 1, [2]), 1)
+        # All ranks start anew, and worker 1 isn't there.
+        anew = observed(said(0, "Failed", 2), said(2, "Starting", 2), given=[pod(0), pod(2)], attempt=2)
+        assert decided(of, anew).status.worker_order == [0, 2]
+
     def test_ranks_that_cannot_continue_are_stopped_to_scale_down(self) -> None:
         around = observed(said(0, "Running"), said(1, "Running"), said(2, "Running"), given=all_pods())
         decision = decided(job(training(worker_order=[0, 1, 2]), workers=2, **self.spec), around)
         assert decision.status.resizing
+
+
+class TestAWorkerThatTrainsAlone:
+    """Attempt 2 trains with worker 0 alone, whose node is then out of reach: its ranks need nobody."""
+
+    lost = pod(0, deleting=True, deadline=NOW + 30, disruption="DeletionByTaintManager")
+    #: ALONE_SECONDS + UNSEEN_SECONDS, and the ranks' grace.
+    until = 120 + 30 + 55
+
+    def decided(self, status: JobStatus, after: float, view: PodView = lost, **spec: Any) -> Decision:
+        given = [view, pod(1), *([pod(2)] if spec else [])]
+        spare = stream(workers=range(3)) if spec else stream(workers=range(2))
+        around = observed(*able(0, attempt=2), said(1, "Starting", 2), given=given, attempt=2, stream=spare)
+        return decided(job(status, workers=2, **spec), around, NOW + after)
+
+    def alone(self, **fields: Any) -> JobStatus:
+        return without(1, workers=2, **fields)
+
+    def test_no_spare_takes_its_place_while_it_may_train_on(self) -> None:
+        alone = self.alone(worker_order=[0, 1])
+        held = self.decided(alone, 0, spares=1)
+        assert held.status.phase == "Restarting"
+        assert "; its ranks may train on out of reach for 205 s, so the next attempt waits" in why(held)
+        assert held.requeue_after is not None and held.requeue_after <= self.until
+        assert self.decided(held.status, self.until - 1, spares=1).status.attempt == 2
+        late = self.decided(held.status, self.until + 1, spares=1)
+        assert (late.status.attempt, late.status.worker_order) == (3, [2, 1])
+
+    def test_its_pod_is_deleted_by_force_only_then(self) -> None:
+        held = self.decided(self.alone(), 0).status
+        assert "Delete bert-0 by force" not in kinds(self.decided(held, self.until - 1))
+        assert "Delete bert-0 by force" in kinds(self.decided(held, self.until + 1))
+
+    def test_an_elastic_job_does_not_go_on_without_it_either(self) -> None:
+        spec: dict[str, Any] = {"elastic": {"minWorkers": 1, "maxWorkers": 2}}
+        held = self.decided(self.alone(worker_order=[0, 1]), 0, **spec).status
+        assert self.decided(held, self.until - 1, **spec).status.attempt == 2
+        assert self.decided(held, self.until + 1, **spec).status.attempt == 3
+
+    @pytest.mark.parametrize(
+        "view",
+        [
+            pod(0, deleting=True, deadline=NOW + 30, worker_container=container("terminated", end=ended(143))),
+            pod(0, uid="uid-new"),
+        ],
+        ids=["its container has ended", "its pod is gone"],
+    )
+    def test_nobody_waits_for_ranks_that_have_ended(self, view: PodView) -> None:
+        assert self.decided(self.alone(worker_order=[0, 1]), 0, view, spares=1).status.attempt == 3
+
+    def test_nobody_waits_for_ranks_that_need_others(self) -> None:
+        around = observed(
+            *able(0, 1, attempt=2),
+            said(2, "Starting", 2),
+            given=[self.lost, replace(self.lost, worker=1, name="bert-1", uid="uid-1"), pod(2), pod(3), pod(4)],
+            attempt=2,
+            stream=stream(workers=range(5)),
+        )
+        of = job(without(2, worker_order=[0, 1, 2]), workers=WORKERS, spares=2)
+        assert decided(of, around).status.attempt == 3
 
 
 class TestNodes:
