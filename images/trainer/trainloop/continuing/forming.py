@@ -313,9 +313,9 @@ class Continuing:
 
     def _break(self, why: str, groups: Sequence[tuple[Group, int]], reals: Sequence[Real]) -> None:
         """No group makes a collective any more, and whoever waits for one, here or elsewhere, waits no longer."""
+        self.hold()  # before anything that a device waits for comes to its end
         for group, uses in groups:
             group.fail(RuntimeError(why), uses)
-        self.hold()
         for real in reals:
             real.close()
         for group, uses in groups:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -20,8 +21,12 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 from torch.futures import Future
 
+from trainloop.continuing import start
 from trainloop.continuing.real import Real
 from trainloop.continuing.start import BACKEND
+
+#: How long a collective is waited for until it is seen whether it was given up.
+_LOOK_AGAIN = timedelta(milliseconds=20)
 
 Tensors = list[torch.Tensor]
 #: torch calls a group's methods with lists and options; its stubs have other forms, for people, too.
@@ -72,25 +77,37 @@ class Swallowed(Work):
         self._group, self._work, self._result, self._after, self._instead = group, work, result, after, instead
         self.uses = group.uses
         self._devices: list[Any] = [device] if device.type != "cpu" else []
-        # NCCL's stream waits, and gloo's messages have no future.
-        self._waits_for_work = is_message or device.type != "cpu"
+        # NCCL's stream waits, and a message of gloo's is over when it was waited for in vain.
+        self._can_be_given_up = not is_message and device.type == "cpu"
         self._future: Future[Any] | None = None
-        self._over = threading.Lock()  # held for good when the future has its result
-        self._error: Exception | None = None
+        self._over = threading.Lock()  # held for good when it has ended, or was given up
+        self._given_up = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if timeout is None and not self._waits_for_work and self._group.swallows():
-            self.get_future().wait()
-            if self._error is not None:
-                raise self._error
-            return True
         try:
-            self._work.wait() if timeout is None else self._work.wait(timeout)
-            self._finish()
+            if timeout is not None:
+                self._work.wait(timeout)
+            elif self._can_be_given_up and self._group.swallows():
+                self._group.begun(self)
+                self._wait()
+            else:
+                self._work.wait()
+            if not self._given_up:
+                self._finish()
         except RuntimeError as error:
             if not self._fail(error):
                 raise
+        self._group.ended(self)
         return True
+
+    def _wait(self) -> None:
+        """Wait until it has ended, or was given up."""
+        while not self._given_up:
+            if self._work.is_completed():
+                self._work.wait()
+                return
+            with suppress(RuntimeError):  # its own error comes above
+                self._work.wait(_LOOK_AGAIN)
 
     def is_completed(self) -> bool:
         return bool(self._work.is_completed())
@@ -118,19 +135,20 @@ class Swallowed(Work):
                 finished.value()
                 self._finish()
             except RuntimeError as error:
-                self._error = None if self._fail(error) else error
+                self._fail(error)
             self._resolve()
 
     def give_up(self, error: Exception) -> None:
         """The group has broken, and nothing touches the tensors any more: nobody has to wait for the real one."""
         if not self._work.is_completed() and self._over.acquire(blocking=False):
             self._fail(error)
+            self._given_up = True
             self._resolve()
 
     def _resolve(self) -> None:
-        assert self._future is not None
         self._group.ended(self)
-        self._future.set_result(self._result)
+        if self._future is not None:
+            self._future.set_result(self._result)
 
     def _source_rank(self) -> int:
         return int(self._work._source_rank())
@@ -360,7 +378,8 @@ class Group(Base):  # type: ignore[misc]
         return self._pass(tensors, tensors, lambda real: real.recv_anysource(tensors, tag), is_message=True)
 
     def _need_all(self, what: str) -> None:
-        self._hindered(f"it uses {what}, in which each rank has a part that no other can take")
+        if not start.messages.own:
+            self._hindered(f"it uses {what}, in which each rank has a part that no other can take")
         if self._real is not None and not self.is_whole:
             raise RuntimeError(f"{what} needs all ranks, and not all are present")
 

@@ -10,6 +10,7 @@ import functools
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -40,6 +41,14 @@ _wrapped = False
 def continuing() -> Continuing | None:
     """Returns this process's way to the next attempt; None where its group is torch's own."""
     return _current
+
+
+class _Messages(threading.local):
+    own = False
+
+
+#: Whether messages that this thread sends are part of how ranks recover: after them a script can continue all the same.
+messages = _Messages()
 
 
 class GroupLostError(RuntimeError):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainloop.continuing.start import check
+from trainloop.continuing.start import check, messages
 from trainloop.recovery import sealed, slots
 from trainloop.recovery.encoding import EncodingError, decode
 from trainloop.recovery.place import Place
@@ -70,8 +70,12 @@ class Group:
 
     def pass_on(self, sent: torch.Tensor | None, target: int, received: torch.Tensor, source: int) -> None:
         """Send bytes to one rank and receive those of another, all ranks at once."""
-        work = [dist.irecv(received, source, self._group)] if received.numel() else []
-        work += [dist.isend(sent, target, self._group)] if sent is not None else []
+        messages.own = True
+        try:
+            work = [dist.irecv(received, source, self._group)] if received.numel() else []
+            work += [dist.isend(sent, target, self._group)] if sent is not None else []
+        finally:
+            messages.own = False
         for each in filter(None, work):
             each.wait()
 
