@@ -299,6 +299,7 @@ class Continuing:
             if first:
                 self._error = str(error)
             lost = self._in_use()
+        self.hold()  # also where another thread was first, which may not have got so far
         if first:
             self._break(str(error), *lost)
             shown = str(error).partition("\n")[0][:200]

@@ -70,15 +70,16 @@ class Swallowed(Work):
         after: Callable[[], None] | None,
         instead: Callable[[], None] | None,
         *,
-        is_message: bool = False,
+        is_simple: bool,
     ) -> None:
         """`after` is called when it has succeeded, `instead` when it has failed; each once."""
         super().__init__()
         self._group, self._work, self._result, self._after, self._instead = group, work, result, after, instead
         self.uses = group.uses
         self._devices: list[Any] = [device] if device.type != "cpu" else []
-        # NCCL's stream waits, and a message of gloo's is over when it was waited for in vain.
-        self._can_be_given_up = not is_message and device.type == "cpu"
+        # NCCL's stream waits. Of gloo a message is over when it was waited for in vain, and reduce_scatter, which is
+        # made of several collectives, has no end but `wait`'s.
+        self._can_be_given_up = is_simple and device.type == "cpu"
         self._future: Future[Any] | None = None
         self._over = threading.Lock()  # held for good when it has ended, or was given up
         self._given_up = False
@@ -332,7 +333,8 @@ class Group(Base):  # type: ignore[misc]
         opts, after = self._reduction(opts, outputs, dist.ReduceScatterOptions)
         sent = [[each[member] for member in self.members] for each in inputs]
         alone = _own([outputs], [each[self._own] for each in inputs])
-        return self._pass(outputs, outputs, lambda real: real.reduce_scatter(outputs, sent, opts), after, alone)
+        call = lambda real: real.reduce_scatter(outputs, sent, opts)  # noqa: E731
+        return self._pass(outputs, outputs, call, after, alone, is_simple=False)
 
     def reduce_scatter_single(self, output: torch.Tensor, value: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [value], opts)
@@ -424,15 +426,17 @@ class Group(Base):  # type: ignore[misc]
         call: Callable[[Any], Any],
         after: Callable[[], None] | None = None,
         alone: Callable[[], None] | None = None,
+        *,
         is_message: bool = False,
+        is_simple: bool = True,
     ) -> Work:
         real, device = self._real, tensors[0].device
         if real is not None:
             try:
                 work = call(real.of(device))
-                if not is_message and device.type == "cpu":
+                if is_simple and not is_message and device.type == "cpu":
                     real.begun(work)
-                return Swallowed(self, work, device, result, after, alone, is_message=is_message)
+                return Swallowed(self, work, device, result, after, alone, is_simple=is_simple and not is_message)
             except RuntimeError as error:
                 # Of a call gloo refuses only what it is given, except of a message; NCCL also says that a peer is lost.
                 if not is_message and device.type == "cpu":
