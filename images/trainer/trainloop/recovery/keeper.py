@@ -75,7 +75,8 @@ class Keeper:
         self._steps = Steps(self._device)
         self._hold = Hold(self._device, kept.optimizers if kept.alone else (), self.changing)
         neighbours = None
-        if kept.divided and place.ranks > place.local_ranks and not place.has_replicas:
+        # Where the parts have no replicas.
+        if kept.divided and place.part(True)[0] == place.ranks > place.local_ranks:
             neighbours = Group(place, dist.new_group(backend="gloo"))  # used by a thread
         name = f"part-{place.rank}" if kept.divided else "whole"
         count = 2 if has_snapshots(place, kept.divided) else 1

@@ -48,11 +48,6 @@ class Place:
         unit = self.unit or self.ranks
         return (unit, self.rank % unit) if divided else (1, 0)
 
-    @property
-    def has_replicas(self) -> bool:
-        """Returns whether other ranks have the same part of a divided state."""
-        return self.unit is not None and self.unit < self.ranks
-
 
 def memory_directory(say: Callable[[str], None]) -> Path | None:
     """Returns this user's own directory in the pod's memory; None where none is named, or it can't be used, which is
