@@ -25,7 +25,7 @@ from trainloop.config import Config
 from trainloop.continued import ContinuedTrainer
 from trainloop.data import Fetched
 from trainloop.distributed.continued import joined
-from trainloop.recovery.tensors import cloned
+from trainloop.recovery.tensors import cloned, local
 from trainloop.trainer import Trainer
 
 #: Where a rank meets its end, and in the step after which one.
@@ -217,7 +217,8 @@ class FaultyTrainer(ContinuedTrainer):
     def _passes(self, rule: Any, fetched: Fetched, agreed: Any) -> Any:
         self.meets("forward")
         own = fetched.step.micro[: len(fetched.step.micro) - fetched.step.padding]
-        self.record("passes", self.state.step + 1, [sample for micro in own for sample in micro])
+        if self.world.rank % self.world.tensor == 0:  # its neighbours have the same ones
+            self.record("passes", self.state.step + 1, [sample for micro in own for sample in micro])
         loss = super()._passes(rule, fetched, agreed)
         self.meets("backward")
         return loss
@@ -366,6 +367,40 @@ class _Sum:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
+
+
+class _Follows(_Sum):
+    """Keeps the weights of the newest step, of sharded ones this rank's parts."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.follow()
+
+    def follow(self) -> None:
+        self.weights = {name: each.detach().clone() for name, each in self.model.named_parameters()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.weights = state["weights"]
+        for name, each in self.model.named_parameters():
+            assert type(each.data) is type(self.weights[name])
+            assert torch.equal(local(each), local(self.weights[name]))
+
+
+def follows(trainer: Trainer) -> None:
+    """Is a hook that keeps tensors, and how often it was called."""
+    kept = _Follows(trainer.replica.model)
+    trainer.stateful["weights"] = kept
+
+    def follow(trainer: Trainer) -> None:
+        kept.steps += 1
+        kept.follow()
+
+    trainer.after_step.append(follow)
 
 
 def adds_up(trainer: Trainer) -> None:

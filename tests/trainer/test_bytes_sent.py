@@ -49,13 +49,14 @@ class Counting(TorchDispatchMode):
     The loop's own messages (counts, losses, norms) are a few numbers each, or bytes.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, replicas: int = 1) -> None:
         super().__init__()
-        self.size, self.sent = size, 0.0
+        self.size, self.sent = size // replicas, 0.0
+        self.reduce = replicas if replicas > 1 else size
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         times = {
-            "c10d::allreduce_": 2 * (self.size - 1) / self.size,
+            "c10d::allreduce_": 2 * (self.reduce - 1) / self.reduce,
             "c10d::broadcast_": (self.size - 1) / self.size,  # a rank is the source of one in `size`
             "c10d::_allgather_base_": (self.size - 1) / self.size,
             "c10d::_reduce_scatter_base_": self.size - 1,
@@ -80,7 +81,7 @@ def _counted(settings: Config, steps: int) -> list[tuple[int, float]]:
         trainer.prepare()
         numbers = []
         for _ in range(steps):
-            with Counting(world.size) as counting:
+            with Counting(world.size, trainer.world.replicas) as counting:
                 trainer.train_step()
             numbers.append((trainer.exchange.times.sent, counting.sent))
         trainer.evaluate()
@@ -89,7 +90,9 @@ def _counted(settings: Config, steps: int) -> list[tuple[int, float]]:
 
 
 def _theory(section: dict[str, Any], ranks: int, passes: int) -> list[float]:
-    """Returns the bytes of four steps. A parameter of FSDP2 is padded to rows for each rank."""
+    """Returns the bytes of four steps. A parameter of FSDP2 is padded to rows for each rank of a replica."""
+    replicas = section["parallel"].get("data", [1])[0]
+    ranks //= replicas
     layer = [(WIDTH, WIDTH), (WIDTH,)]
     root = [(WIDTH, FEATURES), (WIDTH,), (CLASSES, WIDTH), (CLASSES,)]
     plain = sum(torch.Size(shape).numel() for shape in root + layer * LAYERS)
@@ -98,7 +101,8 @@ def _theory(section: dict[str, Any], ranks: int, passes: int) -> list[float]:
     ring = (ranks - 1) / ranks
     if section["parallel"]["strategy"] == "fsdp":
         # Blocks are gathered in each forward and again in its backward, the root once; gradients are scattered once.
-        return [ring * (in_fsdp[0] * (2 * passes + 1) + in_fsdp[1] * (passes + 1))] * 4
+        between = 2 * (replicas - 1) / replicas * sum(in_fsdp) / ranks
+        return [ring * (in_fsdp[0] * (2 * passes + 1) + in_fsdp[1] * (passes + 1)) + between] * 4
     if section["parallel"]["strategy"] == "zero1":
         return [ring * 4 * plain * 3] * 4
     if "communication" in section:
@@ -108,6 +112,7 @@ def _theory(section: dict[str, Any], ranks: int, passes: int) -> list[float]:
 
 
 FSDP = {"parallel": {"strategy": "fsdp"}}
+REPLICAS = {"parallel": {"strategy": "fsdp", "data": [2, 2]}}
 ZERO1 = {"parallel": {"strategy": "zero1"}}
 LOCAL = {"parallel": {"strategy": "ddp"}, "communication": {"local_steps": 2}}
 DELAYED = {"parallel": {"strategy": "ddp"}, "delayed": {"pattern": "layers", "every": 2}}
@@ -115,7 +120,10 @@ DELAYED = {"parallel": {"strategy": "ddp"}, "delayed": {"pattern": "layers", "ev
 
 @pytest.mark.parametrize(
     ("section", "ranks", "passes"),
-    [(FSDP, 2, 1), (FSDP, 4, 1), (FSDP, 2, 2), (ZERO1, 2, 2), (ZERO1, 4, 1), (LOCAL, 4, 1), (DELAYED, 4, 1)],
+    [
+        *((FSDP, 2, 1), (FSDP, 4, 1), (FSDP, 2, 2), (REPLICAS, 4, 1), (REPLICAS, 4, 2)),
+        *((ZERO1, 2, 2), (ZERO1, 4, 1), (LOCAL, 4, 1), (DELAYED, 4, 1)),
+    ],
 )
 def test_each_strategy_reports_what_it_sends(section: dict[str, Any], ranks: int, passes: int) -> None:
     task = {"name": "tests.trainer.test_bytes_sent:Stack", "options": {"double": False, "samples": 64}}

@@ -34,6 +34,11 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"batch": None}, "batch is missing: it is required"),
     ({"optimizer": {"lr": True}}, "optimizer.lr: True is a switch: it must be a number"),
     ({"checkpoint": {"every_steps": False}}, "checkpoint.every_steps: False is a switch: it must be a number"),
+    ({"parallel": {"data": 0}}, "parallel.data is 0: input should be greater than 0, or a list of two numbers"),
+    (
+        {"parallel": {"data": [2, 2]}},
+        "these don't go together: parallel.data of two numbers with parallel.strategy other than fsdp",
+    ),
     ({"optimizer": {"betas": [0.9, 1.5]}}, "optimizer.betas.1 is 1.5: input should be less than 1"),
     ({"delayed": {"pattern": "("}}, "delayed.pattern is '(': input should be a valid regular expression"),
     (

@@ -255,18 +255,19 @@ def test_what_a_hook_keeps_changes_once_in_each_step(tmp_path: Path, where: str)
     ("changes", "sentence"),
     [
         ({"parallel": {"strategy": "zero1"}}, "with parallel.strategy zero1 a lost rank's part of the state"),
-        ({"parallel": {"strategy": "fsdp"}}, "with parallel.strategy fsdp a lost rank's part of the state"),
+        ({"parallel": {"strategy": "fsdp"}}, "with one replica a lost rank's part of the state is nowhere else; with"),
+        ({"parallel": {"strategy": "fsdp", "data": [1, 4], "tensor": 2}}, "with one replica a lost rank's part"),
         ({"communication": {"local_steps": 2}}, "with communication.local_steps a lost rank's own steps are lost"),
         ({"communication": {"compression": "onebit"}}, "what communication.compression onebit left out"),
         ({"delayed": {"pattern": "0", "every": 2}}, "with delayed.pattern the gradients"),
         ({"precision": {"compute": "fp16"}}, "with precision.compute fp16"),
-        ({"checkpoint": {"format": "sharded"}}, "with checkpoint.format sharded"),
     ],
 )
 def test_what_can_t_continue_is_said_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
     found = obstacle(config(**changes), torch.device("cpu"))
     assert found and found.startswith(sentence) and len(found) <= MAXIMUM_MESSAGE
     assert obstacle(config(), torch.device("cpu")) is None
+    assert obstacle(config(parallel={"strategy": "fsdp", "data": [2, 4]}), torch.device("cpu")) is None
     assert obstacle(config(), torch.device("meta")) == "on meta no group can be formed anew"
 
 

@@ -98,6 +98,22 @@ def test_a_run_whose_ranks_have_parts_goes_on_from_the_last_snapshot(tmp_path: P
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(("killed", "step"), [([1], 5), ([2, 3], 5), ([0, 1, 2, 3], 4)])
+def test_where_parts_have_replicas_one_of_each_is_enough(tmp_path: Path, killed: list[int], step: int) -> None:
+    """What a killed rank had, its counterparts have written; where all are killed, there is a snapshot."""
+    settings = config(None, **{**EXACT, "parallel": {"strategy": "fsdp", "data": [2, 2]}})
+    through = run_ranks(4, train, settings)
+    attempt(1, 4, tmp_path, settings, dict.fromkeys(killed, ("kill", 5)), local_ranks=2)
+    if killed == [1]:
+        (tmp_path / "worker-0").rename(tmp_path / "lost")
+    resumed = attempt(2, 4, tmp_path, settings, local_ranks=2)
+    assert began(resumed) == [step] * 4
+    for rank in range(4):
+        # The generators of ranks whose pod is lost are seeded anew, and dropout draws from them.
+        assert killed == [1] or same_bits(resumed[rank]["weights"], through[rank]["weights"])
+
+
 def in_forward(settings: Config, fault: Fault | None) -> dict[str, Any]:
     """Train, and meet the fault in a step's forward, before its last layer."""
     true = Toy.loss

@@ -36,6 +36,28 @@ def test_a_strategy_equals_ddp_and_its_checkpoint_loads_with_other_ranks_and_ano
     assert largest_difference(as_ddp[1]["weights"], through) < 1e-12
 
 
+@pytest.mark.parametrize("form", ["full", "sharded"])
+def test_replicas_of_shards_equal_one_process_and_their_checkpoint_loads_in_other_layouts(
+    tmp_path: Path, form: str
+) -> None:
+    through = run_ranks(1, train, config(**UNEVEN))[0]["weights"]
+    saved = {"path": str(tmp_path / "checkpoints"), "format": form}
+    replicas, shards = (
+        {**UNEVEN, "checkpoint": saved, "parallel": {"strategy": "fsdp", "data": data}} for data in ([2, 2], 4)
+    )
+    for rank in run_ranks(4, train, config(**{**replicas, "checkpoint": {}})):
+        assert largest_difference(rank["weights"], through) < 1e-12
+    run_ranks(4, train, config(**replicas), 2)
+    if form == "sharded":
+        [checkpoint] = storage.complete(tmp_path / "checkpoints")
+        files = sorted(file.name for file in (checkpoint.path / "shards").iterdir())
+        assert files == ["rank-00000.pt", "rank-00001.pt"], "one replica writes"
+    assert run_ranks(4, train, config(**shards), 2)[0]["state"].step == 4
+    assert run_ranks(4, train, config(**replicas), 1)[0]["state"].step == 5
+    last = {**UNEVEN, "checkpoint": saved} if form == "full" else shards
+    assert largest_difference(run_ranks(4, train, config(**last))[3]["weights"], through) < 1e-12
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_statistics_of_batch_norm_are_the_same_on_all_ranks_when_the_model_is_evaluated(strategy: str) -> None:

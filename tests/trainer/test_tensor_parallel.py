@@ -143,9 +143,21 @@ def test_dropout_is_the_same_where_activations_are(of_four: list[list[dict[str, 
 def test_a_users_plan_is_followed() -> None:
     task = {"name": "tests.trainer.shapes:Planned", "options": {"0": "columns", "2": "rows"}}
     alone = run_ranks(1, train, config(task=task))[0]
-    shared = run_ranks(4, train, config(task=task, parallel={"strategy": "fsdp", "data": 2, "tensor": 2}))
-    assert largest_difference(shared[3]["weights"], alone["weights"]) < 1e-10
-    assert shared[3]["results"] == pytest.approx(alone["results"], abs=1e-10)
+    for data in (2, [2, 1]):
+        shared = run_ranks(4, train, config(task=task, parallel={"strategy": "fsdp", "data": data, "tensor": 2}))
+        assert largest_difference(shared[3]["weights"], alone["weights"]) < 1e-10
+        assert shared[3]["results"] == pytest.approx(alone["results"], abs=1e-10)
+
+
+@pytest.mark.parametrize("form", ["full", "sharded"])
+def test_replicas_of_ranks_that_share_each_layer_save_what_other_layouts_load(tmp_path: Path, form: str) -> None:
+    saved = {"path": str(tmp_path / "checkpoints"), "format": form}
+    parallel = {"strategy": "fsdp", "data": [2, 2], "tensor": 2}
+    [alone] = run_ranks(1, _run, _settings(tmp_path))
+    run = run_ranks(8, _run, _settings(tmp_path, parallel=parallel, checkpoint=saved), 2)[7]
+    for found in run_ranks(2, _run, _settings(tmp_path, 2, checkpoint=saved)):
+        assert same_bits(found["start"], run["weights"])
+    assert largest_difference(found["weights"], alone["weights"]) < 1e-10
 
 
 @pytest.mark.parametrize(
@@ -157,6 +169,11 @@ def test_a_users_plan_is_followed() -> None:
             {"name": "tests.trainer.toy:Toy"},
             {"tensor": 2, "data": 2},
             r"parallel\.data is 2, but 2 rank\(s\) by parallel\.tensor 2 are 1: set it to that",
+        ),
+        (
+            {"name": "tests.trainer.toy:Toy"},
+            {"data": [2, 2]},
+            r"parallel\.data is \[2, 2\], but 2 rank\(s\) by parallel\.tensor 1 are 2: set it to that",
         ),
         (
             {"name": "tests.trainer.shapes:Planned", "options": {"9": "rows"}},

@@ -76,7 +76,7 @@ class Config(Settings):
         fp16, ddp = self.precision.compute == "fp16", self.parallel.strategy == "ddp"
         fsdp, zero1 = self.parallel.strategy == "fsdp", self.parallel.strategy == "zero1"
         bf16, gather16 = self.precision.compute == "bf16", self.parallel.gather_dtype == "bf16"
-        sharded = self.checkpoint.format == "sharded"
+        sharded, replicas = self.checkpoint.format == "sharded", isinstance(self.parallel.data, tuple)
         local, delayed = self.communication.local_steps > 1, self.delayed.pattern is not None
         compressed = self.communication.compression != "none"
         # What they keep is in units of one loss scale, and infinite after a step that overflowed.
@@ -92,6 +92,7 @@ class Config(Settings):
             (fp16 and feedback, "precision.compute fp16 with a compression that keeps what it left out: use bf16"),
             (gather16 and not fsdp, "parallel.gather_dtype bf16 with parallel.strategy other than fsdp"),
             (gather16 and not bf16, "parallel.gather_dtype bf16 with precision.compute other than bf16"),
+            (replicas and not fsdp, "parallel.data of two numbers with parallel.strategy other than fsdp"),
             (self.parallel.tensor > 1 and not fsdp, "parallel.tensor above 1 with parallel.strategy other than fsdp"),
             (delayed and not ddp, "delayed.pattern with parallel.strategy other than ddp"),
             (delayed and sharded, "delayed.pattern with checkpoint.format sharded"),

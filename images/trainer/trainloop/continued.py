@@ -8,6 +8,9 @@ samples, so that the batch stays whole. What else was interrupted, an evaluation
 A rank that is to join builds all that a run has, makes a few passes whose results are thrown away, and waits. It is let
 in at a step's end, the same one on all ranks, because a sum that they make in each step says that there is a newer
 attempt.
+
+With FSDP2 the ranks of a replica go together (`membership`). When one is lost, the others of its replica wait, and the
+complete replicas train on. A rank is given its part of the state by the one at the same place in another replica.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +36,9 @@ from trainloop.config import Config
 from trainloop.continuing import start
 from trainloop.continuing.membership import NO_STATE
 from trainloop.data import Fetched
+from trainloop.distributed import idle
 from trainloop.distributed.continued import ContinuingWorld, Summed, joined
+from trainloop.distributed.idle import Idle
 from trainloop.distributed.world import World, choose_device, environment
 from trainloop.distributed.world import joined as joined_for_good
 from trainloop.errors import TrainingError
@@ -40,12 +46,15 @@ from trainloop.hooks import Hook
 from trainloop.metrics import MetricsLog, Window
 from trainloop.optimization.optimizer import UpdateRule
 from trainloop.parallel.balance import Balancer, build_balancer
+from trainloop.parallel.strategies import Replica
 from trainloop.recovery import generators
-from trainloop.recovery.tensors import cloned
+from trainloop.recovery.tensors import cloned, local, spread_as
 from trainloop.resources import fit_threads
 from trainloop.tasks import Task
 from trainloop.trainer import Agreed, Trainer
 
+#: Those of torch's optimizers whose step needs other ranks where a parameter is sharded.
+_REDUCING = ("Adafactor", "LBFGS", "Muon")
 #: Passes of a rank that joins: DDP orders its buckets anew, which is collective, in the second one's forward.
 _REHEARSALS = 2
 
@@ -73,18 +82,41 @@ def obstacle(config: Config, device: torch.device) -> str | None:
     """Returns why a run can't go on without ranks that are lost; None where it can."""
     parallel, communication = config.parallel, config.communication
     feedback = communication.compression in ("onebit", "powersgd")
+    replicas = parallel.data[0] if isinstance(parallel.data, tuple) else 1
     reasons = {
         f"with parallel.strategy {parallel.strategy} a lost rank's part of the state is nowhere else": (
-            parallel.strategy != "ddp"
+            parallel.strategy == "zero1"
         ),
+        "with one replica a lost rank's part of the state is nowhere else; with parallel.data: [2, ...], two replicas, "
+        "the other one trains on": parallel.strategy == "fsdp" and replicas == 1,
         "with communication.local_steps a lost rank's own steps are lost": communication.local_steps > 1,
         "with delayed.pattern the gradients that a lost rank has added up are lost": config.delayed.pattern is not None,
         f"what communication.compression {communication.compression} left out on a lost rank is lost": feedback,
-        "with checkpoint.format sharded nobody saves a lost rank's part": config.checkpoint.format == "sharded",
         "with precision.compute fp16 a step can't be made again": config.precision.compute == "fp16",
         f"on {device.type} no group can be formed anew": device.type not in ("cpu", "cuda"),
+        f"with FSDP2 on {device.type} a step that is queued can't be taken back": (
+            parallel.strategy == "fsdp" and device.type != "cpu"
+        ),
     }
     return next((reason for reason, found in reasons.items() if found), None)
+
+
+def _reduces(optimizer: torch.optim.Optimizer) -> str | None:
+    """Returns why a step of an optimizer of shards can't be made by each rank alone; None where it can."""
+    for each in getattr(optimizer, "members", [optimizer]):
+        kind = type(each)
+        if not kind.__module__.startswith("torch.optim") or kind.__name__ in _REDUCING:
+            return f"{kind.__name__} may need other ranks within its step, which a lost one leaves half made"
+    return None
+
+
+def _spread(parts: Any, own: Any) -> Any:
+    """Returns nested values with parts of tensors as tensors that are sharded as this rank's own are."""
+    if isinstance(parts, dict) and isinstance(own, dict):
+        return {key: _spread(value, own.get(key)) for key, value in parts.items()}
+    if type(own) in (list, tuple) and isinstance(parts, list | tuple) and len(own) == len(parts):
+        return type(own)(map(_spread, parts, own))
+    return spread_as(parts, own)
 
 
 class _Nothing(NothingInMemory):
@@ -117,6 +149,10 @@ class ContinuedTrainer(Trainer):
         self.continuing = world.continuing
         self.memory = self.memory if isinstance(self.memory, InMemory) else _Nothing()
         self.continuing.hold = self.memory.hold
+        if config.parallel.strategy == "fsdp":
+            self.continuing.train_by(self.world.unit)
+            self.continuing.obstacle = self.continuing.obstacle or _reduces(self.optimizer)
+            self.memory.changing = partial(self._change, self.memory.changing)  # type: ignore[method-assign]
         self._summed: Summed | None = None  # of the newest step
         self._cut_off = False  # a pass has begun, and hasn't ended
         self._hooks_due = False  # the step is made, and `after_step` wasn't called
@@ -124,6 +160,7 @@ class ContinuedTrainer(Trainer):
         self._evaluated = self._all_evaluated = -1
         self._all_saved = -1
         self._began = time.time()
+        self._idle = Idle(self.continuing, self.progress)
 
     def prepare(self) -> None:
         if not self.world.is_alone:
@@ -180,6 +217,8 @@ class ContinuedTrainer(Trainer):
             last = self.world.summing([])
             last()
             if stopped or not last.newer:
+                if not stopped and self.world.is_main:
+                    idle.end(self.continuing)
                 return stopped
             if self._form():
                 return True
@@ -199,10 +238,14 @@ class ContinuedTrainer(Trainer):
         return summed.unchecked
 
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
+        self.continuing.committed()
         loss = super()._forward_backward(rule, fetched, agreed)
         if self._reads() and self.world.device.type != "cpu":
             torch.accelerator.synchronize()  # its numbers are read now, and may be garbage
-        start.check()  # before the step is judged, or made: the gradients may be garbage
+        if self.judge.loss is not None and self.world.replicas > 1:
+            mean = self.judge.loss()  # which comes from all replicas: from here on only this one makes the step
+            self.judge.loss = lambda: mean
+        self.continuing.commit()  # before the step is judged, or made: the gradients may be garbage
         return loss
 
     def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
@@ -219,6 +262,7 @@ class ContinuedTrainer(Trainer):
 
     def _advance(self, *arguments: Any) -> None:
         super()._advance(*arguments)
+        self.continuing.committed()
         known = (self._evaluated, self._all_evaluated, self._all_saved)
         # A run that went back to a checkpoint makes steps that it knows again.
         self._evaluated, self._all_evaluated, self._all_saved = (n if n < self.state.step else -1 for n in known)
@@ -255,12 +299,16 @@ class ContinuedTrainer(Trainer):
             try:
                 whole = self._make_whole()
                 step = self.state.step if whole else NO_STATE
-                self.continuing.form(step, self._give, self._load, lambda: self._stop_requested)
+                self.continuing.form(step, self._give, self._load, lambda: self._stop_requested, self._idle)
             except ValueError as error:
-                raise TrainingError("a step is half made on all ranks that are left: none can go on") from error
-            except SystemExit:
+                sentence = f"{error}: none can go on"
+                self.progress.cannot_continue(sentence)
+                raise TrainingError(sentence) from error
+            except SystemExit as ended:
                 if self._stop_requested:
                     return True
+                if not ended.code:
+                    self.memory.end()
                 raise
             try:
                 self._begin_anew()
@@ -289,19 +337,34 @@ class ContinuedTrainer(Trainer):
         if self._cut_off:
             # By what a task's own collective has left. DDP expects the backward of that forward.
             self._cut_off = False
-            restoring.rehearse(self)
+            self._drop_pass()
         if not self.memory.half_made:
             self.memory.go_back()
         return not self.memory.half_made
 
+    def _change(self, changing: Callable[[], None]) -> None:
+        """The optimizer's step comes now, if the ranks of this replica haven't lost each other since the passes."""
+        if self.continuing.commits:
+            start.check()
+        changing()
+
+    def _drop_pass(self) -> None:
+        if self.config.parallel.strategy != "fsdp":
+            restoring.rehearse(self)
+            return
+        model: Any = self.replica.model
+        if not hasattr(model, "reset_iter_state"):  # before torch 2.13
+            raise TrainingError(f"torch {torch.__version__} can't drop a pass of FSDP2's that was cut off: 2.13 can")
+        model.reset_iter_state()
+
     def _give(self) -> dict[str, Any]:
-        """Returns the state, for a rank that lacks it."""
+        """Returns the state, for a rank that lacks it; of a sharded one this rank's part."""
         return {
-            "model": dict(self.replica.model_state()),
-            "optimizer": self.replica.optimizer_state(self.optimizer),
+            "model": local(self.replica.model.state_dict()),
+            "optimizer": local(Replica.optimizer_state(self.replica, self.optimizer)),
             "train": vars(self.state).copy(),
             "anomaly": (self.objectives or self.detector).state(),
-            "stateful": stateful.capture(self) if self.stateful else {},
+            "stateful": {name: local(each.state_dict()) for name, each in self.stateful.items()},
             "weights": list(self.balancer.weights),
             "startedAt": self._started_at,
             "resumed": self.memory.resumed,
@@ -312,18 +375,23 @@ class ContinuedTrainer(Trainer):
 
     def _load(self, state: dict[str, Any]) -> None:
         self.memory.changing()
-        self.replica.load_model(state["model"])
-        self.replica.load_optimizer(self.optimizer, cloned(state["optimizer"]))
+        parameters = dict(self.replica.model.named_parameters())
+        self.replica.load_model(_spread(state["model"], self.replica.model.state_dict()))
+        moments = cloned(state["optimizer"])
+        for name, own in moments.items():
+            moments[name] = {key: spread_as(value, parameters[name]) for key, value in own.items()}
+        self.replica.load_optimizer(self.optimizer, moments)
         self.state = TrainState(**cloned(state["train"]))
         (self.objectives or self.detector).load(state["anomaly"])
-        stateful.restore(self, cloned(state["stateful"]))
+        kept = {name: each.state_dict() for name, each in self.stateful.items()}
+        stateful.restore(self, _spread(cloned(state["stateful"]), kept))
         self.balancer.weights = state["weights"]
         self._started_at, self.memory.resumed = state["startedAt"], state["resumed"]
         self._evaluated = state["evaluated"]
         self.judge.can_return, self.judge.rollbacks = state["verdict"]
         if self.checkpoints:
             self.checkpoints.parent, self.checkpoints.parents = state["parents"]
-        if self.world.is_alone:
+        if self.continuing.anew:
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank, self.state.step)
         else:
             # It has drawn for this step, which it hadn't made.
@@ -365,7 +433,8 @@ class ContinuedTrainer(Trainer):
         everyone = len(present) == self.world.size
         self.balancer = build_balancer(self.config.balance, self.world) if everyone else Balancer(weights)
         self.balancer.weights = weights
-        self.loader.weights = [weight if rank in present else 0.0 for rank, weight in enumerate(weights)]
+        there = {rank // self.world.tensor for rank in present}
+        self.loader.weights = [weight if rank in there else 0.0 for rank, weight in enumerate(weights)]
 
     def _adopt_checkpoint(self, checkpoints: Checkpointer) -> None:
         """Take the checkpoint of this step for saved, where all ranks know so, or those who write it have it whole."""

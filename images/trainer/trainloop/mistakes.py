@@ -23,6 +23,12 @@ def sentences(error: ValidationError, model: type[BaseModel], prefix: str = "") 
             if place in by_field:
                 message = f"{by_field[place]['msg']}, or {message.removeprefix('Input should be ')}"
             detail = {**detail, "loc": place, "msg": message}
+        elif alternatives := [part for part in place if part == "constrained-int" or str(part).startswith("tuple[")]:
+            # A number or two of them: what is said of one is enough.
+            place = place[: place.index(alternatives[0])]
+            if place in by_field:
+                continue
+            detail = {**detail, "loc": place, "msg": f"{detail['msg']}, or a list of two numbers"}
         by_field[place] = detail
     return [_sentence(detail, model, prefix) for detail in by_field.values()]
 

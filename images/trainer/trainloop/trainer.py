@@ -36,7 +36,7 @@ from trainloop.parallel.balance import build_balancer
 from trainloop.parallel.blocks import prepared
 from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.delayed import delayed
-from trainloop.parallel.strategies import build_model, build_replica, divided
+from trainloop.parallel.strategies import build_model, build_replica
 from trainloop.progress import Progress, Section
 from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_threads, memory
 from trainloop.tasks import Task, build_task, imported
@@ -58,7 +58,10 @@ class Trainer:
 
     @explaining_out_of_memory("building the model")
     def __init__(self, config: Config, world: World, task: Task | None = None) -> None:
-        world = divided(world, config.parallel)
+        if config.parallel.data or config.parallel.tensor > 1:
+            from trainloop.parallel.layout import divided  # which few runs need
+
+            world = divided(world, config.parallel)
         self.config, self.world, self.fingerprint = config, world, config.fingerprint()
         self.progress = Progress.from_environment(world.rank, world.local_size)
         self.progress.join()

@@ -7,12 +7,16 @@ import pickle
 import random
 import socket
 import time
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from tests.trainer.continuing.training import history, logged, reaches, ready, train
 from tests.trainer.continuing.worlds import World, world
 from tests.trainer.ranks import free_port
+from trainloop.continuing.forming import Continuing
+from trainloop.continuing.orders import Order
 
 pytestmark = pytest.mark.torch
 
@@ -174,3 +178,21 @@ def test_random_histories(seed: int) -> None:
             _take_back(made)
             time.sleep(chance.uniform(0, 0.3))
         _all_right(made, 300)
+
+
+def test_while_a_unit_makes_a_step_only_the_loss_of_a_member_keeps_it_from_that(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "group.0")
+    arguments = {"joins": False, "accelerator": "", "timeout": timedelta(seconds=5)}
+    made = Continuing(0, 6, 1, tmp_path / "group", **arguments)  # type: ignore[arg-type]
+    made.able = True
+    made._received(Order(2, 6))  # before it is known what belongs together
+    made.train_by(2)
+    made.commit()
+    made._received(Order(3, 6, frozenset({3})))
+    assert not made.broken and made.membership.known == 2
+    made.committed()
+    assert made.broken and made.membership.newest == Order(3, 6, frozenset({3}), unit=2)
+    made.membership = made.membership.meets(Order(3, 6, unit=2)).formed(Order(3, 6, unit=2))
+    made.commit()
+    made._received(Order(4, 6, frozenset({1, 3})))
+    assert made.broken and made.membership.newest == Order(4, 6, frozenset({1, 3}), unit=2)

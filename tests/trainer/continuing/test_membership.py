@@ -1,7 +1,9 @@
 """The rules by which ranks form groups hold whatever is lost, late or repeated, and whoever dies or is cut off when.
 
 The ranks' part is the real one (`membership`). Around it is a model of the operator, of the agents, and of groups: a
-collective succeeds for a member only if all members have entered it, but may fail for some of them even then.
+collective succeeds for a member only if all members have entered it, but may fail for some of them even then. Where
+ranks have a state together, the step's last collective is their unit's own (`forming`, commit), which fails only where
+one of them is lost, or hasn't come to it and won't.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from trainloop.continuing.membership import NO_STATE, Membership, source_of
+from trainloop.continuing.membership import NO_STATE, Membership, exchange
 from trainloop.continuing.orders import Order, parse
 
 THOROUGH = os.environ.get("TRAINMASTER_SLOW") == "1"
 #: A step makes two collectives; a fault may come between them.
 COLLECTIVES = 2
 ANY = st.integers(0, 1000)
+#: Ranks, and how many of them have a state together.
+LAYOUTS = [*((size, 1) for size in range(2, 7)), (4, 2), (6, 2), (6, 2), (6, 3)]
 
 
 @dataclass(eq=False)
@@ -42,6 +46,10 @@ class Process:
     #: What it goes on with when its group stands; None: not all have met.
     given: list[int] | None = None
     met: list[int] = field(default_factory=list)
+    #: The attempts whose groups it was in.
+    formed: set[int] = field(default_factory=lambda: {1})
+    #: The newest order that came while it made a step with its unit.
+    put_off: Order | None = None
 
     @property
     def rank(self) -> int:
@@ -63,9 +71,12 @@ class Process:
 class Ranks(RuleBasedStateMachine):
     """Lets hypothesis choose what happens next."""
 
-    @initialize(size=st.integers(2, 6))
-    def begin(self, size: int) -> None:
-        self.newest = Order(1, size)
+    @initialize(layout=st.sampled_from(LAYOUTS))
+    def begin(self, layout: tuple[int, int]) -> None:
+        size, self.unit = layout
+        self.newest = Order(1, size, unit=self.unit)
+        #: Whether the operator once went on without any unit that trained; and whether nobody could go on then.
+        self.reckless = self.over = False
         self.all = [Process(Membership(rank, self.newest), []) for rank in range(size)]
         #: The process whose agent is assigned attempts, by rank.
         self.current = dict(enumerate(self.all))
@@ -76,16 +87,40 @@ class Ranks(RuleBasedStateMachine):
     # The operator and the agents
 
     def assign(self, absent: frozenset[int]) -> None:
-        self.newest = Order(self.newest.attempt + 1, self.newest.size, absent)
+        self.newest = Order(self.newest.attempt + 1, self.newest.size, absent, unit=self.unit)
         for process in self.current.values():
             process.orders.append(self.newest)
 
-    @rule(picks=st.sets(st.integers(0, 5), min_size=1))
-    def some_are_taken_for_lost(self, picks: set[int]) -> None:
-        """The operator goes on without them, whether or not they are dead. Somebody who has the state is left."""
-        stay = [rank for rank in self.newest.present if rank not in picks]
-        if any(self.current[rank].history is not None and self.current[rank].alive for rank in stay):
-            self.assign(self.newest.absent | (picks & set(self.newest.present)))
+    @rule(picks=st.sets(st.integers(0, 5), min_size=1), reckless=st.booleans())
+    def some_are_taken_for_lost(self, picks: set[int], reckless: bool = False) -> None:
+        """The operator goes on without them, whether or not they are dead. Somebody who has the state is left; of units
+        the operator knows nothing, and so may go on with those that are complete, and haven't trained for long.
+        """
+        absent = self.newest.absent | (picks & set(range(self.newest.size)))
+        if self._leaves_a_state(absent):
+            self.assign(absent)
+        elif reckless and self.unit > 1 and Order(1, self.newest.size, absent, unit=self.unit).present:
+            self.reckless = True
+            self.assign(absent)
+
+    def _leaves_a_state(self, absent: frozenset[int], without: Process | None = None) -> bool:
+        """Returns whether a rank that has the state lives; of units, one that trains, or has just trained."""
+        stay = Order(1, self.newest.size, absent, unit=self.unit).present
+        if self.unit == 1:
+            return any(self._has_state(self.current[rank], without) for rank in stay)
+        newest = max(each.membership.group.attempt if each.membership.group else 0 for each in self.all)
+        good = {
+            rank
+            for rank in stay
+            if self._has_state(self.current[rank], without) and self._group_of(self.current[rank]) == newest
+        }
+        return any({*range(rank, rank + self.unit)} <= good for rank in range(0, self.newest.size, self.unit))
+
+    def _has_state(self, process: Process, without: Process | None) -> bool:
+        return process.alive and process.history is not None and process is not without
+
+    def _group_of(self, process: Process) -> int:
+        return 0 if process.membership.group is None else process.membership.group.attempt
 
     @rule(picks=st.sets(st.integers(0, 5)), cut_off=st.booleans())
     def absent_ranks_are_replaced(self, picks: set[int], cut_off: bool) -> None:
@@ -93,7 +128,7 @@ class Ranks(RuleBasedStateMachine):
         for rank in picks & self.newest.absent:
             if not cut_off:
                 self.current[rank].alive = False
-            fresh = Process(Membership(rank), None, [self.newest])
+            fresh = Process(Membership(rank), None, [self.newest], formed=set())
             self.current[rank] = fresh
             self.all.append(fresh)
 
@@ -120,23 +155,56 @@ class Ranks(RuleBasedStateMachine):
             self._receive(process, process.orders[-1])
 
     def _receive(self, process: Process, order: Order) -> None:
+        if self._commits(process) and process.rank in order.present:
+            if process.put_off is None or order.attempt > process.put_off.attempt:
+                process.put_off = order
+            return
         process.membership = process.membership.received(order)
         if process.membership.broken:
             process.entered = None
+
+    def _commits(self, process: Process) -> bool:
+        return self.unit > 1 and process.entered == COLLECTIVES
+
+    def _committed(self, process: Process) -> None:
+        """It has made the step, or won't."""
+        order, process.put_off = process.put_off, None
+        if order is not None:
+            self._receive(process, order)
+
+    def _mates(self, process: Process) -> list[Process]:
+        """Returns the processes that are, or were, in a process's group with it, and have a state with it."""
+        group, unit = process.membership.group, process.rank // self.unit
+        return [each for each in self._ever_in(group) if each.rank // self.unit == unit and each is not process]
+
+    def _ever_in(self, group: Order | None) -> list[Process]:
+        return [each for each in self.all if group is not None and group.attempt in each.formed]
 
     # Faults
 
     @rule(pick=ANY)
     def a_process_dies(self, pick: int) -> None:
         process = self.all[pick % len(self.all)]
-        if any(each.alive and each.history is not None and each is not process for each in self.current.values()):
-            process.alive = False  # somebody who has the state is left
+        if self.reckless or self._leaves_a_state(self.newest.absent, process):
+            process.alive = False
 
     @rule(pick=ANY)
     def a_collective_fails(self, pick: int) -> None:
         process = self.all[pick % len(self.all)]
-        if process.alive and process.meets is None:
-            process.membership, process.entered = process.membership.failed(), None
+        if process.alive and process.meets is None and self._may_fail(process):
+            self._fail(process)
+
+    def _may_fail(self, process: Process) -> bool:
+        """Returns whether the collective may fail that a process is in."""
+        group, here = process.membership.group, (process.step, COLLECTIVES)
+        return not self._commits(process) or any(
+            not each.alive or (_reached(each) < here and (each.membership.broken or each.membership.group != group))
+            for each in self._mates(process)
+        )
+
+    def _fail(self, process: Process) -> None:
+        process.membership, process.entered = process.membership.failed(), None
+        self._committed(process)
 
     @rule(pick=ANY)
     def forming_fails(self, pick: int) -> None:
@@ -184,16 +252,19 @@ class Ranks(RuleBasedStateMachine):
         if not process.trains or entered is None or group is None or process.history is None:
             return
         # Who has gone on to the next one, or the next step, had entered this one. Who has died since, counts too.
-        here = (process.step, entered)
-        others = [each for each in self.all if each.membership.group == group and each is not process]
-        reached = {each.rank for each in others if (each.step, -1 if each.entered is None else each.entered) >= here}
-        if reached | {process.rank} != set(group.present):
+        here, others = (process.step, entered), self._ever_in(group)
+        if self._commits(process):
+            others = self._mates(process)
+        wanted = {each.rank for each in others} if self._commits(process) else set(group.present)
+        reached = {each.rank for each in others if _reached(each) >= here and each.membership.group == group}
+        if not wanted <= reached | {process.rank}:
             return
-        process.entered = entered + 1 if entered + 1 < COLLECTIVES else None
+        process.entered = entered + 1 if entered + 1 < COLLECTIVES + (self.unit > 1) else None
         if process.entered is None:
             process.agreed = self.knew[group.attempt, process.step]
             process.history = [*process.history, group.attempt]
             self.last_made[group.attempt] = max(self.last_made.get(group.attempt, 0), process.step)
+            self._committed(process)
 
     @rule(pick=ANY)
     def meets(self, pick: int) -> None:
@@ -220,11 +291,17 @@ class Ranks(RuleBasedStateMachine):
         there = {each.rank: each for each in self.all if each.alive and each.meets == order}
         if set(there) != set(order.present) or any(each.given is not None for each in there.values()):
             return
-        newest, source = source_of({rank: each.step for rank, each in there.items()})
+        try:
+            newest, sources = exchange({rank: each.step for rank, each in there.items()}, self.unit)
+        except ValueError:
+            assert self.reckless, "nobody can go on"
+            self.over = True
+            return
         self.formed_after[order.attempt] = newest
-        for each in there.values():
-            each.given = each.history if each.step == newest else there[source].history
-            assert each.given == there[source].history, "ranks after the same step have different states"
+        for rank, each in there.items():
+            each.given = there[sources.get(rank, rank)].history
+            assert sources.get(rank, rank) % self.unit == rank % self.unit
+        assert all(each.given == there[order.present[0]].given for each in there.values()), "states are different"
 
     @rule(pick=ANY)
     def a_group_stands_for(self, pick: int) -> None:
@@ -233,6 +310,7 @@ class Ranks(RuleBasedStateMachine):
     def _form(self, process: Process) -> None:
         if process.alive and process.meets is not None and process.given is not None:
             process.membership, process.history = process.membership.formed(process.meets), process.given
+            process.formed.add(process.meets.attempt)
             process.meets = process.given = None
 
     # What always holds
@@ -258,11 +336,22 @@ class Ranks(RuleBasedStateMachine):
         assert all(each.met == sorted(set(each.met)) for each in getattr(self, "all", []))
 
     def teardown(self) -> None:
-        """When faults stop, everyone who is assigned and connected ends in the newest group, and trains."""
-        if not hasattr(self, "all"):
+        """When faults stop, everyone who is assigned and connected, and whose unit is, ends in the newest group, and
+        trains.
+        """
+        if not hasattr(self, "all") or self.over:
             return
-        dead = {rank for rank in self.newest.present if not self.current[rank].alive or self._has_left(rank)}
-        if not any(self.current[rank].history is not None for rank in set(self.newest.present) - dead):
+        for _ in range(COLLECTIVES + 1):
+            for number, process in enumerate(self.all):
+                if any(map(self._commits, [process, *self._mates(process)])):
+                    self.a_collective_succeeds(number)
+        for process in self.all:
+            if self._commits(process):
+                assert not process.alive or self._may_fail(process), "it waits for a rank of its unit for ever"
+                self._fail(process)
+        lives = set(range(self.newest.size)) - self.newest.absent
+        dead = {rank for rank in lives if not self.current[rank].alive or self._has_left(rank)}
+        if not self._leaves_a_state(self.newest.absent | dead):
             return
         if dead or any(self._is_stuck(self.current[rank].membership) for rank in self.newest.present):
             self.assign(self.newest.absent | dead)
@@ -294,7 +383,7 @@ class Ranks(RuleBasedStateMachine):
         for process in there:
             self._form(process)
             assert process.membership.group == self.newest, f"rank {process.rank} isn't in the newest group"
-        for _ in range(3 * COLLECTIVES):
+        for _ in range(5 * COLLECTIVES):
             for process in there:
                 self.enters_a_collective(self.all.index(process))
             for process in there:
@@ -311,6 +400,11 @@ class Ranks(RuleBasedStateMachine):
 
     def _has_left(self, rank: int) -> bool:
         return self.current[rank].membership.is_over()
+
+
+def _reached(process: Process) -> tuple[int, int]:
+    """Returns the step that a process is in, and the collective of that."""
+    return process.step, -1 if process.entered is None else process.entered
 
 
 @pytest.mark.timeout(3600 if THOROUGH else 180)
@@ -331,7 +425,7 @@ def test_random_histories_keep_the_rules() -> None:
     for seed in range(20_000 if THOROUGH else 400):
         chance = random.Random(seed)
         ranks = Ranks()
-        ranks.begin(chance.randint(2, 6))
+        ranks.begin(chance.choice(LAYOUTS))
         for _ in range(60):
             _next(ranks, chance)
             ranks.no_two_groups_train()
@@ -348,7 +442,7 @@ def _next(ranks: Ranks, chance: random.Random) -> None:
         still = {chance.randrange(len(ranks.all)) for _ in range(chance.randint(0, 2))}
         ranks.all_but_some_go_on(still, chance.randint(1, 5), chance.random() < 0.5)
     elif kind < 11:
-        ranks.some_are_taken_for_lost(some)
+        ranks.some_are_taken_for_lost(some, chance.random() < 0.2)
     elif kind < 13:
         ranks.absent_ranks_are_replaced(set(range(6)), chance.random() < 0.3)
     elif kind < 15:
@@ -363,13 +457,49 @@ def _next(ranks: Ranks, chance: random.Random) -> None:
         ranks.a_process_dies(pick)
 
 
+def test_states_that_have_grown_old_in_incomplete_units_are_none_together() -> None:
+    """Each unit has lost the rank at another place, so those that are left have a whole state between them."""
+    ranks = Ranks()
+    ranks.begin((6, 2))
+    ranks.all_but_some_go_on(set(), 9, False)
+    ranks.some_are_taken_for_lost({1, 2})
+    steps = [ranks.current[rank].step for rank in (0, 3)]
+    ranks.all_but_some_go_on(set(), 9, True)
+    assert ranks.current[4].step == ranks.current[5].step > steps[0] == steps[1] > 0
+    ranks.absent_ranks_are_replaced({1, 2}, False)
+    ranks.reckless = True
+    ranks.assign(frozenset({4}))
+    ranks.all_but_some_go_on(set(), 9, True)
+    assert ranks.over and 3 not in ranks.formed_after
+
+
 def test_nobody_has_a_state() -> None:
-    with pytest.raises(ValueError, match="no rank that is present has a state"):
-        source_of({1: NO_STATE, 3: NO_STATE})
+    with pytest.raises(ValueError, match="a step is half made on all ranks that are left"):
+        exchange({1: NO_STATE, 3: NO_STATE})
+    with pytest.raises(ValueError, match="a step is half made on all replicas that are left"):
+        exchange({0: NO_STATE, 1: 7, 4: 8, 5: NO_STATE}, 2)
 
 
 def test_the_lowest_of_the_newest_gives_the_state() -> None:
-    assert source_of({0: NO_STATE, 1: 7, 2: 8, 5: 8}) == (8, 2)
+    assert exchange({0: NO_STATE, 1: 7, 2: 8, 5: 8}) == (8, {0: 2, 1: 2})
+
+
+def test_a_rank_is_given_the_state_by_one_at_its_place_of_a_unit_that_has_all_of_it() -> None:
+    assert exchange({0: NO_STATE, 1: 9, 2: 8, 3: 7, 4: 7, 5: 8}, 2) == (8, {0: 2, 1: 5, 3: 5, 4: 2})
+    with pytest.raises(ValueError, match="step 8 is made by some ranks of a replica, and not by all"):
+        exchange({2: 8, 3: 7, 4: 7, 5: 7}, 2)
+
+
+def test_ranks_of_an_incomplete_unit_wait() -> None:
+    order = Order(3, 8, frozenset({0, 6}), unit=2)
+    assert (order.present, order.idle, order.server) == ((2, 3, 4, 5), {1, 7}, 1)
+    assert [Membership(rank, Order(2, 8)).received(order).broken for rank in (1, 2)] == [True, True]
+    assert [Membership(rank, Order(2, 8)).received(order).forms() for rank in (1, 7, 2)] == [None, None, order]
+    assert not any(Membership(rank, Order(2, 8)).received(order).is_over() for rank in (1, 7, 2))
+    # A lost rank of a unit that is incomplete is no loss to those that train.
+    formed = Membership(2).received(order).meets(order).formed(order)
+    assert not formed.received(Order(4, 8, frozenset({0, 1, 6}), unit=2)).broken
+    assert formed.received(Order(4, 8, frozenset({0, 4, 6}), unit=2)).broken
 
 
 _ORDER = {"attempt": 4, "absent": [2], "worldSize": 4, "master": "10.0.0.7", "port": 28533}

@@ -75,7 +75,7 @@ class Checkpointer:
         self._pending: Callable[[], Checkpoint] | None = None
         self._found = storage.Survey([], {})  # what was there when the pending save began
         self.find_writer()
-        if settings.format == "sharded" and any(world.gather(self.writer)):
+        if settings.format == "sharded" and any(writer != world.first for writer in world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
         #: The name of the checkpoint that the run goes on from: the one that was loaded or saved last.

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 
 def save_shards(trainer: Trainer, checkpoints: Checkpointer) -> Path:
-    """Save weights and optimizer by shards; returns where they are. Raises CheckpointError on every rank alike."""
+    """Save weights and optimizer by shards, those of the first replica; returns where they are. Raises CheckpointError
+    on every rank alike.
+    """
     world, directory, step = trainer.world, checkpoints.path, trainer.state.step
     replica = trainer.replica
     own = Replica.optimizer_state(replica, trainer.optimizer)  # not gathered, as the strategy's own method does
-    pieces = list(own_pieces(replica.model.state_dict(), own, world))
+    writes = world.rank // world.unit == world.first // world.unit
+    pieces = list(own_pieces(replica.model.state_dict(), own, world)) if writes else []
     needed = int(world.sum([storage.size_of(pieces)])[0])
     for last in (False, True):
         name, has_room = world.from_rank(
@@ -37,7 +40,8 @@ def save_shards(trainer: Trainer, checkpoints: Checkpointer) -> Path:
         try:
             if not has_room:
                 raise storage.disk_full()
-            write_own(partial / SHARDS, world.rank, pieces)
+            if writes:
+                write_own(partial / SHARDS, world.rank, pieces)
         except (OSError, RuntimeError) as error:
             problem = error
         refused = [rank for rank, failed in enumerate(world.gather(problem is not None)) if failed]

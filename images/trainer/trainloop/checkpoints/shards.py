@@ -135,16 +135,14 @@ def own_pieces(
 
 
 def is_mine(name: str, world: World) -> bool:
-    """Returns whether it is this rank that writes what all ranks have under a name."""
-    return zlib.crc32(name.encode()) % world.size == world.rank
+    """Returns whether it is this rank of its replica that writes what all ranks have under a name."""
+    return zlib.crc32(name.encode()) % world.unit == world.rank % world.unit
 
 
 def _is_copy(tensor: DTensor, world: World) -> bool:
     """Returns whether a rank before this one, of those that share each layer, has the same part of the tensor."""
-    mesh = tensor.device_mesh
-    if mesh.ndim == 1:
-        return world.rank % world.tensor > 0
-    return any(not hasattr(each, "dim") and mesh.get_local_rank(i) > 0 for i, each in enumerate(tensor.placements))
+    placed = dict(zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True))
+    return not hasattr(placed.get("tensor"), "dim") and world.rank % world.tensor > 0
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:

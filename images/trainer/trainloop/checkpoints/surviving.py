@@ -60,7 +60,7 @@ class InMemory(NothingInMemory):
     def __init__(self, trainer: Trainer, directory: Path) -> None:
         world = trainer.world
         self.trainer, self._say = trainer, _say(world.rank)
-        self._place = Place.from_environment(world.rank, world.size)
+        self._place = Place.from_environment(world.rank, world.size, world.unit)
         self._group = Group(self._place)
         self._source: int | None = None  # the attempt that the run goes on from, by memory
         model, members = trainer.replica.model, getattr(trainer.optimizer, "members", [trainer.optimizer])

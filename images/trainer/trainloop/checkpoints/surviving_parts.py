@@ -47,7 +47,7 @@ class PartsInMemory(InMemory):
         shards = Shards(self._keeper.directory, parts)
         first = min(found.parts)
         # A part of FSDP2's has the buffers too, as they were when it was written: within a step, maybe.
-        lost = self._sharded and found.own_of(first) is None
+        lost = self._sharded and found.own_of_part(first) is None
         left = {} if lost else self.buffers(found.buffers(first))
         model = {**shards.model_state(replica, left), **left}
         optimizer = shards.optimizer_state(replica)

@@ -1,7 +1,8 @@
 """The ranks that are present form a group anew, in their own processes, and give the state to who lacks it.
 
-They meet in a store that the lowest of them serves, at the address and port of the attempt. Nobody connects before
-all are there, so a rank that dies meanwhile costs no timeout: the next attempt's assignment ends the waiting.
+They meet in a store that the lowest rank that lives serves, at the address and port of the attempt. Nobody connects
+before all are there, so a rank that dies meanwhile costs no timeout: the next attempt's assignment ends the waiting. A
+rank whose unit is incomplete (`membership`) meets nobody, and waits for an attempt in which it is complete.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
+from trainloop.continuing import start
 from trainloop.continuing.group import Group
-from trainloop.continuing.membership import NO_STATE, Membership, source_of
+from trainloop.continuing.membership import NO_STATE, Membership, exchange
 from trainloop.continuing.orders import Order, Orders
 from trainloop.continuing.real import Listener, Real
 from trainloop.continuing.start import GroupLostError
@@ -52,6 +55,12 @@ class Continuing:
         self.has_loop = False
         #: Called before collectives are ended by a fault, from any thread: what is queued behind them is nothing.
         self.hold: Callable[[], None] = lambda: None
+        #: Whether a rank of this one's unit had no state, or an old one, when it met the others.
+        self.anew = joins
+        self._unit = 1
+        #: Whether this rank makes a step with its unit, and the order that has to wait for that.
+        self.commits = False
+        self._put_off: Order | None = None
         #: Why this rank can't continue, as far as its groups are the reason.
         self.obstacle: str | None = None
         self._accelerator, self._timeout = accelerator, timeout
@@ -60,7 +69,7 @@ class Continuing:
         self._reals = list[Real]()
         self._forming: Sequence[Real] | None = None
         #: The store in which the group's ranks met; None where they began together, and have torch's.
-        self._store: Store | None = None
+        self.store: Store | None = None
         #: Why the group broke; not the exception, whose traceback would keep the real group.
         self._error = ""
         self._changed = threading.Condition()
@@ -89,7 +98,7 @@ class Continuing:
         group = Group(ranks.index(self.rank), ranks, self._failed, self._hindered, lambda: self.able)
         if not self.joins:
             members = [rank for rank in ranks if rank in self.present]
-            of_group = store if self._store is None else PrefixStore(self._name(group), self._store)
+            of_group = store if self.store is None else PrefixStore(self._name(group), self.store)
             real = self._connected(of_group, members, self._timeout)
             self._reals.append(real)
             group.use(real, [ranks.index(rank) for rank in members])
@@ -102,15 +111,18 @@ class Continuing:
         give: Callable[[], Any],
         load: Callable[[Any], None],
         stopped: Callable[[], bool] = lambda: False,
+        idle: Callable[[Order], None] = lambda order: None,
     ) -> int:
         """Leave the group, and form that of the newest attempt; returns the step after which all ranks go on.
 
         `step` is the last one that this rank has made, `NO_STATE` before it has any. `give` returns the state after it,
-        of plain values and tensors; `load` loads another rank's. Raises GroupLostError where no attempt comes, and
-        SystemExit where the rank was replaced or `stopped`.
+        of plain values and tensors; `load` loads another rank's. While the rank's unit is incomplete `idle` is called
+        with the order, again and again. Raises GroupLostError where no attempt comes, ValueError where no complete
+        unit has the state, and SystemExit where the rank was replaced or `stopped`.
         """
+        self.committed()
         while True:
-            order, self._device = self._next(stopped), self._current_device()
+            order, self._device = self._next(stopped, idle), self._current_device()
             self._finish_together()
             self._leave()
             try:
@@ -135,22 +147,29 @@ class Continuing:
             self.membership = self.membership.meets(order)
         store, reals = self._meet(order)
         self._forming = reals
-        if self._superseded(order):
+        if self.superseded(order):
             raise RuntimeError(f"attempt {order.attempt} was followed by another one")
         newest, state = self._agree(reals[0], order, step, give)
         for group, real in zip(self.groups, reals, strict=True):
-            members = [place for place, rank in enumerate(group.ranks) if rank not in order.absent]
+            members = [place for place, rank in enumerate(group.ranks) if rank in order.present]
             group.use(real, members)
-        self._store, self._reals, self._forming = store, list(reals), None
+        self.store, self._reals, self._forming = store, list(reals), None
         return newest, state
 
-    def _next(self, stopped: Callable[[], bool]) -> Order:
-        """Wait for the attempt that comes next."""
+    def _next(self, stopped: Callable[[], bool], idle: Callable[[Order], None]) -> Order:
+        """Wait for the attempt that comes next, in which this rank's unit is complete."""
         until = time.monotonic() + PATIENCE
         with self._changed:
             while (order := self.membership.forms()) is None:
                 if self.membership.is_over() or stopped():
                     raise SystemExit(143)
+                newest = self.membership.newest
+                if newest is not None and self.rank in newest.idle:
+                    if not newest.present:
+                        lost = ", ".join(map(str, sorted(newest.absent)))
+                        raise ValueError(f"each replica has lost a rank ({lost}), so none is whole")
+                    until = time.monotonic() + PATIENCE
+                    idle(newest)
                 if time.monotonic() > until and not self.joins:
                     why = "the group has broken, and no attempt was assigned to go on in"
                     raise GroupLostError(f"{why}: {self._error}")
@@ -185,7 +204,7 @@ class Continuing:
         thread.start()
         with self._changed:
             while not problem and not made:
-                if self._superseded(order):
+                if self.superseded(order):
                     raise RuntimeError(f"attempt {order.attempt} was followed by another one")
                 self._changed.wait(0.05)
         if problem:
@@ -195,13 +214,13 @@ class Continuing:
     def _connect(self, order: Order) -> tuple[Store, list[Real]]:
         until = time.monotonic() + WAITING
         present = order.present
-        store = self._serve_or_find(order, until)
+        store = self.serve_or_find(order, until)
         beside = PrefixStore(f"attempt-{order.attempt}", store)
         if beside.add("here", 1) == len(present):
             beside.set("all", "here")
         # In one piece, because torch warns of each wait that ends without what it waits for.
         beside.wait(["all"], timedelta(seconds=max(0.0, until - time.monotonic())))
-        if self._superseded(order):
+        if self.superseded(order):
             raise RuntimeError("another attempt has followed")
         reals = []
         for group in self.groups:
@@ -232,12 +251,15 @@ class Continuing:
             waits=self._timeout,
         )
 
-    def _serve_or_find(self, order: Order, until: float) -> Store:
+    def serve_or_find(self, order: Order, until: float) -> Store:
+        """Returns the store of an attempt, which this rank serves if it is the lowest that lives. Raises OSError or
+        DistNetworkError where there is none `until` then.
+        """
         # With it torch takes whoever listens on the port for the store (torch 2.13, TCPStore.cpp).
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
         limit = timedelta(seconds=WAITING)
         # A client of torch's that comes too early tries again after half a second; a server never does.
-        serves, pause = self.rank == order.present[0], _LOOK_AGAIN
+        serves, pause = self.rank == order.server, _LOOK_AGAIN
         while True:
             try:
                 if serves:
@@ -245,7 +267,7 @@ class Continuing:
                 socket.create_connection((order.master, order.port), timeout=1.0).close()
                 return TCPStore(order.master, order.port, is_master=False, timeout=limit)
             except (OSError, dist.DistNetworkError):
-                if self._superseded(order) or time.monotonic() > until:
+                if self.superseded(order) or time.monotonic() > until:
                     raise
                 time.sleep(_RARELY if serves else pause)
                 pause = min(1.1 * pause, _RARELY)
@@ -257,25 +279,54 @@ class Continuing:
         steps[order.present.index(self.rank)] = step
         _reduce(gloo, steps, dist.ReduceOp.MAX)
         by_rank = dict(zip(order.present, steps.tolist(), strict=True))
-        newest, source = source_of(by_rank)
-        lacking = [rank for rank, has in by_rank.items() if has < newest]
-        if self.rank == source and lacking:
+        newest, sources = exchange(by_rank, order.unit)
+        own_unit = [has for rank, has in by_rank.items() if rank // order.unit == self.rank // order.unit]
+        self.anew = any(has == NO_STATE or has < newest - 1 for has in own_unit)
+        lacking = [rank for rank, source in sources.items() if source == self.rank]
+        if lacking:
             encoded = Encoded(give())
             data = torch.empty(encoded.size, dtype=torch.uint8)
             encoded.copy_into(data, torch._foreach_copy_)
             for rank in lacking:
                 _send(gloo, order.present.index(rank), data)
-        state = decode(_receive(gloo, order.present.index(source))) if self.rank in lacking else None
+        own = sources.get(self.rank)
+        state = None if own is None else decode(_receive(gloo, order.present.index(own)))
         # Nobody loads, and so leaves what it has, before all have what they need.
         _reduce(gloo, torch.zeros(1), dist.ReduceOp.MAX)
         return newest, state
 
-    def _superseded(self, order: Order) -> bool:
+    def superseded(self, order: Order) -> bool:
         newest = self.membership.newest
         return newest is not None and newest.attempt > order.attempt
 
-    def _received(self, order: Order) -> None:
+    def train_by(self, unit: int) -> None:
+        """So many neighbouring ranks have a state together. To be called before this rank is able to continue."""
         with self._changed:
+            self._unit, newest = unit, self.membership.newest
+            self.membership = replace(self.membership, newest=newest and replace(newest, unit=unit))
+
+    def commit(self) -> None:
+        """This rank has all that comes from other units, and makes the step with its own, unless that is lost. Raises
+        GroupLostError where the group has broken.
+        """
+        with self._changed:
+            start.check()
+            self.commits = self._unit > 1
+
+    def committed(self) -> None:
+        """The step is made, or isn't."""
+        with self._changed:
+            self.commits, order = False, self._put_off
+            self._put_off = None
+        if order is not None:
+            self._received(order)
+
+    def _received(self, order: Order) -> None:
+        order = replace(order, unit=self._unit)
+        with self._changed:
+            if self.commits and self.rank in order.present:
+                self._put_off = order
+                return
             before = self.membership
             self.membership = before.received(order)
             news = self.membership is not before

@@ -7,6 +7,17 @@ member of the one before in it, so of two groups one lacks a member that has lef
 Ranks of one group may be a step apart when it breaks, because some had all of the last reduction, and some not. They
 compare steps when they have met: the newest counts, and who lacks it is given it. A step that only a lost rank had made
 is made again.
+
+Where a state is sharded, the ranks of a unit have it together. Of an incomplete unit nobody trains. Whoever is left
+keeps a state that grows old, unnoticed if the order was missed, so it counts for nothing: only units all of whose ranks
+have a state are asked for the newest step. A lost rank comes again without a state, so such a unit was complete in each
+attempt since it got its state, and takes the place of the member that every attempt has in common with the one before.
+
+What a rank has of a state is given by one at the same place in another unit. Some place might have the newest step
+nowhere (a torn step); then nobody can go on. It doesn't come to that: a unit makes a step together. When a rank has all
+that comes from other units, it commits, and then makes one more collective with its own unit (the gradient's norm). It
+makes the step when that succeeds, which it can only if all of the unit have committed. Until then a rank puts off
+orders by which its unit stays complete, so that only the loss of a member breaks the collective, and with it the unit.
 """
 
 from __future__ import annotations
@@ -38,7 +49,7 @@ class Membership:
         """An order has come: a new one, an old one, or one that is known."""
         if self.newest is not None and order.attempt <= self.newest.attempt:
             return self
-        lost = self.group is not None and bool(order.absent - self.group.absent)
+        lost = self.group is not None and not {*self.group.present} <= {*order.present}
         return replace(self, newest=order, broken=self.broken or lost)
 
     def failed(self) -> Membership:
@@ -53,7 +64,7 @@ class Membership:
     def forms(self) -> Order | None:
         """Returns the attempt to meet for, at the end of this step; None: there is none to meet for yet."""
         newest = self.newest
-        if newest is None or newest.attempt <= self.tried or self.rank in newest.absent:
+        if newest is None or newest.attempt <= self.tried or self.rank not in newest.present:
             return None
         return None if self.group is not None and newest.attempt <= self.group.attempt else newest
 
@@ -68,15 +79,24 @@ class Membership:
     def formed(self, order: Order) -> Membership:
         """The group of `order` stands; a newer order may have come meanwhile."""
         newest = self.newest
-        lost = newest is not None and newest.attempt > order.attempt and bool(newest.absent - order.absent)
+        superseded = newest is not None and newest.attempt > order.attempt
+        lost = superseded and newest is not None and not {*order.present} <= {*newest.present}
         return replace(self, group=order, broken=lost)
 
 
-def source_of(steps: Mapping[int, int]) -> tuple[int, int]:
-    """Returns the newest step of those who have met, by rank, and the lowest rank that has it. Raises ValueError where
-    nobody has a state.
+def exchange(steps: Mapping[int, int], unit: int = 1) -> tuple[int, dict[int, int]]:
+    """Returns the newest step of those who have met, whole units, by rank; and for each rank that lacks the state after
+    it the one that gives it, the lowest that has it at the same place. Raises ValueError where the state is nowhere.
     """
-    newest = max(steps.values(), default=NO_STATE)
+    lacking = {rank // unit for rank, step in steps.items() if step == NO_STATE}
+    known = {rank: step for rank, step in steps.items() if rank // unit not in lacking}
+    newest = max(known.values(), default=NO_STATE)
     if newest == NO_STATE:
-        raise ValueError("no rank that is present has a state")
-    return newest, min(rank for rank, step in steps.items() if step == newest)
+        raise ValueError(f"a step is half made on all {'ranks' if unit == 1 else 'replicas'} that are left")
+    sources = dict[int, int]()
+    for rank in sorted(known, reverse=True):
+        if known[rank] == newest:
+            sources[rank % unit] = rank
+    if len(sources) < unit:
+        raise ValueError(f"step {newest} is made by some ranks of a replica, and not by all")
+    return newest, {rank: sources[rank % unit] for rank in steps if known.get(rank) != newest}

@@ -19,17 +19,33 @@ _MOST_RANKS = 1_000_000
 
 @dataclass(frozen=True)
 class Order:
-    """An order is one attempt: who is in its group, and where the group meets."""
+    """An order is one attempt: who is in its group, and where the group meets.
+
+    Neighbouring ranks that have a state together are a `unit`: they train together, or not at all.
+    """
 
     attempt: int
     size: int
     absent: frozenset[int] = frozenset()
     master: str = ""
     port: int = 0
+    unit: int = 1
 
     @property
     def present(self) -> tuple[int, ...]:
-        return tuple(rank for rank in range(self.size) if rank not in self.absent)
+        """Returns the ranks that train: those of complete units."""
+        incomplete = {rank // self.unit for rank in self.absent}
+        return tuple(rank for rank in range(self.size) if rank // self.unit not in incomplete)
+
+    @property
+    def idle(self) -> frozenset[int]:
+        """Returns the ranks that wait until their unit is complete again."""
+        return frozenset(range(self.size)) - self.absent - frozenset(self.present)
+
+    @property
+    def server(self) -> int:
+        """Returns the rank that serves the store: the lowest that isn't absent, whose address the agents know."""
+        return min(frozenset(range(self.size)) - self.absent)
 
 
 def parse(text: str) -> Order | None:

@@ -6,5 +6,6 @@
 4. `watchdog`: which rank hangs, where no agent judges it; `stalls`: what is published and printed then.
 5. `machine`: the line that says what the ranks run on.
 6. `diagnostics`: stacks and torch's flight recorder, for an agent that asks which rank hangs.
-7. `continued`: the same world where ranks may be lost and others join, which an agent assigns.
+7. `continued`: the same world where ranks may be lost and others join, which an agent assigns; `idle`: what a rank does
+   while its replica isn't complete.
 """

@@ -101,7 +101,8 @@ class ContinuingWorld(World):
         gathered = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(gathered, padded)
         start.check()
-        stands_in = [rank if rank in self.present else self.first for rank in range(self.size)]
+        present = frozenset(self.present)
+        stands_in = [rank if rank in present else self.first for rank in range(self.size)]
         return [decode(gathered[rank][: lengths[rank]]) for rank in stands_in]
 
     def from_rank(self, source: int, value: T) -> T:

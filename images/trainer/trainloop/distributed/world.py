@@ -56,6 +56,7 @@ class World:
     backend: str
     store: Store | None = None  # the rendezvous' key-value store, which needs no collective
     tensor: int = 1  # ranks, neighbours, that share each layer, and so have the same data
+    replicas: int = 1  # copies of a sharded state; the ranks of each are neighbours
 
     @property
     def present(self) -> Sequence[int]:
@@ -79,6 +80,11 @@ class World:
     @property
     def data_size(self) -> int:
         return self.size // self.tensor
+
+    @property
+    def unit(self) -> int:
+        """Returns how many neighbouring ranks have a whole state together, where it is sharded."""
+        return self.size // self.replicas
 
     def barrier(self) -> None:
         """Wait for all ranks, on the host."""

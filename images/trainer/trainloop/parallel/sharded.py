@@ -18,7 +18,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from trainloop.distributed.world import World
+from trainloop.distributed.world import World, ring_bytes
 from trainloop.optimization.gradients import accumulating
 from trainloop.optimization.several import Optimizers
 from trainloop.parallel.blocks import blocks
@@ -68,16 +68,25 @@ class CountedAllGather(Counted, DefaultAllGather):
 
 
 class CountedReduceScatter(Counted, DefaultReduceScatter):
-    """This is FSDP2's own reduce-scatter, counted; what goes into it are the rank's own gradients."""
+    """This is FSDP2's own reduce-scatter, counted; what goes into it are the rank's own gradients. What comes out is
+    then reduced over the replicas.
+    """
+
+    def __init__(self, exchange: GradientExchange, replicas: int) -> None:
+        Counted.__init__(self, exchange)
+        self._replicas = replicas
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *more: Any, **named: Any) -> Any:
         if named["op"] == ReduceOp.AVG:  # else, for fp64, torch has divided them already
             self._exchange.measure(input_tensor)
+        self._exchange.sent += ring_bytes(output_tensor.numel(), self._replicas, output_tensor.element_size())
         return super().__call__(output_tensor, input_tensor, *more, **named)
 
 
 class FullySharded(Replica):
-    """With FSDP2 the model's blocks, and the rest with its root, are sharded over all ranks."""
+    """With FSDP2 the model's blocks, and the rest with its root, are sharded over all ranks, or over those of each
+    replica.
+    """
 
     equal_passes = True
     replicated = False
@@ -91,12 +100,14 @@ class FullySharded(Replica):
         values: Values | None,
         plan: Plan | None,
     ) -> None:
-        grid = init_device_mesh(world.device.type, (world.data_size, world.tensor), mesh_dim_names=("data", "tensor"))
+        sizes = {"replicas": world.replicas, "shards": world.unit // world.tensor, "tensor": world.tensor}
+        grid = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         if world.tensor > 1:
             from trainloop.parallel.tensor import share_layers
 
             share_layers(model, plan, grid["tensor"])
-        mesh, policy = grid["data"], MixedPrecisionPolicy()
+        mesh = grid["replicas", "shards"] if world.replicas > 1 else grid["shards"]
+        policy = MixedPrecisionPolicy()
         if settings.gather_dtype == "bf16":
             # Inputs stay as they are: autocast decides for each operation.
             policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -107,7 +118,7 @@ class FullySharded(Replica):
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_custom_all_gather(CountedAllGather(exchange))
-                module.set_custom_reduce_scatter(CountedReduceScatter(exchange))
+                module.set_custom_reduce_scatter(CountedReduceScatter(exchange, world.replicas))
         self.model, self.world, self.exchange, self.wrapped = model, world, exchange, None
         if values is not None:
             replace_tensors(model, lambda tensor: torch.empty_like(tensor, device=world.device))

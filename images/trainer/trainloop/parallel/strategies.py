@@ -13,18 +13,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainloop import seeding
 from trainloop.distributed.world import World
-from trainloop.errors import ConfigError
 from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
 
@@ -42,7 +40,11 @@ class ParallelSettings(Settings):
     strategy: Literal["ddp", "zero1", "fsdp"] = Field(
         "ddp", description="ddp: every rank has all. zero1: the optimizer's state is spread. fsdp: all is (FSDP2)."
     )
-    data: int | None = Field(None, gt=0, description="Parts that a batch is cut into; null is ranks / tensor.")
+    data: PositiveInt | tuple[PositiveInt, PositiveInt] | None = Field(
+        None,
+        description="Parts that a batch is cut into; null is ranks / tensor. [replicas, shards]: fsdp shards over the "
+        "second number alone, and each of so many replicas has all shards.",
+    )
     tensor: int = Field(
         1,
         ge=1,
@@ -140,21 +142,6 @@ class Replica:
         numbers = itertools.count()
         groups = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in optimizer.param_groups]
         optimizer.load_state_dict({"state": numbered, "param_groups": groups})
-
-
-def divided(world: World, settings: ParallelSettings) -> World:
-    """Returns the world in which `settings.tensor` neighbouring ranks share each layer. Raises ConfigError."""
-    tensor, data, parts = settings.tensor, settings.data, world.size // settings.tensor
-    if world.size % tensor:
-        raise ConfigError(
-            f"parallel.tensor is {tensor}, which doesn't divide the {world.size} rank(s): set one that does"
-        )
-    if data not in (None, parts):
-        raise ConfigError(
-            f"parallel.data is {data}, but {world.size} rank(s) by parallel.tensor {tensor} are {parts}: "
-            "set it to that, or leave it out, so that the number of ranks may change"
-        )
-    return replace(world, tensor=tensor)
 
 
 def build_model(

@@ -97,16 +97,21 @@ class Found:
         return self.state(min(self.parts))
 
     def buffers(self, rank: int) -> dict[str, torch.Tensor]:
-        """Returns the model's buffers: those that no step had changed, and before them a rank's own. Where all ranks
-        have the same state rank 0's count, as in the next forward pass of DistributedDataParallel.
+        """Returns the model's buffers: those that no step had changed, and before them a rank's own, of a divided state
+        those that went with the part `rank`. Where all ranks have the same state rank 0's count, as in the next forward
+        pass of DistributedDataParallel.
         """
         divided = self.count > 1
-        own = self.own_of(rank) if divided else self.own_of(0) or self.own_of(rank)
+        own = self.own_of_part(rank) if divided else self.own_of(0) or self.own_of(rank)
         return {**self.parts[rank if divided else 0].get("buffers", {}), **(own or {}).get("buffers", {})}
 
     def own_of(self, rank: int) -> Any:
         """Returns what a rank of then has left of its own; None where that is lost."""
         return self._own.get(rank)
+
+    def own_of_part(self, part: int) -> Any:
+        """Returns what the rank that has written a part has left of its own."""
+        return self.own_of(self.parts[part].get("rank", part))
 
 
 def newest(
@@ -122,7 +127,7 @@ def newest(
     """Yields the newest state in `memory` or on `disk` that isn't older than `than` (attempt and step), and then, if
     the caller wants another, the next; the same on every rank. Collective.
 
-    A rank is given its own part where there are as many parts as ranks, else, and with `all_parts`, all of them.
+    A rank is given its own part where there are as many parts as now, else, and with `all_parts`, all of them.
     """
     here = dict[Seal, Path]()
     for directory in filter(None, (disk, memory)):
@@ -139,13 +144,14 @@ def newest(
             if missing:
                 say(f"state passed over: step {age[1]} lacks {len(missing)} of its {count} parts")
                 continue
-            needed = {place.rank} if count == group.size and not all_parts else set(range(count))
+            in_all, part = place.part(True)
+            needed = {part} if count == in_all and not all_parts else set(range(count))
             parts = _parts(group, say, here, holders, count, needed)
             if parts is not None:
                 own = _own(place, group, memory, *age)
                 for part, content in parts.items():
                     # What went with the state itself: of its own rank, or of all.
-                    own |= {part: content["own"]} if "own" in content else {}
+                    own |= {content.get("rank", part): content["own"]} if "own" in content else {}
                     own |= _decoded(dict(enumerate(content.get("ranks", []))))
                 yield Found(next(iter(holders)), parts, own)
 

@@ -75,7 +75,8 @@ class Keeper:
         self._steps = Steps(self._device)
         self._hold = Hold(self._device, kept.optimizers if kept.alone else (), self.changing)
         neighbours = None
-        if kept.divided and place.ranks > place.local_ranks:
+        # Where the parts have no replicas.
+        if kept.divided and place.part(True)[0] == place.ranks > place.local_ranks:
             neighbours = Group(place, dist.new_group(backend="gloo"))  # used by a thread
         name = f"part-{place.rank}" if kept.divided else "whole"
         count = 2 if has_snapshots(place, kept.divided) else 1
@@ -353,7 +354,7 @@ class Keeper:
             # A part goes with what is its rank's own: whoever has the one is to have the other. It is what was copied
             # after that step, because the next one may have drawn random numbers already.
             if self._kept.divided and (own := self._slots.own(step)):
-                whole["own"] = own
+                whole |= {"own": own, "rank": self.place.rank}
         encoded = Encoded(whole)
         self._size = encoded.size
         return encoded

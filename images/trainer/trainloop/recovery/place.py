@@ -22,12 +22,14 @@ class Place:
     rank: int
     ranks: int
     local_ranks: int
+    #: Neighbouring ranks that have a whole state together, where each has a part of it; None: all ranks.
+    unit: int | None = None
 
     @classmethod
-    def from_environment(cls, rank: int, ranks: int) -> Place:
+    def from_environment(cls, rank: int, ranks: int, unit: int | None = None) -> Place:
         """Returns this rank's place; without an agent all attempts are the first."""
         job, attempt = os.environ.get("TRAINMASTER_JOB_UID", ""), os.environ.get("TRAINMASTER_ATTEMPT", "1")
-        return cls(job, int(attempt), rank, ranks, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return cls(job, int(attempt), rank, ranks, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), unit)
 
     @property
     def worker(self) -> int:
@@ -43,7 +45,8 @@ class Place:
 
     def part(self, divided: bool) -> tuple[int, int]:
         """Returns the number of ranks that hold a state together, and which of them this is."""
-        return (self.ranks, self.rank) if divided else (1, 0)
+        unit = self.unit or self.ranks
+        return (unit, self.rank % unit) if divided else (1, 0)
 
 
 def memory_directory(say: Callable[[str], None]) -> Path | None:

@@ -6,7 +6,8 @@ follows from what the copy takes, and is chosen anew after each, so that all sna
 of the time. There are two generations; one that all ranks are known to have is written over when all have the next.
 
 Where all ranks have the same state the first rank of the first two workers writes it. Where each has a part of its own,
-each writes it, and gives a copy to its neighbour, the rank of the same number in the next worker.
+each writes it, and gives a copy to its neighbour, the rank of the same number in the next worker. Where the parts have
+replicas, the ranks of the first two replicas write theirs.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ _PATIENCE = 5.0
 _LEAST = 1.0
 #: What sending a second costs, as a part of what copying does: it goes over the network of the host.
 _SENDING = 0.1
-#: Where all ranks have the same state, the workers that have a snapshot of it: one, and another one if that is lost.
+#: Where several ranks have the same state, the workers or replicas that have a snapshot of it: one, and another one if
+#: that is lost.
 _COPIES = 2
 
 
 def has_snapshots(place: Place, divided: bool) -> bool:
     """Returns whether there are snapshots in the memory of a rank's worker."""
-    return divided or place.worker < _COPIES
+    return (place.rank // place.part(True)[0] if divided else place.worker) < _COPIES
 
 
 class Snapshots:
