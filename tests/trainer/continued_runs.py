@@ -25,11 +25,13 @@ from trainloop.config import Config
 from trainloop.continued import ContinuedTrainer
 from trainloop.data import Fetched
 from trainloop.distributed.continued import joined
+from trainloop.parallel.copies import Mirrored
 from trainloop.recovery.tensors import cloned, local
 from trainloop.trainer import Trainer
 
-#: Where a rank meets its end, and in the step after which one.
+#: Where a rank meets its end, and in the step after which one; `ANY`: in the first one.
 Fault = tuple[str, int]
+ANY = -1
 
 
 @dataclass
@@ -206,10 +208,39 @@ class FaultyTrainer(ContinuedTrainer):
 
         self.evaluator._measure = measured  # type: ignore[method-assign]
         storage.write = written  # type: ignore[assignment]
+        for member in getattr(self.optimizer, "members", [self.optimizer]):
+            if isinstance(member, Mirrored):
+                member.update, member.send = self._faulty(member)  # type: ignore[method-assign]
+
+    def _faulty(self, member: Mirrored) -> tuple[Any, Any]:
+        update, send = member.update, member.send
+
+        def updated() -> None:
+            update()
+            self.meets("updated")
+
+        def sent(ranks: Any = None) -> None:
+            shards = member.shards
+            if self.fault is not None and self.fault[0] == "sending":
+                member.shards = shards[:1]
+                send(ranks)
+                self.meets("sending")
+                member.shards = [[], *shards[1:]]
+            send(ranks)
+            member.shards = shards
+            self.waits("late")
+
+        return updated, sent
 
     def meets(self, where: str) -> None:
-        if self.fault is not None and (where, self.state.step) == self.fault:
+        if self.fault in ((where, self.state.step), (where, ANY)):
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def waits(self, where: str) -> None:
+        """Go on only when another rank is lost."""
+        until = time.monotonic() + 20
+        while (where, self.state.step) == self.fault and not self.continuing.broken and time.monotonic() < until:
+            time.sleep(0.001)
 
     def record(self, kind: str, step: int, samples: list[int]) -> None:
         self.records.write(json.dumps([kind, step, self.continuing.attempt, samples]) + "\n")
@@ -221,6 +252,7 @@ class FaultyTrainer(ContinuedTrainer):
             self.record("passes", self.state.step + 1, [sample for micro in own for sample in micro])
         loss = super()._passes(rule, fetched, agreed)
         self.meets("backward")
+        self.waits("lagging")
         return loss
 
     def _step(self, optimizer: Any) -> None:
@@ -259,6 +291,13 @@ class FaultyTrainer(ContinuedTrainer):
     def _begin_anew(self) -> None:
         self.meets("formed")
         super()._begin_anew()
+
+    def _mend(self, *arguments: Any) -> None:
+        self.meets("mending")
+        if len(self.world.present) == self.world.size:
+            self.meets("welcoming")
+        super()._mend(*arguments)
+        self.meets("mended")
 
     def _load(self, state: dict[str, Any]) -> None:
         self.state.step = 0
@@ -339,8 +378,16 @@ def train(
         about = {
             "began": trainer._started_at,
             "kept": sum(each.state_dict()["steps"] for each in trainer.stateful.values()),
+            "moments": moments(trainer.optimizer),
         }
         return {"weights": weights(trainer), "state": trainer.state, "stopped": stopped, **about}
+
+
+def moments(optimizer: Any) -> dict[int, list[Any]]:
+    """Returns what a rank has of each shard of the optimizer's state, if it has shards."""
+    if not isinstance(optimizer, Mirrored):
+        return {}
+    return {shard: optimizer.moments(shard) for shard in optimizer.shards_of(optimizer.world.rank)}
 
 
 def from_outside(settings: Config, folder: Path, fault: Fault | None) -> bool:

@@ -206,6 +206,13 @@ def test_advice_has_neither_what_one_rank_cannot_do_nor_what_the_configuration_h
             assert (FSDP in found, SMALLER_PARTS in found) == (strategy != "fsdp", strategy == "fsdp")
 
 
+def test_advice_has_the_copies_of_shards_where_there_are_any() -> None:
+    settings = config(parallel={"strategy": "zero1"})
+    world = SimpleNamespace(size=2, data_size=2, continuing=None)
+    found = remedies(cast("Trainer", SimpleNamespace(config=settings, world=world)), "making the optimizer's step")
+    assert found[0].startswith("parallel.copies: false")
+
+
 def test_a_devices_memory_is_read_of_torchs_own_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     counters = {
         "num_alloc_retries": 2,

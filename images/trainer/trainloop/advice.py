@@ -47,6 +47,8 @@ def remedies(trainer: Trainer, doing: Doing) -> list[str]:
     recompute = ["blocks.activation_checkpointing: full"] if config.blocks.activation_checkpointing == "none" else []
     zero1 = "parallel.strategy: zero1 (each rank keeps a part of the optimizer's state)"
     state = [zero1] if strategy == "ddp" and not alone else []
+    if strategy == "zero1" and hasattr(trainer.world, "continuing"):
+        state = ["parallel.copies: false (half of the optimizer's state; a lost rank then restarts all)"]
     spread = ["more ranks, each of which has a smaller part" if strategy == "fsdp" else "parallel.strategy: fsdp"]
     last = list[str]()
     if alone:

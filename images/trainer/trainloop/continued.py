@@ -5,6 +5,9 @@ rank is after the last step that it has made, or is given the state by one that 
 the next attempt (`continuing`), share out the lost ranks' samples, and make the interrupted step again: the same
 samples, so that the batch stays whole. What else was interrupted, an evaluation or a save, is made again.
 
+With ZeRO-1 ranks need each other's weights after the update, so there a step that one rank has begun to make is made by
+all of the next group (`parallel.copies`).
+
 A rank that is to join builds all that a run has, makes a few passes whose results are thrown away, and waits. It is let
 in at a step's end, the same one on all ranks, because a sum that they make in each step says that there is a newer
 attempt.
@@ -46,6 +49,7 @@ from trainloop.hooks import Hook
 from trainloop.metrics import MetricsLog, Window
 from trainloop.optimization.optimizer import UpdateRule
 from trainloop.parallel.balance import Balancer, build_balancer
+from trainloop.parallel.copies import Mending
 from trainloop.parallel.strategies import Replica
 from trainloop.recovery import generators
 from trainloop.recovery.tensors import cloned, local, spread_as
@@ -81,14 +85,15 @@ def ways(
 def obstacle(config: Config, device: torch.device) -> str | None:
     """Returns why a run can't go on without ranks that are lost; None where it can."""
     parallel, communication = config.parallel, config.communication
-    feedback = communication.compression in ("onebit", "powersgd")
+    feedback, zero1 = communication.compression in ("onebit", "powersgd"), parallel.strategy == "zero1"
     replicas = parallel.data[0] if isinstance(parallel.data, tuple) else 1
     reasons = {
         f"with parallel.strategy {parallel.strategy} a lost rank's part of the state is nowhere else": (
-            parallel.strategy == "zero1"
+            zero1 and not parallel.copies
         ),
         "with one replica a lost rank's part of the state is nowhere else; with parallel.data: [2, ...], two replicas, "
         "the other one trains on": parallel.strategy == "fsdp" and replicas == 1,
+        f"with zero1 on {device.type} an update that is queued can't be taken back": zero1 and device.type != "cpu",
         "with communication.local_steps a lost rank's own steps are lost": communication.local_steps > 1,
         "with delayed.pattern the gradients that a lost rank has added up are lost": config.delayed.pattern is not None,
         f"what communication.compression {communication.compression} left out on a lost rank is lost": feedback,
@@ -153,6 +158,10 @@ class ContinuedTrainer(Trainer):
             self.continuing.train_by(self.world.unit)
             self.continuing.obstacle = self.continuing.obstacle or _reduces(self.optimizer)
             self.memory.changing = partial(self._change, self.memory.changing)  # type: ignore[method-assign]
+        #: Where a rank has shards of the optimizer's state.
+        self.mending: Mending | None = None
+        if config.parallel.strategy == "zero1":
+            self.mending = Mending(self.optimizer, world, joins=world.is_alone)
         self._summed: Summed | None = None  # of the newest step
         self._cut_off = False  # a pass has begun, and hasn't ended
         self._hooks_due = False  # the step is made, and `after_step` wasn't called
@@ -164,7 +173,10 @@ class ContinuedTrainer(Trainer):
 
     def prepare(self) -> None:
         if not self.world.is_alone:
+            obstacle = self.continuing.obstacle
             super().prepare()
+            # Ranks send each other a state that was left in memory, before the first step: in no step they send any.
+            self.continuing.obstacle = obstacle
             return
         config = self.config  # the state comes from the ranks that train
         anew = config.checkpoint.model_copy(update={"resume": False, "start_from": None})
@@ -239,6 +251,7 @@ class ContinuedTrainer(Trainer):
 
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         self.continuing.committed()
+        self._fetched = fetched
         loss = super()._forward_backward(rule, fetched, agreed)
         if self._reads() and self.world.device.type != "cpu":
             torch.accelerator.synchronize()  # its numbers are read now, and may be garbage
@@ -260,9 +273,17 @@ class ContinuedTrainer(Trainer):
             start.check()
         return super()._settle()
 
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        super()._step(optimizer)
+        if self.mending is not None:
+            self.mending.updated = self.objectives is None  # else others' updates are still to come
+            start.check()  # weights that others send may not have come
+
     def _advance(self, *arguments: Any) -> None:
         super()._advance(*arguments)
         self.continuing.committed()
+        if self.mending is not None:
+            self.mending.updated = False
         known = (self._evaluated, self._all_evaluated, self._all_saved)
         # A run that went back to a checkpoint makes steps that it knows again.
         self._evaluated, self._all_evaluated, self._all_saved = (n if n < self.state.step else -1 for n in known)
@@ -299,6 +320,9 @@ class ContinuedTrainer(Trainer):
             try:
                 whole = self._make_whole()
                 step = self.state.step if whole else NO_STATE
+                if self.mending is not None:
+                    number = self.mending.number(self.state.step, whole=whole)
+                    step = NO_STATE if number is None else number
                 self.continuing.form(step, self._give, self._load, lambda: self._stop_requested, self._idle)
             except ValueError as error:
                 sentence = f"{error}: none can go on"
@@ -321,7 +345,12 @@ class ContinuedTrainer(Trainer):
         """Go back to the end of the last step that was made; returns whether this rank has the state after it."""
         if self.world.is_alone:
             return False
-        if self._hooks_due:
+        if self.mending is not None:
+            whole = self._hooks_due or not self.memory.half_made
+            self.mending.begin(self.state.updates + self.mending.updated, whole=whole)
+            if self.mending.updated:
+                self._advance(self._fetched, "step")
+        if self._hooks_due and not self._is_unfinished:
             try:
                 self._hooks_due = False
                 super()._call(self.after_step)
@@ -338,9 +367,14 @@ class ContinuedTrainer(Trainer):
             # By what a task's own collective has left. DDP expects the backward of that forward.
             self._cut_off = False
             self._drop_pass()
-        if not self.memory.half_made:
+        if not self.memory.half_made and not self._is_unfinished:
             self.memory.go_back()
         return not self.memory.half_made
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Returns whether the newest step is made but for weights that lost ranks haven't sent."""
+        return self.mending is not None and self.mending.unfinished
 
     def _change(self, changing: Callable[[], None]) -> None:
         """The optimizer's step comes now, if the ranks of this replica haven't lost each other since the passes."""
@@ -361,7 +395,10 @@ class ContinuedTrainer(Trainer):
         """Returns the state, for a rank that lacks it; of a sharded one this rank's part."""
         return {
             "model": local(self.replica.model.state_dict()),
-            "optimizer": local(Replica.optimizer_state(self.replica, self.optimizer)),
+            "optimizer": {}
+            if self.mending is not None
+            else local(Replica.optimizer_state(self.replica, self.optimizer)),
+            "unfinished": self._is_unfinished,
             "train": vars(self.state).copy(),
             "anomaly": (self.objectives or self.detector).state(),
             "stateful": {name: local(each.state_dict()) for name, each in self.stateful.items()},
@@ -375,12 +412,17 @@ class ContinuedTrainer(Trainer):
 
     def _load(self, state: dict[str, Any]) -> None:
         self.memory.changing()
-        parameters = dict(self.replica.model.named_parameters())
-        self.replica.load_model(_spread(state["model"], self.replica.model.state_dict()))
-        moments = cloned(state["optimizer"])
-        for name, own in moments.items():
-            moments[name] = {key: spread_as(value, parameters[name]) for key, value in own.items()}
-        self.replica.load_optimizer(self.optimizer, moments)
+        if self.mending is None:
+            parameters, moments = dict(self.replica.model.named_parameters()), cloned(state["optimizer"])
+            for name, own in moments.items():
+                moments[name] = {key: spread_as(value, parameters[name]) for key, value in own.items()}
+            self.replica.load_optimizer(self.optimizer, moments)
+        else:
+            self.mending.unfinished = state["unfinished"]
+            self._hooks_due = state["unfinished"] and bool(self.after_step)
+        # Weights of a step that isn't finished come later, and where its update is still to be made it changes these.
+        coming = self.mending.weights(self.replica.model) if self.mending is not None and state["unfinished"] else {}
+        self.replica.load_model({**_spread(state["model"], self.replica.model.state_dict()), **coming})
         self.state = TrainState(**cloned(state["train"]))
         (self.objectives or self.detector).load(state["anomaly"])
         kept = {name: each.state_dict() for name, each in self.stateful.items()}
@@ -391,20 +433,24 @@ class ContinuedTrainer(Trainer):
         self.judge.can_return, self.judge.rollbacks = state["verdict"]
         if self.checkpoints:
             self.checkpoints.parent, self.checkpoints.parents = state["parents"]
-        if self.continuing.anew:
+        # With ZeRO-1 `form` compares other numbers than steps.
+        if self.continuing.anew if self.mending is None else self.world.is_alone:
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank, self.state.step)
         else:
             # It has drawn for this step, which it hadn't made.
             own = self.memory.random_after(self.state.step)
             generators.restore(generators.as_tensor(self._random) if own is None else own, self.world.device)
-        self.memory.loaded()
+        if not state["unfinished"]:
+            self.memory.loaded()
 
     def _begin_anew(self) -> None:
         """Get ready for the first step in a new group; all ranks are after the same step."""
         attempt, present, state = self.continuing.attempt, self.world.present, self.state
         os.environ["TRAINMASTER_ATTEMPT"] = str(attempt)
-        self.progress.joined_again(state.step)
         self.continuing.able = self.continuing.obstacle is None  # what is kept in memory begins below
+        if self.mending is not None:
+            self._mend(self.mending)
+        self.progress.joined_again(state.step)
         if self.log.main != self.world.is_main:
             self.log = MetricsLog(self.config.metrics, self.report_path, self.world.is_main)
         self.log.attempt = attempt
@@ -426,6 +472,16 @@ class ContinuedTrainer(Trainer):
         self.log.write("event", {"event": "continued", "step": state.step, "absent": absent})
         others = f" without rank(s) {', '.join(map(str, absent))}" if absent else ", with all ranks"
         self.log.info(f"continued as attempt {attempt} after step {state.step}{others}")
+
+    def _mend(self, mending: Mending) -> None:
+        """Bring this rank's shards to the step of all ranks; a step that was made but for some weights is now made."""
+        unfinished = mending.unfinished
+        mending.mend(self.state.updates)
+        if unfinished:
+            if self._hooks_due:
+                self._hooks_due = False
+                super()._call(self.after_step)
+            self.memory.loaded()
 
     def _share_out(self, present: Sequence[int]) -> None:
         """Give absent ranks' samples to those that are present, in proportion to their own."""

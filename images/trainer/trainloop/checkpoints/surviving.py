@@ -13,7 +13,7 @@ from trainloop import seeding
 from trainloop.checkpoints.memory import NothingInMemory
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.checkpoints.storage import Checkpoint
-from trainloop.distributed.world import has_agent
+from trainloop.distributed.world import World, has_agent
 from trainloop.errors import Diverged
 from trainloop.optimization.anomaly import AnomalyDetector
 from trainloop.recovery import generators
@@ -60,7 +60,7 @@ class InMemory(NothingInMemory):
     def __init__(self, trainer: Trainer, directory: Path) -> None:
         world = trainer.world
         self.trainer, self._say = trainer, _say(world.rank)
-        self._place = Place.from_environment(world.rank, world.size, world.unit)
+        self._place = self._placed(world)
         self._group = Group(self._place)
         self._source: int | None = None  # the attempt that the run goes on from, by memory
         model, members = trainer.replica.model, getattr(trainer.optimizer, "members", [trainer.optimizer])
@@ -75,6 +75,9 @@ class InMemory(NothingInMemory):
         kept = Kept(self._host, self._state, self._buffers, self._optimizers, alone, self.divided)
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
         self._ended = False
+
+    def _placed(self, world: World) -> Place:
+        return Place.from_environment(world.rank, world.size, world.unit)
 
     def begin(self) -> None:
         self._keeper.begin(self.trainer.state.step, self._source)

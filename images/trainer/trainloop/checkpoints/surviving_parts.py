@@ -7,12 +7,16 @@ a sharded checkpoint. With ZeRO-1 every rank needs the weights, of which each wr
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainloop.checkpoints.shards import Shards, is_mine, own_pieces
 from trainloop.checkpoints.surviving import InMemory
+from trainloop.distributed.world import World
+from trainloop.parallel.copies import copies, is_mirrored
 from trainloop.recovery.agreement import Found
+from trainloop.recovery.place import Place
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
@@ -31,9 +35,29 @@ class PartsInMemory(InMemory):
         # As `_parameters` are; and a `state_dict` would free whole copies that the training thread may be reading when
         # another one writes.
         self._model = trainer.replica.model.state_dict(keep_vars=True)
+        self._first = -1  # the first step of this attempt
+
+    def _placed(self, world: World) -> Place:
+        place = super()._placed(world)
+        # Where a neighbour has an equal shard anyway, it needs none of this rank's snapshots.
+        return replace(place, local_ranks=world.size) if is_mirrored(self.trainer.optimizer) else place
+
+    def go_on(self, attempt: int) -> None:
+        self._first = self.trainer.state.step + 1
+        super().go_on(attempt)
+
+    def finished(self) -> None:
+        trainer, world = self.trainer, self.trainer.world
+        pauses = is_mirrored(trainer.optimizer) and len(world.present) < world.size
+        if not pauses or trainer.state.step == self._first:
+            super().finished()
+        else:
+            # A snapshot that lacks a rank's part is none, and would take the place of one that is whole.
+            self._keeper.made(trainer.state.step, as_before=not trainer.after_step)
 
     def tensors(self, host: dict[str, Any]) -> dict[str, Any]:
-        world, moments = self.trainer.replica.world, self.moments(host)
+        world, others = self.trainer.replica.world, copies(self.trainer.optimizer)
+        moments = {name: own for name, own in self.moments(host).items() if self._parameters[name] not in others}
         buffers = {f"model/{name}" for name in self._buffers.names}
 
         def writes(name: str) -> bool:

@@ -23,6 +23,7 @@ from trainloop.optimization.gradients import accumulating
 from trainloop.optimization.several import Optimizers
 from trainloop.parallel.blocks import blocks
 from trainloop.parallel.communication import GradientExchange
+from trainloop.parallel.copies import Mirrored, copies
 from trainloop.parallel.deferred import replace_tensors, tensors_of
 from trainloop.parallel.strategies import NamedState, ParallelSettings, Plan, Replica, Values
 
@@ -33,6 +34,10 @@ class ZeroRedundancy(Replica):
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         if isinstance(optimizer, Optimizers):
             return Optimizers([self.spread(member) for member in optimizer.members])
+        if hasattr(self.world, "continuing"):
+            mirrored = Mirrored(optimizer, self.world)
+            mirrored.register_step_post_hook(self._count)
+            return mirrored
         kind = type(optimizer)
         known = inspect.signature(kind).parameters
         arguments = {name: value for name, value in optimizer.defaults.items() if name in known}
@@ -47,7 +52,9 @@ class ZeroRedundancy(Replica):
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer, *, keep: bool = True) -> NamedState:
         members: list[Any] = optimizer.members if isinstance(optimizer, Optimizers) else [optimizer]
-        parts = self.world.gather(super().optimizer_state(Optimizers([member.optim for member in members])))
+        own = super().optimizer_state(Optimizers([member.optim for member in members]))
+        given_by_others, named = copies(optimizer), dict(self.model.named_parameters())
+        parts = self.world.gather({name: own[name] for name in own if named[name] not in given_by_others})
         return {name: state for part in parts for name, state in part.items()}
 
 
@@ -205,6 +212,20 @@ def clip_sharded(parameters: list[nn.Parameter], max_norm: float | None) -> torc
         for each in meshes:
             clip_grads_with_norm_(each, max_norm, norm)
     return norm
+
+
+def build_sharded(
+    settings: ParallelSettings,
+    model: nn.Module,
+    world: World,
+    exchange: GradientExchange,
+    values: Values | None,
+    plan: Plan | None,
+) -> Replica:
+    """Returns `model` spread with ZeRO-1 or FSDP2; what is passed is as in `build_replica`."""
+    if settings.strategy == "fsdp":
+        return FullySharded(settings, model, world, exchange, values, plan)
+    return ZeroRedundancy(settings, model, world, exchange)
 
 
 def units(model: nn.Module, find_unused: bool) -> list[nn.Module]:

@@ -56,6 +56,7 @@ class ParallelSettings(Settings):
         description="What FSDP2 gathers weights in. bf16 halves what is sent for them, and what autocast would copy; "
         "gradients are still reduced in fp32. Only with precision.compute bf16.",
     )
+    copies: bool = Field(True, description="With zero1 under Trainmaster two ranks hold each shard: one may be lost.")
     bucket_mb: float | None = Field(
         None,
         gt=0,
@@ -201,11 +202,9 @@ def build_replica(
         return build_by_turns(settings.strategy, model, world, exchange)
     if world.size > 1 and settings.strategy != "ddp":
         # Imported when used: it costs a second, and the time to start is part of every recovery.
-        from trainloop.parallel.sharded import FullySharded, ZeroRedundancy
+        from trainloop.parallel.sharded import build_sharded
 
-        if settings.strategy == "fsdp":
-            return FullySharded(settings, model, world, exchange, values, plan)
-        return ZeroRedundancy(settings, model, world, exchange)
+        return build_sharded(settings, model, world, exchange, values, plan)
     if world.size > 1 and exchange.settings.local_steps > 1:
         from trainloop.parallel.local import LocalSteps
 
