@@ -142,6 +142,7 @@ def test_a_neighbour_is_lost_when_the_other_one_has_come_again(tmp_path: Path, u
     def fault(run: Run) -> None:
         if len(run.orders) == 2 and run.is_whole() and run.lives[2] == 0:
             run.kill(2)
+        run.holds = run.lives[2] == 0
 
     run = Run(tmp_path / "run", settings(tmp_path), 3, {(1, 0): ("backward", 5)})
     results = run.go(fault)
@@ -296,7 +297,9 @@ def test_a_snapshot_without_a_ranks_part_takes_the_place_of_none(present: list[i
     """In the first step of an attempt there are no snapshots, and what it changes is found out."""
     memory, called = PartsInMemory.__new__(PartsInMemory), list[str]()
     world, state = SimpleNamespace(present=present, size=3), SimpleNamespace(step=4)
-    memory.trainer = cast("Any", SimpleNamespace(world=world, state=state, after_step=[]))
+    memory.trainer = cast(
+        "Any", SimpleNamespace(world=world, state=state, after_step=[], optimizer=Mirrored.__new__(Mirrored))
+    )
     memory._keeper = cast(
         "Any",
         SimpleNamespace(
