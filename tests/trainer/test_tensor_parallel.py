@@ -153,9 +153,9 @@ def test_a_users_plan_is_followed() -> None:
 def test_replicas_of_ranks_that_share_each_layer_save_what_other_layouts_load(tmp_path: Path, form: str) -> None:
     saved = {"path": str(tmp_path / "checkpoints"), "format": form}
     parallel = {"strategy": "fsdp", "data": [2, 2], "tensor": 2}
-    [alone] = run_ranks(1, _run, _settings(tmp_path))
-    run = run_ranks(8, _run, _settings(tmp_path, parallel=parallel, checkpoint=saved), 2)[7]
-    for found in run_ranks(2, _run, _settings(tmp_path, 2, checkpoint=saved)):
+    [[alone]] = run_ranks(1, _runs, [_settings(tmp_path)], [])
+    [run] = run_ranks(8, _runs, [], [_settings(tmp_path, parallel=parallel, checkpoint=saved)], 2)[7]
+    for [found] in run_ranks(2, _runs, [_settings(tmp_path, 2, checkpoint=saved)], []):
         assert same_bits(found["start"], run["weights"])
     assert largest_difference(found["weights"], alone["weights"]) < 1e-10
 
