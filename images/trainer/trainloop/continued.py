@@ -453,6 +453,8 @@ class ContinuedTrainer(Trainer):
         self.progress.joined_again(state.step)
         if self.log.main != self.world.is_main:
             self.log = MetricsLog(self.config.metrics, self.report_path, self.world.is_main)
+            if self.world.is_main and self._evaluated == state.step and not self._is_written():
+                self._evaluated = -1  # who was to write what came out of it is lost
         self.log.attempt = attempt
         self._share_out(present)
         self.loader.start(state.position, state.place)
@@ -472,6 +474,14 @@ class ContinuedTrainer(Trainer):
         self.log.write("event", {"event": "continued", "step": state.step, "absent": absent})
         others = f" without rank(s) {', '.join(map(str, absent))}" if absent else ", with all ranks"
         self.log.info(f"continued as attempt {attempt} after step {state.step}{others}")
+
+    def _is_written(self) -> bool:
+        """Returns whether the evaluation after this step is among the run's numbers."""
+        # Imported when used.
+        from trainloop.report import read_metrics
+
+        lines = read_metrics(self.log.file) if self.log.file.exists() else []
+        return any(line.get("kind") == "evaluation" and line.get("step") == self.state.step for line in lines)
 
     def _mend(self, mending: Mending) -> None:
         """Bring this rank's shards to the step of all ranks; a step that was made but for some weights is now made."""
