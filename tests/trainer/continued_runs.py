@@ -207,6 +207,7 @@ class FaultyTrainer(ContinuedTrainer):
             return checkpoint
 
         self.evaluator._measure = measured  # type: ignore[method-assign]
+        self.after_evaluation.append(lambda _: self.meets("measured"))
         storage.write = written  # type: ignore[assignment]
         for member in getattr(self.optimizer, "members", [self.optimizer]):
             if isinstance(member, Mirrored):

@@ -113,7 +113,7 @@ def test_what_the_host_had_queued_beyond_the_devices_last_step_is_taken_back(
 @pytest.mark.parametrize(
     ("where", "rank"),
     [
-        *(("evaluate", 0), ("measuring", 1), ("evaluated", 0), ("save", 1)),
+        *(("evaluate", 0), ("measuring", 1), ("measured", 0), ("evaluated", 0), ("save", 1)),
         *(("writing", 0), ("written", 0), ("saved", 0), ("saved", 2)),
     ],
 )
