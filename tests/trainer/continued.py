@@ -9,10 +9,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tests.trainer.ranks import environment, free_port, start_command
 
@@ -138,3 +141,33 @@ class Ranks:
                 continue
             os.write(fifo, b"1")
             os.close(fifo)
+
+
+@contextmanager
+def starting(folder: Path, script: Callable[..., None]) -> Iterator[Callable[..., Ranks]]:
+    """Gives what starts the ranks of a job, which are called with the job's folder and settings; all end with it."""
+    ranks = list[Ranks]()
+
+    def start(size: int, **settings: Any) -> Ranks:
+        own = folder / str(len(ranks))
+        own.mkdir()
+        ranks.append(Ranks(own, size, script, own, settings))
+        return ranks[-1]
+
+    try:
+        yield start
+    finally:
+        for each in ranks:
+            each.stop()
+
+
+def ends(ranks: Ranks) -> list[dict[str, torch.Tensor]]:
+    """Let the ranks get to their end; returns what each has left."""
+    (ranks.folder / "go").touch()
+    ranks.ended()
+    return [torch.load(ranks.folder / f"end-{rank}") for rank in range(ranks.size)]
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    for name, value in one.items():
+        assert (value - other[name]).abs().max() < 1e-12, name

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.trainer.continued import Ranks
+from tests.trainer.continued import assert_same, ends, starting
 
 STEPS = 150
 
@@ -62,28 +62,8 @@ def script(folder: Path, settings: dict[str, Any]) -> None:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Any]:
-    ranks = list[Ranks]()
-
-    def start(size: int, **settings: Any) -> Ranks:
-        folder = tmp_path / str(len(ranks))
-        folder.mkdir()
-        ranks.append(Ranks(folder, size, script, folder, settings))
-        return ranks[-1]
-
-    yield start
-    for each in ranks:
-        each.stop()
-
-
-def ends(ranks: Ranks) -> list[dict[str, torch.Tensor]]:
-    (ranks.folder / "go").touch()
-    ranks.ended()
-    return [torch.load(ranks.folder / f"end-{rank}") for rank in range(ranks.size)]
-
-
-def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    for name, value in one.items():
-        assert (value - other[name]).abs().max() < 1e-12, name
+    with starting(tmp_path, script) as start:
+        yield start
 
 
 @pytest.mark.parametrize(("size", "count"), [(2, 2), (3, 5), (4, 4)])

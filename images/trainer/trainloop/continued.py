@@ -173,10 +173,7 @@ class ContinuedTrainer(Trainer):
 
     def prepare(self) -> None:
         if not self.world.is_alone:
-            obstacle = self.continuing.obstacle
             super().prepare()
-            # Ranks send each other a state that was left in memory, before the first step: in no step they send any.
-            self.continuing.obstacle = obstacle
             return
         config = self.config  # the state comes from the ranks that train
         anew = config.checkpoint.model_copy(update={"resume": False, "start_from": None})

@@ -93,17 +93,12 @@ class InMemory(NothingInMemory):
     def hold(self) -> None:
         self._keeper.hold()
 
-    @torch.no_grad()
     def go_back(self) -> None:
         """Wait for the device, and put back what the run has changed since the last step that was made."""
         made, results = self._keeper.newest(), self.trainer.state.results
         self._load_host(self._host_after(made.host))
         self.trainer.state.results = results  # an evaluation waits for the device, and comes after a step
-        if (own := self._keeper.own(made.step)) is not None:
-            buffers = self._buffers.named()
-            for name, value in own["buffers"].items():
-                buffers[name].copy_(value)
-            generators.restore(own["random"], self.trainer.world.device)
+        self._keeper.put_back_own(made.step)
 
     def random_after(self, step: int) -> torch.Tensor | None:
         """Returns this rank's random state after `step`, which it has drawn for, though it may not have made it."""

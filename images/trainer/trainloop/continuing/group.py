@@ -333,8 +333,9 @@ class Group(Base):  # type: ignore[misc]
         opts, after = self._reduction(opts, outputs, dist.ReduceScatterOptions)
         sent = [[each[member] for member in self.members] for each in inputs]
         alone = _own([outputs], [each[self._own] for each in inputs])
-        call = lambda real: real.reduce_scatter(outputs, sent, opts)  # noqa: E731
-        return self._pass(outputs, outputs, call, after, alone, is_simple=False)
+        return self._pass(
+            outputs, outputs, lambda real: real.reduce_scatter(outputs, sent, opts), after, alone, is_simple=False
+        )
 
     def reduce_scatter_single(self, output: torch.Tensor, value: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [value], opts)

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainloop.recovery import sealed, slots
+from trainloop.recovery import generators, sealed, slots
 from trainloop.recovery.agreement import Group
 from trainloop.recovery.device import device_of
 from trainloop.recovery.encoding import Encoded, EncodingError
@@ -177,6 +177,15 @@ class Keeper:
         self._hold.read()
         self._device.synchronize()
         return self._hold.left_out()
+
+    @torch.no_grad()
+    def put_back_own(self, step: int) -> None:
+        """Put back what was this rank's own after `step`, one of the last few: its generators, and buffers."""
+        if (own := self.own(step)) is not None:
+            buffers = self._kept.buffers.named()
+            for name, value in own["buffers"].items():
+                buffers[name].copy_(value)
+            generators.restore(own["random"], self._device.device)
 
     def own(self, step: int) -> dict[str, Any] | None:
         """Returns what was this rank's own after `step`, one of the last few."""

@@ -353,14 +353,13 @@ class Recovery:
         that was `left_out`, or that the device hasn't made, is taken back.
         """
         assert self._continuation is not None
-        drawn, before = generators.packed(self._device), -1
+        drawn, made = generators.packed(self._device), None
         if self._keeper is not None and not self._continuation.joins:
             made = self._keeper.newest(left_out=left_out)
-            before = made.step
             if left_out or made.step != self.step:
                 self._go_back(made)
         self.step = self._continuation.form(self.step, self._give, self._take, lambda: self._stop_requested)
-        if self._keeper is not None and -1 < before < self.step:
+        if self._keeper is not None and made is not None and made.step < self.step:
             # This rank has drawn for the step that others had made.
             own = self._keeper.own(self.step)
             generators.restore(generators.as_tensor(drawn) if own is None else own["random"], self._device)
@@ -397,11 +396,7 @@ class Recovery:
             group.update(before)
         for name, each in self._others.items():
             load(each, made.host["others"][name])
-        if (own := self._keeper.own(made.step)) is not None:
-            buffers = self._buffers.named()
-            for name, values in own["buffers"].items():
-                buffers[name].copy_(values)
-            generators.restore(own["random"], self._device)
+        self._keeper.put_back_own(made.step)
 
     def _take(self, saved: dict[str, Any]) -> None:
         """Load another rank's state; until that is whole it isn't written to memory."""
