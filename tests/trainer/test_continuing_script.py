@@ -112,6 +112,7 @@ def test_random_faults_repeat_no_step_and_lose_no_sample(started: Any, seed: int
         absent = sorted(ranks.absent)
         ranks.begin_to_join(*absent)
         ranks.join(*absent)
+        ranks.formed()  # before that those who are lost next may be the only ones that have the state
     for state in ends(ranks):
         assert_same(state, undisturbed)
 
