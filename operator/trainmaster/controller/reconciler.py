@@ -172,7 +172,11 @@ class Reconciler:
             # The thread takes its time; what has changed meanwhile is decided on anew.
             self._queue.add(key)
             return None
-        self._streams.expect(key, decision.status.attempt)
+        if decision.status.attempt > job.status.attempt:
+            # Reports of the attempt may come before the pass has ended; and if the leader is lost, another one leads.
+            target = stream_target(snapshot, decision.status)
+            if target is not None:
+                self._streams.watch(key, target)
         outcome = await self._executor.execute(key, snapshot, decision)
         if outcome.wrote_status:
             self._report_transition(job.uid, job.status, decision.status)

@@ -16,7 +16,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -50,6 +50,10 @@ TRIES = 5
 PREFERENCE_SECONDS = 1.0
 # Seconds for a push or an acknowledgement; the annotation and the next report are the fallback.
 REQUEST_SECONDS = 2.0
+# Seconds that a pass waits for a leader that is pushed an assignment.
+ANSWER_SECONDS = 0.1
+# Agents that are pushed an assignment at the same time, while none of them leads.
+MOST_PUSHES = 64
 # Seconds for the first line, which an agent sends at once.
 HELLO_SECONDS = 5.0
 # Seconds after which a connection has lasted: two pings, and whatever a leader sends at first.
@@ -136,7 +140,8 @@ class LeaderStream:
         self._budget = StreamBudget(len(target.workers), target.world, self._clock)
         # More may be read: an attempt has begun.
         self._granted = asyncio.Event()
-        self._pushing: asyncio.Task[bool] | None = None
+        self._pushing: asyncio.Task[None] | None = None
+        self._answers_soon = True
         self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
     def update(self, target: StreamTarget) -> None:
@@ -160,25 +165,32 @@ class LeaderStream:
             self._pushing.cancel()
         self._store.record_stream(self.target.key, StreamView())
 
-    def start_push(self, assignment: Assignment) -> None:
-        """Push an assignment; one that is still on its way is of no more use."""
+    async def push(self, assignment: Assignment) -> None:
+        """Push an assignment in the background; one that is still on its way is of no more use. Returns when the leader
+        has answered, or a moment later; at once where it didn't answer the last one so soon: no pass waits for a pod.
+        """
         if self._pushing is not None:
             self._pushing.cancel()
-        self._pushing = asyncio.create_task(self.push(assignment), name=f"push {self.target.key}")
+        agents = [agent for agent in self.target.candidates if agent == self.connected_to]
+        if not agents and not self._failures:
+            # The leader has just been lost, and no agent hears of it by another one yet.
+            agents = list(self.target.candidates[:MOST_PUSHES])
+        if not agents:
+            return
+        pushes = [self._push(agent, assignment) for agent in agents]
+        self._pushing = asyncio.create_task(_all(pushes), name=f"push {self.target.key}")
+        if self._answers_soon:
+            done, _ = await asyncio.wait({self._pushing}, timeout=ANSWER_SECONDS)
+            self._answers_soon = bool(done)
 
-    async def push(self, assignment: Assignment) -> bool:
-        agent = self.connected_to
-        if agent is None:
-            return False
+    async def _push(self, agent: AgentAddress, assignment: Assignment) -> None:
         try:
             await self._request("POST", agent, "/v1/assignment", self._keys.sign(assignment).encode())
+            self._answers_soon = True
         except Conflict:
             logger.info("%s: the leader knows a newer attempt than %d", self.target.key, assignment.attempt)
-            return False
         except ClusterError as error:
             logger.info("%s: attempt %d wasn't pushed: %s", self.target.key, assignment.attempt, error)
-            return False
-        return True
 
     async def collect(self, request: str) -> str:
         """Ask the leader for all ranks' stacks; returns why that isn't possible, empty where it has been asked."""
@@ -408,3 +420,9 @@ class LeaderStream:
                 return
         except TimeoutError as error:
             raise Silent(f"{method} {agent.pod}{path}", f"no answer within {REQUEST_SECONDS:g} s") from error
+
+
+async def _all(pushes: Sequence[Coroutine[None, None, None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for push in pushes:
+            group.create_task(push)

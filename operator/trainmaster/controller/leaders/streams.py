@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.cache.records import JobKey
@@ -58,17 +57,11 @@ class LeaderStreams:
         else:
             stream.update(target)
 
-    def expect(self, key: JobKey, attempt: int) -> None:
-        """Accept reports of an attempt that is about to be opened: they may come before the pass has ended."""
-        stream = self._streams.get(key)
-        if stream is not None and attempt > stream.target.attempt:
-            stream.update(replace(stream.target, attempt=attempt))
-
-    def push(self, key: JobKey, assignment: Assignment) -> None:
-        """Send an assignment to the leader if its stream is open, in the background: no pass waits for a pod."""
+    async def push(self, key: JobKey, assignment: Assignment) -> None:
+        """Send an assignment to the leader if its stream is open. Returns a moment later, or when it is there."""
         stream = self._streams.get(key)
         if stream is not None:
-            stream.start_push(assignment)
+            await stream.push(assignment)
 
     async def collect(self, key: JobKey, request: str) -> str:
         """Ask a job's leader for all ranks' stacks; returns why that isn't possible, empty where it has been asked."""

@@ -295,7 +295,7 @@ async def test_a_leader_that_does_not_answer_a_push_holds_up_nothing() -> None:
         await until(lambda: world.streams.open == 1)
         before = len(asyncio.all_tasks())
         for attempt in range(2, 12):
-            world.streams.push(KEY, b.assignment(attempt))
+            await world.streams.push(KEY, b.assignment(attempt))
             await until(lambda: sum("/v1/assignment" in head for head in pod.heads) == attempt - 1)  # noqa: B023
         pushing = [task for task in asyncio.all_tasks() if task.get_name().startswith("push")]
         assert len(pushing) <= 2 and len(asyncio.all_tasks()) < before + 20

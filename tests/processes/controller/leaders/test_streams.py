@@ -131,16 +131,29 @@ async def test_a_replaced_leader_is_left_and_the_new_pod_is_watched() -> None:
 async def test_an_assignment_is_pushed_to_the_leader_and_a_leader_with_a_newer_one_refuses_it() -> None:
     leader = FakeLeader()
     async with serving(leader) as port, world(port) as w:
-        w.streams.push(KEY, b.assignment(1))
+        await w.streams.push(KEY, b.assignment(1))
         w.streams.watch(KEY, target(address(0)))
         await until(lambda: w.connected_to() == 0)
-        w.streams.push(KEY, b.assignment(2))
+        await w.streams.push(KEY, b.assignment(2))
         await until(lambda: bool(leader.pushed))
         leader.newer = True
-        w.streams.push(KEY, b.assignment(2))
+        await w.streams.push(KEY, b.assignment(2))
         await until(lambda: len(leader.pushed) == 2)
         assert [pushed["attempt"] for pushed in leader.pushed] == [2, 2], "without a stream there is nobody to push to"
         await until(lambda: leader.open == 1)
+
+
+async def test_where_the_leader_has_just_been_lost_all_others_are_pushed_to_before_one_of_them_leads() -> None:
+    lost, others = FakeLeader(0), [FakeLeader(1), FakeLeader(2)]
+    async with serving(lost, *others) as port, world(port) as w:
+        left = [
+            AgentAddress(b.NAMESPACE, f"bert-{each}", f"uid-{each}", each, f"127.0.0.{each + 1}") for each in (1, 2)
+        ]
+        w.streams.watch(KEY, target(address(0, "127.0.0.1"), *left))
+        await until(lambda: w.connected_to() == 0)
+        w.streams.watch(KEY, target(*left, attempt=2))
+        await w.streams.push(KEY, b.assignment(2))
+        assert [[pushed["attempt"] for pushed in other.pushed] for other in others] == [[2], [2]] and not lost.pushed
 
 
 async def test_a_leader_that_keeps_a_push_waiting_is_named_with_the_seconds_that_it_had(
@@ -153,7 +166,7 @@ async def test_a_leader_that_keeps_a_push_waiting_is_named_with_the_seconds_that
         w.streams.watch(KEY, target(address(0)))
         await until(lambda: w.connected_to() == 0)
         leader.silent = True
-        w.streams.push(KEY, b.assignment(2))
+        await w.streams.push(KEY, b.assignment(2))
         message = f"{KEY}: attempt 2 wasn't pushed: POST bert-0/v1/assignment: no answer within 0.2 s"
         await until(lambda: message in caplog.messages)
 
@@ -228,7 +241,7 @@ async def test_an_attempt_that_ends_before_the_pass_that_opens_it_is_not_missed(
     async with serving(leader) as port, world(port) as w:
         w.streams.watch(KEY, target(address(0)))
         await until(lambda: leader.open == 1)
-        w.streams.expect(KEY, 2)
+        w.streams.watch(KEY, target(address(0), attempt=2))
         leader.send({"type": "report", "seq": 1, "report": report(1, attempt=2)})
         await until(lambda: leader.acked == [1])
         assert [r.attempt for r in w.snapshot().observed.reports] == [2]

@@ -64,7 +64,7 @@ class World:
     def __post_init__(self) -> None:
         self.store = Store(self.changes.append, KEYS)
 
-        def push(key: JobKey, assignment: Assignment) -> None:
+        async def push(key: JobKey, assignment: Assignment) -> None:
             self.pushed.append(assignment)
 
         agents = AgentConfigMaps(self.cluster, self.store, b"an agent", interval=60.0)
