@@ -20,7 +20,7 @@ from trainmaster.agent import library
 from trainmaster.agent.assignment import AssignmentFile
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.loop import Loop
+from trainmaster.agent.loop import Loop, Timer
 from trainmaster.agent.network.actions import LeaveLeader
 from trainmaster.agent.network.events import (
     ConnectionEvent,
@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from trainmaster.agent.warm.learning import Learning
     from trainmaster.agent.warm.warm_process import WarmProcess
 
-FILE_SECONDS = 0.05
+FILE_SECONDS, PUSHED_FILE_SECONDS = 0.05, 0.5
+"""Between two looks at the assignment's file; the second while an operator can push assignments."""
 KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
 """Between the decision to leave and the end, so that the report gets onto the wire first."""
@@ -76,6 +77,7 @@ class Executor:
         self._printed = PrintedEnd()
         self._printers = Printers(Printer(self._loop, 1, self._printed), Printer(self._loop, 2, self._printed))
         self._file = AssignmentFile(settings.assignment_file)
+        self._next_poll: Timer | None = None
         self._authority = Authority(settings)
         os.makedirs(settings.state_dir, exist_ok=True)
         environ = dict(environ)
@@ -115,7 +117,6 @@ class Executor:
         self._poll_file()
         if terminated_already:
             self._terminate()
-        self._loop.call_every(FILE_SECONDS, self._poll_file)
         self._carry_out(_now())
         self._settle()
         while not self._loop.stopped:
@@ -342,7 +343,17 @@ class Executor:
             if self._warm is not None:
                 self._warm.process_ended(pid, ending)
 
+    @property
+    def _is_pushed(self) -> bool:
+        """Returns whether an operator can push assignments."""
+        return self._state.contact.leader is not None and self._state.contact.watched
+
     def _poll_file(self) -> None:
+        if self._next_poll is not None:
+            self._next_poll.cancel()
+        self._next_poll = self._loop.call_later(
+            PUSHED_FILE_SECONDS if self._is_pushed else FILE_SECONDS, self._poll_file
+        )
         try:
             data = self._file.poll()
             if data is not None:
@@ -356,6 +367,8 @@ class Executor:
         if contact != self._state.contact:
             self._state = update(self._state, events.LeaderContactChanged(contact), now)
             self._carry_out(now)
+            if not self._is_pushed:
+                self._poll_file()
         for message in self._network.deliveries():
             if isinstance(message, Assigned):
                 try:
