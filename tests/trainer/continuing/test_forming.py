@@ -162,7 +162,7 @@ def test_a_newer_attempt_comes_while_the_ranks_form() -> None:
 def test_random_histories(seed: int) -> None:
     chance = random.Random(seed)
     size = chance.choice([2, 3, 4, 6])
-    with world(size, train, 300, STEP_SECONDS, chance.choice([0, 10_000_000])) as made:
+    with world(size, train, 1_500, STEP_SECONDS, chance.choice([0, 10_000_000])) as made:
         reaches(made, 0, 2)
         for _ in range(8):
             for _ in range(chance.choice([1, 1, 2])):
@@ -177,7 +177,7 @@ def test_random_histories(seed: int) -> None:
                 time.sleep(chance.choice([0, 0.03, chance.uniform(0, 0.3)]))
             _take_back(made)
             time.sleep(chance.uniform(0, 0.3))
-        _all_right(made, 300)
+        _all_right(made, 1_500)
 
 
 def test_while_a_unit_makes_a_step_only_the_loss_of_a_member_keeps_it_from_that(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ rank whose unit is incomplete (`membership`) meets nobody, and waits for an atte
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed import PrefixStore, Store
 
 from trainloop.continuing import start
 from trainloop.continuing.group import Group
@@ -27,6 +25,7 @@ from trainloop.continuing.membership import NO_STATE, Membership, exchange
 from trainloop.continuing.orders import Order, Orders
 from trainloop.continuing.real import Listener, Real
 from trainloop.continuing.start import GroupLostError
+from trainloop.continuing.store import Client, Server
 from trainloop.recovery.encoding import Encoded, decode
 
 #: Seconds that a rank whose group has broken waits for the next attempt. Its agent stops it sooner if there is none.
@@ -69,7 +68,7 @@ class Continuing:
         self._reals = list[Real]()
         self._forming: Sequence[Real] | None = None
         #: The store in which the group's ranks met; None where they began together, and have torch's.
-        self.store: Store | None = None
+        self.store: Client | None = None
         #: Why the group broke; not the exception, whose traceback would keep the real group.
         self._error = ""
         self._changed = threading.Condition()
@@ -122,6 +121,8 @@ class Continuing:
         """
         self.committed()
         while True:
+            if self.membership.broken:
+                self._leave()  # which takes its time, as the operator does
             order, self._device = self._next(stopped, idle), self._current_device()
             self._finish_together()
             self._leave()
@@ -186,11 +187,11 @@ class Continuing:
             except RuntimeError as error:
                 self._failed(error)
 
-    def _meet(self, order: Order) -> tuple[Store, list[Real]]:
+    def _meet(self, order: Order) -> tuple[Client, list[Real]]:
         """Returns the store and the real groups of an attempt. They are made in a thread, because connecting can't be
         interrupted; a thread that nobody waits for any more ends by its timeout.
         """
-        made, problem = list[tuple[Store, list[Real]]](), list[str]()
+        made, problem = list[tuple[Client, list[Real]]](), list[str]()
 
         def meet() -> None:
             try:
@@ -211,23 +212,21 @@ class Continuing:
             raise RuntimeError(f"the group of attempt {order.attempt} can't be formed: {problem[0]}")
         return made.pop()
 
-    def _connect(self, order: Order) -> tuple[Store, list[Real]]:
+    def _connect(self, order: Order) -> tuple[Client, list[Real]]:
         until = time.monotonic() + WAITING
         present = order.present
         store = self.serve_or_find(order, until)
-        beside = PrefixStore(f"attempt-{order.attempt}", store)
-        if beside.add("here", 1) == len(present):
-            beside.set("all", "here")
-        # In one piece, because torch warns of each wait that ends without what it waits for.
-        beside.wait(["all"], timedelta(seconds=max(0.0, until - time.monotonic())))
+        if store.add("here", 1) == len(present):
+            store.set("all", "here")
+        store.wait(["all"], timedelta(seconds=max(0.0, until - time.monotonic())))
         if self.superseded(order):
             raise RuntimeError("another attempt has followed")
         reals = []
         for group in self.groups:
             members = [rank for rank in group.ranks if rank in present]
-            of_group = PrefixStore(self._name(group), beside)
+            of_group = PrefixStore(self._name(group), store)
             reals.append(self._connected(of_group, members, timedelta(seconds=MEETING)))
-        return beside, reals
+        return store, reals
 
     def _name(self, group: Group) -> str:
         """Returns what all members know a group by, of which others have other groups beside it."""
@@ -251,22 +250,16 @@ class Continuing:
             waits=self._timeout,
         )
 
-    def serve_or_find(self, order: Order, until: float) -> Store:
-        """Returns the store of an attempt, which this rank serves if it is the lowest that lives. Raises OSError or
-        DistNetworkError where there is none `until` then.
+    def serve_or_find(self, order: Order, until: float) -> Client:
+        """Returns the store of an attempt, which this rank serves if it is the lowest that lives. Raises OSError where
+        there is none `until` then.
         """
-        # With it torch takes whoever listens on the port for the store (torch 2.13, TCPStore.cpp).
-        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
-        limit = timedelta(seconds=WAITING)
-        # A client of torch's that comes too early tries again after half a second; a server never does.
         serves, pause = self.rank == order.server, _LOOK_AGAIN
         while True:
             try:
-                if serves:
-                    return TCPStore(order.master, order.port, is_master=True, wait_for_workers=False, timeout=limit)
-                socket.create_connection((order.master, order.port), timeout=1.0).close()
-                return TCPStore(order.master, order.port, is_master=False, timeout=limit)
-            except (OSError, dist.DistNetworkError):
+                server = Server(order.port) if serves else None
+                return Client(order.master, order.port, order.attempt, server)
+            except OSError:
                 if self.superseded(order) or time.monotonic() > until:
                     raise
                 time.sleep(_RARELY if serves else pause)

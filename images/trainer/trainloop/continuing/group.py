@@ -435,9 +435,10 @@ class Group(Base):  # type: ignore[misc]
         if real is not None:
             try:
                 work = call(real.of(device))
-                if is_simple and not is_message and device.type == "cpu":
-                    real.begun(work)
-                return Swallowed(self, work, device, result, after, alone, is_simple=is_simple and not is_message)
+                is_simple = is_simple and not is_message
+                if device.type == "cpu":
+                    real.begun(work, has_end=is_simple)
+                return Swallowed(self, work, device, result, after, alone, is_simple=is_simple)
             except RuntimeError as error:
                 # Of a call gloo refuses only what it is given, except of a message; NCCL also says that a peer is lost.
                 if not is_message and device.type == "cpu":

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store, TCPStore
 
 #: How often a device is made until its address can be told.
 _TRIES = 3
@@ -76,9 +76,11 @@ class Real:
         gloo._set_default_timeout(waits)
         self._backends: dict[str, Any] = {"cpu": gloo}
         self._works = list[Any]()  # of gloo, some of which are under way
+        self._are_all = True  # there are no others
         self._closing, self._closed_by = set[str](), 0.0
         if backend:
-            self._backends["cuda"] = _nccl(store, rank, size, device, waits)
+            self._store = torchs_store(store, rank, listener)
+            self._backends["cuda"] = _nccl(self._store, rank, size, device, waits)
 
     def of(self, device: torch.device) -> Any:
         """Returns the backend for tensors on `device`."""
@@ -95,16 +97,23 @@ class Real:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RD)  # a message that gloo sends now is forgotten, if it fails
 
-    def begun(self, work: Any) -> None:
-        """A collective of gloo's is under way."""
-        self._works = [*self._under_way(), work]
+    def begun(self, work: Any, *, has_end: bool) -> None:
+        """A collective of gloo's is under way. One whose end can't be seen has no `has_end`."""
+        if has_end:
+            self._works = [*self._under_way(), work]
+        else:
+            self._are_all = False
 
     def close(self) -> None:
-        """End, and wait until gloo touches no tensor any more."""
+        """End, and wait until gloo touches no tensor any more: when its collectives have failed, or its connections are
+        closed.
+        """
         self.end()
         self._closed_by = self._closed_by or time.monotonic() + _CLOSING
         # Gloo doesn't close one on which a message has come for a collective that has failed, and reads no more of it.
         while self._closing & {name for name, _ in _links()} and time.monotonic() < self._closed_by:
+            if self._are_all and not self._under_way():
+                break
             time.sleep(0.001)
 
     def let_go(self) -> None:
@@ -120,6 +129,19 @@ class Real:
 
 
 _kept = list[Real]()
+
+
+def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
+    """Returns a store of torch's, which the first rank serves: NCCL's threads use it, also when Python has ended."""
+    # With it torch takes whoever listens on the port for the store (torch 2.13, TCPStore.cpp).
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+    if rank == 0:
+        host = listener.address.partition(" ")[0] or socket.gethostbyname(socket.gethostname())
+        served = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        store.set("torchs", f"{host} {served.port}")
+        return served
+    host, _, port = store.get("torchs").decode().partition(" ")
+    return TCPStore(host, int(port), is_master=False)
 
 
 def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeout: timedelta) -> Any:

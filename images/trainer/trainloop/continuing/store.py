@@ -1,0 +1,154 @@
+"""The ranks of a continued attempt meet in a store that one of them serves.
+
+It isn't torch's (2.13), which looks up the name of each address that connects, on both sides. Where no DNS answers, as
+after the loss of the node that had it, each of these takes five seconds, and all ranks wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store
+
+#: Bytes of the longest request: a rank's addresses for all others.
+_LONGEST = 64 << 20
+#: Seconds that an answer may take beside what it waits for.
+_ANSWERING = 10.0
+
+
+class Server:
+    """Serves a store in a thread, until it is closed."""
+
+    def __init__(self, port: int) -> None:
+        """Raises OSError where the port is taken."""
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        self._socket = socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=4096)
+        self._values = dict[str, str]()
+        self._loop, self._closed, self._changed = asyncio.new_event_loop(), asyncio.Event(), asyncio.Condition()
+        threading.Thread(target=self._run, daemon=True, name="store").start()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._closed.set)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        async with await asyncio.start_server(self._answer, sock=self._socket, limit=_LONGEST):
+            await self._closed.wait()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # It has gone, or isn't a rank; or the store is closed.
+        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, asyncio.CancelledError):
+            while line := await reader.readline():
+                answer = await self._do(*json.loads(line))
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        writer.close()
+
+    async def _do(self, what: str, keys: list[str], values: list[str], seconds: float) -> Any:
+        """Do what a rank asks for, and return its answer; None where it has waited so many seconds in vain."""
+        if what == "wait":
+            with suppress(TimeoutError):
+                async with self._changed, asyncio.timeout(seconds):
+                    await self._changed.wait_for(lambda: self._values.keys() >= set(keys))
+        elif what == "set":
+            self._values |= zip(keys, values, strict=True)
+        elif what == "add":
+            number = int(bytes.fromhex(self._values.get(keys[0], b"0".hex()))) + int(values[0])
+            self._values[keys[0]] = str(number).encode().hex()
+        elif what == "delete":
+            return [self._values.pop(key, None) for key in keys]
+        async with self._changed:
+            self._changed.notify_all()
+        return [self._values.get(key) for key in keys]
+
+
+class Client(Store):
+    """Uses the store of one attempt. Its methods are those of torch's stores that its groups call, for any thread.
+
+    A PrefixStore of it is of use only as long as this object is there.
+    """
+
+    def __init__(self, host: str, port: int, attempt: int, server: Server | None = None) -> None:
+        """`server` is closed when this is let go of. Raises OSError where nobody serves."""
+        super().__init__()
+        self._address, self._prefix = (host, port), f"{attempt}/"
+        self._seconds = 300.0
+        self._of_thread = threading.local()
+        if server is not None:
+            weakref.finalize(self, server.close)
+        self._connection()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._seconds = timeout.total_seconds()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self.multi_set([key], [value])
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def add(self, key: str, amount: int) -> int:
+        return int(bytes.fromhex(self._ask("add", [key], [str(amount)])[0]))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait for keys. Raises TimeoutError."""
+        self._wait(keys, self._seconds if timeout is None else timeout.total_seconds())
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return None not in self._ask("see", keys)
+
+    def delete_key(self, key: str) -> bool:
+        return self._ask("delete", [key]) != [None]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return [bytes.fromhex(value) for value in self._wait(keys, self._seconds)]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        self._ask("set", keys, [_hex(value) for value in values])
+
+    def _wait(self, keys: Sequence[str], seconds: float) -> list[str]:
+        values = self._ask("wait", keys, seconds=seconds)
+        if None in values:
+            raise TimeoutError(f"{', '.join(keys)} weren't set within {seconds:g} s")
+        return list(values)
+
+    def _ask(self, what: str, keys: Sequence[str], values: Sequence[str] = (), seconds: float = 0.0) -> list[Any]:
+        """Raises OSError where the server is gone."""
+        request = [what, [self._prefix + key for key in keys], list(values), seconds]
+        connection, line = self._connection(), b""
+        try:
+            connection.settimeout(seconds + _ANSWERING)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            line = self._of_thread.lines.readline()
+        finally:
+            if not line:
+                del self._of_thread.connection  # an answer that comes late isn't the next one's
+        if not line:
+            raise ConnectionError("who serves the store has gone")
+        found: list[Any] = json.loads(line)
+        return found
+
+    def _connection(self) -> socket.socket:
+        """Returns this thread's connection, of which each waits for one answer."""
+        if not hasattr(self._of_thread, "connection"):
+            self._of_thread.connection = socket.create_connection(self._address, timeout=1.0)
+            self._of_thread.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._of_thread.lines = self._of_thread.connection.makefile("rb")
+        found: socket.socket = self._of_thread.connection
+        return found
+
+
+def _hex(value: str | bytes) -> str:
+    return (value.encode() if isinstance(value, str) else value).hex()
