@@ -17,7 +17,7 @@ from typing import Any, Literal
 Section = Literal["setup", "data", "train", "evaluate", "checkpoint", "finish"]
 
 #: Seconds between two writes for steps: a step may be shorter than a rename on a slow disk.
-MINIMUM_INTERVAL = 0.2
+MINIMUM_INTERVAL = 0.5
 MAXIMUM_RESULTS, MAXIMUM_MESSAGE = 16, 200
 
 
@@ -54,9 +54,11 @@ class Progress:
         """The ranks have formed their process group."""
         self._fields["joinedAt"] = time.time()
 
-    def able(self, group: int) -> None:
-        """This rank is in the group of the attempt `group`, and can go on in a continued one when others are lost."""
-        self._fields |= {"continuing": "able", "group": group}
+    def able(self, group: int, *, idle: bool = False) -> None:
+        """This rank is in the group of the attempt `group`, and can go on in a continued one when others are lost. If
+        it is `idle` it trains only then.
+        """
+        self._fields |= {"continuing": "idle" if idle else "able", "group": group}
         self._fields.pop("cannotContinue", None)
         self._write()
 

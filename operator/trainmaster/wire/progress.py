@@ -11,7 +11,7 @@ from trainmaster.wire.states import SECTIONS
 from trainmaster.wire.values import decimal, is_number, is_whole, optional_number, optional_whole, shown, text
 
 _WHOLE = {"step": "step", "total_steps": "totalSteps", "start_step": "startStep", "group": "group"}
-CONTINUING = ("able", "ready")
+CONTINUING = ("able", "idle", "ready")
 _NUMBERS = {
     "epoch": "epoch",
     "loss": "loss",

@@ -10,14 +10,12 @@ import threading
 import time
 from contextlib import suppress
 
-from torch.distributed import PrefixStore, Store
+from torch.distributed import Store
 
 from trainloop.continuing.forming import WAITING, Continuing
 from trainloop.continuing.orders import Order
-from trainloop.progress import Progress, Section
+from trainloop.progress import Progress
 
-#: Seconds between two signs of life.
-_ALIVE = 2.0
 #: Seconds between two looks at whether the run has ended, and within which all ranks that are idle know.
 _PAUSE, _KNOWN_WITHIN = 0.2, 5.0
 
@@ -27,21 +25,16 @@ class Idle:
 
     def __init__(self, continuing: Continuing, progress: Progress) -> None:
         self._continuing, self._progress = continuing, progress
-        #: The attempt that it is idle in, and when it has said so.
-        self._said: tuple[int, float] = (0, 0.0)
+        self._attempt = 0  # that it is idle in
         self._ended: Store | None = None
 
     def __call__(self, order: Order) -> None:
         """The rank is idle in an attempt; to be called again and again. Raises SystemExit when the run has ended."""
-        now, (before, at) = time.monotonic(), self._said
-        if order.attempt != before:
+        if order.attempt != self._attempt:
+            self._attempt = order.attempt
             threading.Thread(target=self._attend, args=(order,), daemon=True, name="attending").start()
-        if order.attempt != before or now - at > _ALIVE:
-            self._said = order.attempt, now
-            self._progress.able(order.attempt)
-            # Whoever changes its section lives.
-            section: Section = "setup" if int(now / _ALIVE) % 2 else "data"
-            self._progress.enter(section, message="waits for the other ranks of its replica")
+            self._progress.enter("setup", message="waits for the other ranks of its replica")
+            self._progress.able(order.attempt, idle=True)
         if self._ended is not None:
             if self._continuing.rank == order.server:
                 _wait_until_known(self._ended, order)
@@ -50,13 +43,12 @@ class Idle:
     def _attend(self, order: Order) -> None:
         with suppress(RuntimeError, OSError):  # then the rank that serves is lost, and another attempt follows
             store = self._continuing.serve_or_find(order, time.monotonic() + WAITING)
-            beside = PrefixStore(f"attempt-{order.attempt}", store)
-            while not beside.check(["ended"]):
+            while not store.check(["ended"]):
                 if self._continuing.superseded(order):
                     return
                 time.sleep(_PAUSE)
-            beside.add("known", 1)
-            self._ended = beside
+            store.add("known", 1)
+            self._ended = store
 
 
 def end(continuing: Continuing) -> None:

@@ -114,8 +114,13 @@ class Observation:
         self._unpublished = self._sources.poll(now) or self._unpublished
 
     def states(self, now: float) -> dict[int, RankState]:
-        """Returns this worker's ranks in the group as they are now, by what is known of their progress."""
-        return {rank: self._sources.state(rank, now) for rank in self._present}
+        """Returns this worker's ranks that train as they are now, by what is known of their progress."""
+        return {rank: self._sources.state(rank, now) for rank in self._present if not self._is_idle(rank)}
+
+    def _is_idle(self, rank: int) -> bool:
+        """Returns whether a rank of the group waits for others that are lost, so that nobody waits for it."""
+        progress = self._heartbeats.ranks.get(rank)
+        return progress is not None and (progress.continuing, progress.group) == ("idle", self._attempt)
 
     def silent_seconds(self, rank: int, now: float) -> float:
         """Returns for how long a rank has made no progress."""

@@ -34,7 +34,7 @@ def others_are_able(run: Run, but: Optional[int] = None) -> bool:
 
 
 def _are_able(run: Run, local_ranks: Sequence[int]) -> bool:
-    able = all(run.words.get(rank) == "able" and rank not in run.endings for rank in local_ranks)
+    able = all(run.words.get(rank) in ("able", "idle") and rank not in run.endings for rank in local_ranks)
     return able and bool(local_ranks) and run.continuable and not run.terminated
 
 

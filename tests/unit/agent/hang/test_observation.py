@@ -139,6 +139,18 @@ def test_a_rank_without_a_counter_may_have_done_what_it_does_in_a_fifth_of_a_sec
     assert (states[5].step, states[5].unreported) == (26, 0)
 
 
+def test_a_rank_that_is_idle_in_the_attempt_has_no_part_in_a_hang(folder: Path) -> None:
+    observation = observe(folder)
+    (folder / "progress.4").write_text('{"step": 1, "continuing": "idle", "group": 3}')
+    (folder / "progress.5").write_text('{"step": 7, "continuing": "able", "group": 3}')
+    observation.poll(True, at(100.5))
+    assert observation.states(120.5).keys() == {5}
+    # It has said so of another attempt, and doesn't come to this one's group.
+    (folder / "progress.4").write_text('{"step": 1, "continuing": "idle", "group": 2}')
+    observation.refresh(121.0)
+    assert observation.states(121.5).keys() == {4, 5}
+
+
 def test_a_decision_reads_the_step_anew(folder: Path) -> None:
     observation = observe(folder, 1)
     (folder / "progress.4").write_text('{"step": 1}')

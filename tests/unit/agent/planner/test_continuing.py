@@ -65,6 +65,9 @@ def test_a_worker_is_able_when_all_its_ranks_say_so() -> None:
     agent = says(pair(), {0: "able"})
     assert (report(agent).state, report(agent).able) == ("Running", False)
     assert report(says(agent, {0: "able", 1: "able"})).able
+    assert report(says(agent, {0: "able", 1: "idle"})).able
+    assert not report(says(agent, {0: "able", 1: "ready"})).able
+    assert report(says(agent, {0: "able", 1: "able"})).able
     assert not report(agent.give(events.ProcessEnded(13, Ending(0)))).able, "one has finished"
 
 
