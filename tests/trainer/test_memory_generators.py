@@ -64,3 +64,24 @@ def test_another_generator_of_numpys_is_captured_as_soon_as_it_is_there() -> Non
 
 def test_pythons_state_is_read_from_memory_here() -> None:
     assert generators._python is generators._from_memory
+
+
+@pytest.mark.parametrize("draws", [0, 1, 2])
+def test_after_a_seed_they_go_on_where_they_were_and_numpy_is_asked_only_when_it_has_drawn(
+    monkeypatch: pytest.MonkeyPatch, draws: int
+) -> None:
+    np.random.randn()
+    generators.capture(CPU)
+    asked = list[int]()
+    get_state = np.random.get_state
+    monkeypatch.setattr(np.random, "get_state", lambda **options: asked.append(1) or get_state(**options))
+    for number in (5, 6):
+        generators.seed(number, CPU)
+        for _ in range(draws):
+            random.gauss(0, 1)
+            np.random.randn()
+        state = generators.capture(CPU)
+        expected = [drawn() for _ in range(10)]
+        generators.restore(state, CPU)
+        assert [drawn() for _ in range(10)] == expected
+    assert bool(asked) == bool(draws)

@@ -43,7 +43,7 @@ def _steps(settings: Config, folder: Path) -> list[dict[str, Any]]:
             task.seen.clear()
 
         def compare(trainer: Trainer) -> None:
-            trainer.progress.enter("train")  # which writes in any case, a step does five times a second at most
+            trainer.progress.enter("train")  # which writes in any case, a step does twice a second at most
             model = task.model().to(task.dtype)
             samples = trainer.state.position - int(before.pop("position"))
             model.load_state_dict(before)

@@ -8,6 +8,7 @@ holder that can't give what it has claimed, or gives something else, is passed o
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from trainloop.recovery.sealed import Seal, SealError
 _MOST_BYTES = 256 << 20
 #: Seals that one rank may name.
 _MOST_SEALS = 1024
+#: How long ranks may go on without asking each other, in microseconds and in steps.
+_ASKING_MICROSECONDS, _MOST_STEPS = 250_000, 10
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
@@ -78,6 +81,39 @@ class Group:
             messages.own = False
         for each in filter(None, work):
             each.wait()
+
+
+class Questions:
+    """All ranks ask each other something every few steps, because each time costs as much as a small step's reduction:
+    about four times a second, and at least in every tenth step, also where steps become longer.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._next = 0
+        self._at, self._longest = 0.0, 0.0  # when the step before began, and the longest since they have asked last
+
+    def begin_anew(self, step: int) -> None:
+        """All ranks are after `step`; they ask in the next one, and in the one after it, because it isn't known yet how
+        long a step takes.
+        """
+        self._next, self._at, self._longest = step + 1, 0.0, 0.0
+
+    def begin(self, step: int, *numbers: int) -> Callable[[], list[int]] | None:
+        """Begin to ask, if that is done in this step; returns what waits for the greatest of each of their numbers."""
+        now = time.monotonic()
+        self._at, self._longest = now, max(self._longest, now - self._at)
+        if step != self._next:
+            return None
+        wait = self._group.begin_to_ask(*numbers, round(self._longest * 1e6))
+
+        def waited() -> list[int]:
+            *answers, longest = wait()
+            self._longest = 0.0
+            self._next = step + max(1, min(_MOST_STEPS, _ASKING_MICROSECONDS // max(longest, 1)))
+            return answers
+
+        return waited
 
 
 class Found:

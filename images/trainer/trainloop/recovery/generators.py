@@ -65,6 +65,21 @@ def restore(state: torch.Tensor, device: torch.device) -> None:
         torch.get_device_module(device).set_rng_state(as_tensor(of_device), device)
 
 
+def seed(number: int, device: torch.device) -> None:
+    """Seed the generators, with a number below 2 ** 63."""
+    global _numpys_last
+    torch.default_generator.manual_seed(number)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(number)
+    random.seed(number)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(number & 0xFFFFFFFF)
+        generator, address, *_ = _numpys_last
+        if address and generator is numpy.random.get_bit_generator():
+            # As long as nothing is drawn, numpy needn't be asked whether it has a second number in store.
+            _numpys_last = generator, address, ctypes.string_at(address, _WORD_BYTES + 4), b""
+
+
 def _from_python() -> bytes:
     """Returns the index and the words of Python's generator, as it tells them."""
     *words, index = random.getstate()[1]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
 import torch
 from torch import nn
+
+from trainloop.recovery import generators
 
 
 def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]:
@@ -30,12 +30,7 @@ def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]
 def seed(base: int, step: int, part: int, device: torch.device) -> None:
     """Seed the generators for one part of one step, so that its random numbers don't depend on who computes it."""
     number = int.from_bytes(hashlib.blake2b(f"{base}/{step}/{part}".encode(), digest_size=8).digest(), "big") >> 1
-    torch.default_generator.manual_seed(number)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(number)
-    random.seed(number)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(number & 0xFFFFFFFF)
+    generators.seed(number, device)
 
 
 def passes(model: nn.Module, own: list[int], before: Callable[[int], None]) -> Iterator[int]:

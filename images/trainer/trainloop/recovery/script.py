@@ -35,7 +35,7 @@ from trainloop.distributed.diagnostics import dump_stacks_on_signal
 from trainloop.distributed.machine import announce
 from trainloop.progress import Progress
 from trainloop.recovery import generators, sealed
-from trainloop.recovery.agreement import Found, Group, newest
+from trainloop.recovery.agreement import Found, Group, Questions, newest
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
 from trainloop.recovery.parts import passes, seed, share
@@ -107,6 +107,7 @@ class Recovery:
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         self._place = Place.from_environment(dist.get_rank() if ranks > 1 else 0, ranks)
         self._group = Group(self._place, host_group() if ranks > 1 else None)
+        self._questions = Questions(self._group)
         self._every, self._rehearses = every, rehearsal and ranks > 2
         named = path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR")
         self._disk = Path(named) if named else None
@@ -153,8 +154,8 @@ class Recovery:
 
     def steps(self, total: int) -> Iterator[int]:
         """Yields the numbers of the steps that are left, from 1 to `total`; a step is finished when the next one is
-        asked for. A step that a fault has cut off is yielded again. Raises SystemExit(143) after the step in which
-        SIGTERM came to any rank.
+        asked for. A step that a fault has cut off is yielded again. Raises SystemExit(143) soon after SIGTERM came to
+        any rank: after that step, or after those of a quarter of a second, ten at most.
         """
         continuation, joined = self._continuation, False
         if continuation is not None and continuation.joins:
@@ -178,7 +179,7 @@ class Recovery:
                 stop = 0
                 if not formed:
                     known = 0 if continuation is None else continuation.known
-                    asking = self._group.begin_to_ask(int(self._stop_requested), known)
+                    asking = self._questions.begin(self.step + 1, int(self._stop_requested), known)
                     yield self.step + 1
                     stop, formed = self._close(asking, total)
                 # When a group has formed all its ranks are here, after the same step, whichever way they have come.
@@ -192,7 +193,7 @@ class Recovery:
             if continuation is not None:
                 continuation.over()
 
-    def _close(self, asking: Callable[[], list[int]], total: int) -> tuple[int, bool]:
+    def _close(self, asking: Callable[[], list[int]] | None, total: int) -> tuple[int, bool]:
         """Close the step that was yielded; returns whether all shall stop after it, and whether a new group has formed
         instead.
         """
@@ -209,7 +210,7 @@ class Recovery:
             if self._keeper is not None and (obstacle := self._keeper.obstacle) is not None:
                 continuation.hinder(obstacle)
             continuation.made(updates)
-        stop, newest = asking()
+        stop, newest = (0, 0) if asking is None else asking()
         if self.step == total and continuation is not None and self._is_made():
             # Nobody leaves before all have made the last step: who lacks it is given it by others.
             with suppress(GroupLostError):
@@ -364,6 +365,7 @@ class Recovery:
             own = self._keeper.own(self.step)
             generators.restore(generators.as_tensor(drawn) if own is None else own["random"], self._device)
         self._place = replace(self._place, attempt=self._continuation.attempt)
+        self._questions.begin_anew(self.step)
         if self._keeper is not None:
             self._keeper.go_on(self._continuation.attempt, self.step)
 
@@ -411,6 +413,7 @@ class Recovery:
 
     def _begin(self, *, joined: bool) -> None:
         self._progress.begin(self.step)
+        self._questions.begin_anew(self.step)
         if "TRAINMASTER_ATTEMPT" in os.environ:
             dump_stacks_on_signal(self._place.rank)
         if threading.current_thread() is threading.main_thread():
@@ -446,8 +449,9 @@ class Recovery:
             return
         self._updates += 1
         # A step may have several, of which the last counts: as many as all steps before had.
-        if not self._others and self._updates == self._updates_each:
-            self.made()
+        if not self._others and self._updates == self._updates_each and self._keeper is not None:
+            # No optimizer of torch's draws random numbers; what the script draws after it comes with the step's end.
+            self._keeper.made(self.step + 1, as_before=True)
 
     def _count_updates(self) -> int:
         """Returns the optimizer's steps within the step that is over."""
