@@ -20,7 +20,7 @@ from trainmaster.agent import library
 from trainmaster.agent.assignment import AssignmentFile
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.loop import Loop, Timer
+from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.actions import LeaveLeader
 from trainmaster.agent.network.events import (
     ConnectionEvent,
@@ -77,7 +77,7 @@ class Executor:
         self._printed = PrintedEnd()
         self._printers = Printers(Printer(self._loop, 1, self._printed), Printer(self._loop, 2, self._printed))
         self._file = AssignmentFile(settings.assignment_file)
-        self._next_poll: Timer | None = None
+        self._polls = self._loop.call_every(FILE_SECONDS, self._poll_file)
         self._authority = Authority(settings)
         os.makedirs(settings.state_dir, exist_ok=True)
         environ = dict(environ)
@@ -343,17 +343,7 @@ class Executor:
             if self._warm is not None:
                 self._warm.process_ended(pid, ending)
 
-    @property
-    def _is_pushed(self) -> bool:
-        """Returns whether an operator can push assignments."""
-        return self._state.contact.leader is not None and self._state.contact.watched
-
     def _poll_file(self) -> None:
-        if self._next_poll is not None:
-            self._next_poll.cancel()
-        self._next_poll = self._loop.call_later(
-            PUSHED_FILE_SECONDS if self._is_pushed else FILE_SECONDS, self._poll_file
-        )
         try:
             data = self._file.poll()
             if data is not None:
@@ -367,8 +357,10 @@ class Executor:
         if contact != self._state.contact:
             self._state = update(self._state, events.LeaderContactChanged(contact), now)
             self._carry_out(now)
-            if not self._is_pushed:
-                self._poll_file()
+            pushed = contact.leader is not None and contact.watched
+            self._polls.seconds = PUSHED_FILE_SECONDS if pushed else FILE_SECONDS
+            if not pushed:
+                self._polls.now()
         for message in self._network.deliveries():
             if isinstance(message, Assigned):
                 try:

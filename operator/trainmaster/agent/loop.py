@@ -30,6 +30,21 @@ class Timer:
         self.call = None
 
 
+class Repetition:
+    """Repetition calls every `seconds`, which may be changed."""
+
+    def __init__(self, loop: Loop, seconds: float, call: Callable[[], None]) -> None:
+        self.seconds = seconds
+        self._loop, self._call = loop, call
+        self._next = loop.call_later(seconds, self.now)
+
+    def now(self) -> None:
+        """Call at once, and next so many seconds later."""
+        self._next.cancel()
+        self._next = self._loop.call_later(self.seconds, self.now)
+        self._call()
+
+
 class Loop:
     """Calls back when a descriptor is ready, a time has come, or a signal has arrived."""
 
@@ -63,14 +78,9 @@ class Loop:
         heapq.heappush(self._timers, (timer.at, next(self._order), timer))
         return timer
 
-    def call_every(self, seconds: float, call: Callable[[], None]) -> None:
+    def call_every(self, seconds: float, call: Callable[[], None]) -> Repetition:
         """Call again and again, for the loop's life."""
-
-        def again() -> None:
-            self.call_later(seconds, again)
-            call()
-
-        self.call_later(seconds, again)
+        return Repetition(self, seconds, call)
 
     def call_from_thread(self, call: Callable[[], None]) -> None:
         """Call in the loop's thread, as soon as possible; the only method that other threads may use."""
