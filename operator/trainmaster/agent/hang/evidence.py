@@ -28,7 +28,7 @@ from trainmaster.agent.process.rank_processes import RankProcess
 from trainmaster.wire.evidence import RankState
 
 STACKS_SECONDS = 1.5
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 MAX_SOURCE_BYTES = 4_194_304
 GONE_OR_STOPPED = ("T", "t", "X", "Z")
 

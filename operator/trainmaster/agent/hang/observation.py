@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection
 from typing import Optional
 
 from trainmaster.agent.hang.heartbeats import Heartbeats
+from trainmaster.agent.hang.rank_states import is_over
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.progress.counters import Counters
 from trainmaster.agent.progress.printed import Printed
@@ -24,6 +26,8 @@ FIRST_POLLS_SECONDS = 0.05
 """And so often until the ranks are up: the restart's time is reported, and booked, up to that."""
 SLOWER_AFTER_SECONDS = 2.0
 """A rank that joins may load for minutes: after so long its file is read ever less often."""
+JUST_OVER_SECONDS = 0.005
+"""A rank that has been silent for as long as it may isn't over its limit yet."""
 UP_SECONDS = 1.0
 """Ranks that live so long count as up, also where they write no progress."""
 
@@ -99,7 +103,7 @@ class Observation:
             self.up = True
         waited = now.steady - self._started_at
         slower = min(max(1.0, waited / SLOWER_AFTER_SECONDS) * FIRST_POLLS_SECONDS, POLL_SECONDS)
-        self.deadline = now.steady + (POLL_SECONDS if self._settled else slower)
+        self.deadline = now.steady + min(POLL_SECONDS if self._settled else slower, self._until_over(now.steady))
         if self._unpublished and now.steady - self._published_at >= LINE_SECONDS:
             return self._line(now)
         return None
@@ -131,6 +135,12 @@ class Observation:
         """Returns when the last of the ranks whose progress is known had done its first step; None while one hasn't."""
         done = {rank: at for rank, at in self._sources.first_step_at.items() if rank in self._present}
         return max(done.values()) if done and len(done) == len(self.ranks) else None
+
+    def _until_over(self, now: float) -> float:
+        """Returns when the next rank is over its limit if it stays silent, in seconds from now."""
+        watched = (state for state in self.states(now).values() if state.limit_seconds and not is_over(state))
+        left = (state.limit_seconds - (state.silent_seconds or 0.0) for state in watched)
+        return min(left, default=math.inf) + JUST_OVER_SECONDS
 
     def _line(self, now: Now) -> ProgressLine:
         self._unpublished = False

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.signer import environment
 from trainmaster.agent.hang.heartbeats import Heartbeats, parse_progress
 from trainmaster.agent.hang.observation import FIRST_POLLS_SECONDS, POLL_SECONDS, Observation
+from trainmaster.agent.hang.rank_states import is_over
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.settings import read_settings
 from trainmaster.wire.evidence import RankState
@@ -137,6 +138,20 @@ def test_a_rank_without_a_counter_may_have_done_what_it_does_in_a_fifth_of_a_sec
     states = observation.states(120.5)
     assert (states[4].step, states[4].unreported) == (26, 10)
     assert (states[5].step, states[5].unreported) == (26, 0)
+
+
+def test_a_rank_is_looked_at_when_it_reaches_its_limit(folder: Path) -> None:
+    observation = observe(folder)
+    for rank in (4, 5):
+        (folder / f"progress.{rank}").write_text('{"step": 1}')
+    observation.poll(True, at(100.5))
+    counter(folder / "progress.5.step", 2)
+    observation.poll(True, at(104.0))
+    assert observation.deadline == pytest.approx(104.0 + POLL_SECONDS)
+    observation.poll(True, at(110.4))
+    assert observation.deadline == pytest.approx(110.505)
+    observation.poll(True, at(110.505))
+    assert is_over(observation.states(110.505)[4]) and observation.deadline == pytest.approx(110.505 + POLL_SECONDS)
 
 
 def test_a_rank_that_is_idle_in_the_attempt_has_no_part_in_a_hang(folder: Path) -> None:
