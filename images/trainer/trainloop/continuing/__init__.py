@@ -7,8 +7,9 @@ are present form a real group, and another one when the agent assigns the next a
 2. `membership`: what a rank knows, and which group it forms next; pure.
 3. `real`: gloo's and NCCL's groups of the ranks that are present, which can be ended from any thread.
 4. `group`: the process group that torch sees: it passes collectives on, and swallows their failures.
-5. `forming`: the present ranks meet, compare their steps, and who lacks the state is given it.
-6. `start`: `init_process_group` makes such a group, where the agent can assign attempts.
+5. `store`: where the present ranks meet, which the lowest of them serves.
+6. `forming`: they compare their steps, and who lacks the state is given it.
+7. `start`: `init_process_group` makes such a group, where the agent can assign attempts.
 
 It imports torch, the standard library, and how `recovery` encodes a state. What torchft showed: errors are swallowed in
 the process group, so that a backward pass ends, and groups are made anew in the same process. Not taken: its manager
