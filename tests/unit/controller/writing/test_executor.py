@@ -57,6 +57,8 @@ KEY = JobKey(b.NAMESPACE, "bert")
 class World:
     cluster: FakeCluster = field(default_factory=FakeCluster)
     pushed: list[Assignment] = field(default_factory=list)
+    # What had been written when the last one had been pushed.
+    written: dict[tuple[str, str], int] = field(default_factory=dict)
     asked: list[CollectStacks] = field(default_factory=list)
     changes: list[JobKey] = field(default_factory=list)
     now: float = 1_000.0
@@ -65,7 +67,9 @@ class World:
         self.store = Store(self.changes.append, KEYS)
 
         async def push(key: JobKey, assignment: Assignment) -> None:
+            await asyncio.sleep(0.01)
             self.pushed.append(assignment)
+            self.written = dict(self.cluster.calls)
 
         agents = AgentConfigMaps(self.cluster, self.store, b"an agent", interval=60.0)
         pod_logs = PodLogs(self.cluster)
@@ -211,6 +215,7 @@ async def test_an_assignment_goes_to_the_leader_to_each_pod_and_to_the_template(
         )
     )
     assert world.pushed == [assignment]
+    assert not world.written, "the slower ways wait for the push"
     for index in (0, 1):
         annotations = world.stored("pods", f"bert-{index}")["metadata"]["annotations"]
         assert annotations[ASSIGNMENT_ANNOTATION] == KEYS.sign(assignment)
