@@ -215,7 +215,7 @@ async def test_an_assignment_goes_to_the_leader_to_each_pod_and_to_the_template(
         )
     )
     assert world.pushed == [assignment]
-    assert not world.written, "the slower ways wait for the push"
+    assert world.written == {("patch status", JOBS.kind): 1}, "the slower ways wait for the push"
     for index in (0, 1):
         annotations = world.stored("pods", f"bert-{index}")["metadata"]["annotations"]
         assert annotations[ASSIGNMENT_ANNOTATION] == KEYS.sign(assignment)
