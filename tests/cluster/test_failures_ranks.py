@@ -170,4 +170,5 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_named_and_its_container_live
     failure = scenario.failures[0]
     assert (failure["reason"], failure["rank"], failure["exitCode"]) == ("OOMKilled", 1, 137), failure
     assert "1 such kill in this container" in failure["message"]
-    assert scenario.container_restarts() in ([0, 0], [])
+    # The pods may be going already.
+    assert not any(scenario.container_restarts())

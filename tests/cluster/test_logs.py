@@ -85,7 +85,9 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     apply(cluster, job)
     wait_for(lambda: (pods_folder / f"1-{TURNS}").exists(), "both ranks have had their turns")
     first = turns(1)
-    assert logs() == first == in_python(jobs.logs("turns"))
+    # An agent hands on what its rank has printed a little later.
+    wait_for(lambda: logs() == first, "what both ranks have printed is in their pods' logs")
+    assert in_python(jobs.logs("turns")) == first
     following.start()
     assert logs("--rank", "1") == first[1::2]
     assert logs("--worker", "0") == first[0::2]
@@ -96,7 +98,8 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     wait_for(lambda: (pods_folder / f"2-{TURNS}").exists(), "both ranks have had their turns again")
     failing = "[rank 1]: attempt 1 fails"
     both = [*first, failing, "--- attempt 2 ---", *turns(2)]
-    assert logs() == both == in_python(jobs.logs("turns"))
+    wait_for(lambda: logs() == both, "what both ranks have printed again is there too")
+    assert in_python(jobs.logs("turns")) == both
     assert logs("--attempt", "1") == [*first, failing] == logs("--previous")
     assert logs("--attempt", "2", "--rank", "1") == turns(2)[1::2]
     assert logs("--failed") == [*first[1::2], failing]
