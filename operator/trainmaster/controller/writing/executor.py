@@ -6,7 +6,8 @@ write finds in it what was meant. Each pass makes at most one status write and s
 - The status patch carries the resourceVersion that was decided on, so a decision on an old view never lands (Conflict:
   the job is read anew and decided again). A patch of progress alone waits its turn.
 - An assignment is pushed to the leader, and a moment later, when it is there, annotated on each pod, with the applies
-  of the pass: beside them the push took 0.1 s longer on a small machine, and ranks wait for it.
+  of the pass: beside them the push took 0.1 s longer on a small machine, and ranks wait for it. One that has ranks run
+  no more goes all ways at once: a pod that is made meanwhile must not begin it.
 - Children are created, then applied, with preconditions (`children`).
 - A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. What only it
   has of a failure is saved first.
@@ -219,7 +220,7 @@ class Executor:
         others = [action for action in applies if action.manifest["kind"] != "StatefulSet"]
         rest = [action for action in actions if not isinstance(action, Assign | Apply)]
         for assign in together:
-            if assign.push and not self._refused_for(key, assign):
+            if assign.push and assign.assignment.state == "Run" and not self._refused_for(key, assign):
                 await self._push(key, assign.assignment)
         waits = await self._all(key, snapshot, [*together, *others, *(sets if together else ())])
         if not together:
@@ -290,7 +291,11 @@ class Executor:
                 await self._delete_job(key, action)
 
     async def _assign(self, key: JobKey, action: Assign) -> None:
-        await self._annotate(key, action.pods, {ASSIGNMENT_ANNOTATION: self._keys.sign(action.assignment)})
+        annotating = self._annotate(key, action.pods, {ASSIGNMENT_ANNOTATION: self._keys.sign(action.assignment)})
+        if action.push and action.assignment.state == "Hold":
+            await asyncio.gather(self._push(key, action.assignment), annotating)
+        else:
+            await annotating
 
     async def _annotate(self, key: JobKey, pods: Sequence[PodRef], annotations: dict[str, str]) -> None:
         slots = asyncio.Semaphore(CONCURRENT_PATCHES)

@@ -222,6 +222,15 @@ async def test_an_assignment_goes_to_the_leader_to_each_pod_and_to_the_template(
     assert world.snapshot().observed.pods[0].assignment == assignment
 
 
+async def test_an_assignment_that_is_over_goes_all_ways_at_once() -> None:
+    world = World()
+    world.add_pods(1)
+    template = Apply(b.child("StatefulSet", rendered_hash="h2"))
+    await world.execute(b.decided(running(), Assign(b.assignment(2).held(), (b.ref(0),)), template))
+    assert [pushed.state for pushed in world.pushed] == ["Hold"]
+    assert world.written["patch", "Pod"] == 1 and world.written["apply", "StatefulSet"] == 1
+
+
 async def test_a_pod_that_was_replaced_meanwhile_does_not_get_the_others_assignment() -> None:
     world = World()
     world.add_pods(1)
