@@ -54,16 +54,18 @@ def asking_steps(monkeypatch: pytest.MonkeyPatch, seconds: list[list[float]]) ->
     return asked
 
 
-def test_short_steps_are_every_tenth_long_ones_each_and_others_a_quarter_of_a_second_apart(
+def test_after_ten_steps_short_ones_are_every_tenth_long_ones_each_and_others_a_quarter_of_a_second_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert asking_steps(monkeypatch, [[0.001, 0.001]] * 35) == [1, 2, 12, 22, 32]
-    assert asking_steps(monkeypatch, [[0.06, 0.04]] * 14) == [1, 2, 6, 10, 14]
+    first = list(range(1, 11))
+    assert asking_steps(monkeypatch, [[0.001, 0.001]] * 35) == [*first, 20, 30]
+    assert asking_steps(monkeypatch, [[0.06, 0.04]] * 20) == [*first, 14, 18]
     assert asking_steps(monkeypatch, [[0.3, 0.3]] * 5) == [1, 2, 3, 4, 5]
 
 
 def test_the_longest_step_since_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asking_steps(monkeypatch, [[0.001]] * 5 + [[1.0]] + [[0.001]] * 14) == [1, 2, 12, 13]
+    seconds = [[0.001]] * 14 + [[1.0]] + [[0.001]] * 10
+    assert asking_steps(monkeypatch, seconds) == [*range(1, 11), 20, 21]
 
 
 def test_ranks_whose_clocks_differ_ask_in_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,14 +90,12 @@ class Questions:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._next = 0
+        self._begun = self._next = 0
         self._at, self._longest = 0.0, 0.0  # when the step before began, and the longest since they have asked last
 
     def begin_anew(self, step: int) -> None:
-        """All ranks are after `step`; they ask in the next one, and in the one after it, because it isn't known yet how
-        long a step takes.
-        """
-        self._next, self._at, self._longest = step + 1, 0.0, 0.0
+        """All ranks are after `step`; they ask in each of the next ten, whose times say little of later ones."""
+        self._begun, self._next, self._at, self._longest = step, step + 1, 0.0, 0.0
 
     def begin(self, step: int, *numbers: int) -> Callable[[], list[int]] | None:
         """Begin to ask, if that is done in this step; returns what waits for the greatest of each of their numbers."""
@@ -110,7 +108,8 @@ class Questions:
         def waited() -> list[int]:
             *answers, longest = wait()
             self._longest = 0.0
-            self._next = step + max(1, min(_MOST_STEPS, _ASKING_MICROSECONDS // max(longest, 1)))
+            most = _MOST_STEPS if step >= self._begun + _MOST_STEPS else 1
+            self._next = step + max(1, min(most, _ASKING_MICROSECONDS // max(longest, 1)))
             return answers
 
         return waited
