@@ -44,8 +44,9 @@ class Server:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        async with await asyncio.start_server(self._answer, sock=self._socket, limit=_LONGEST):
-            await self._closed.wait()
+        server = await asyncio.start_server(self._answer, sock=self._socket, limit=_LONGEST)
+        await self._closed.wait()
+        server.close()  # and no more: from Python 3.12 on it would be left when all ranks have gone
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # It has gone, or isn't a rank; or the store is closed.
@@ -62,15 +63,17 @@ class Server:
             with suppress(TimeoutError):
                 async with self._changed, asyncio.timeout(seconds):
                     await self._changed.wait_for(lambda: self._values.keys() >= set(keys))
-        elif what == "set":
+        known = len(self._values)
+        if what == "set":
             self._values |= zip(keys, values, strict=True)
         elif what == "add":
             number = int(bytes.fromhex(self._values.get(keys[0], b"0".hex()))) + int(values[0])
             self._values[keys[0]] = str(number).encode().hex()
         elif what == "delete":
             return [self._values.pop(key, None) for key in keys]
-        async with self._changed:
-            self._changed.notify_all()
+        if len(self._values) > known:
+            async with self._changed:
+                self._changed.notify_all()
         return [self._values.get(key) for key in keys]
 
 

@@ -16,7 +16,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -140,7 +140,7 @@ class LeaderStream:
         self._budget = StreamBudget(len(target.workers), target.world, self._clock)
         # More may be read: an attempt has begun.
         self._granted = asyncio.Event()
-        self._pushing: asyncio.Task[None] | None = None
+        self._pushing: asyncio.Future[list[None]] | None = None
         self._answers_soon = True
         self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
@@ -177,8 +177,10 @@ class LeaderStream:
             agents = list(self.target.candidates[:MOST_PUSHES])
         if not agents:
             return
-        pushes = [self._push(agent, assignment) for agent in agents]
-        self._pushing = asyncio.create_task(_all(pushes), name=f"push {self.target.key}")
+        name = f"push {self.target.key}"
+        self._pushing = asyncio.gather(
+            *(asyncio.create_task(self._push(agent, assignment), name=name) for agent in agents)
+        )
         if self._answers_soon:
             done, _ = await asyncio.wait({self._pushing}, timeout=ANSWER_SECONDS)
             self._answers_soon = bool(done)
@@ -420,9 +422,3 @@ class LeaderStream:
                 return
         except TimeoutError as error:
             raise Silent(f"{method} {agent.pod}{path}", f"no answer within {REQUEST_SECONDS:g} s") from error
-
-
-async def _all(pushes: Sequence[Coroutine[None, None, None]]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for push in pushes:
-            group.create_task(push)
