@@ -103,6 +103,21 @@ def test_what_is_no_request_ends_its_own_connection_alone(store: Client, sent: b
     assert store.add("n", 1) == 1
 
 
+def test_a_socket_that_is_connected_with_itself_is_no_store_and_keeps_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        made = socket.socket()
+        made.bind(address)
+        made.connect(address)
+        return made
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(ConnectionRefusedError, match="nobody serves"):
+        Client("127.0.0.1", port, 2)
+    Server(port).close()
+
+
 def test_who_waits_learns_that_the_server_has_gone_and_its_port_is_free() -> None:
     port = free_port()
     serving = Client("127.0.0.1", port, 2, Server(port))

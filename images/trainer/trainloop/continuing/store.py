@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 import threading
 import weakref
 from collections.abc import Sequence
@@ -146,9 +147,15 @@ class Client(Store):
     def _connection(self) -> socket.socket:
         """Returns this thread's connection, of which each waits for one answer."""
         if not hasattr(self._of_thread, "connection"):
-            self._of_thread.connection = socket.create_connection(self._address, timeout=1.0)
-            self._of_thread.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._of_thread.lines = self._of_thread.connection.makefile("rb")
+            made = socket.create_connection(self._address, timeout=1.0)
+            if made.getsockname() == made.getpeername():
+                # TCP connects a socket with itself, if nobody listens on a port that it has chosen as its own. Without
+                # lingering, so that the server gets the port.
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                made.close()
+                raise ConnectionRefusedError("nobody serves the store yet")
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._of_thread.connection, self._of_thread.lines = made, made.makefile("rb")
         found: socket.socket = self._of_thread.connection
         return found
 
