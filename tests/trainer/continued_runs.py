@@ -336,6 +336,23 @@ class LaggingTrainer(FaultyTrainer):
         return made
 
 
+class HeldTrainer(FaultyTrainer):
+    """Makes its first step when the file `data` is there."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.before_step.append(_wait_for_data)
+
+
+def _wait_for_data(_: Trainer) -> None:
+    while not Path(os.environ["TRAINMASTER_GROUP_FILE"]).with_name("data").exists():
+        time.sleep(0.005)
+
+
+def held(settings: Config, folder: Path, fault: Fault | None) -> dict[str, Any]:
+    return train(settings, folder, fault, HeldTrainer)
+
+
 def lagging(settings: Config, folder: Path, fault: Fault | None) -> dict[str, Any]:
     return train(settings, folder, fault, LaggingTrainer)
 

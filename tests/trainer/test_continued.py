@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.continued_runs import Fault, Run, from_outside, lagging
+from tests.trainer.continued_runs import Fault, Run, from_outside, held, lagging
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, largest_difference, same_bits, train
 from trainloop.checkpoints import storage
@@ -97,6 +97,20 @@ def test_a_rank_is_lost_anywhere_in_a_step(
     run = Run(tmp_path / "run", settings(tmp_path), size, {(rank, 0): (where, 6)})
     check(run, run.go(), undisturbed)
     assert [absent for _, absent in run.orders] == [[rank], []]
+
+
+def test_a_rank_joins_before_the_others_have_made_a_step(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    """DDP orders its buckets anew with the first steps' gradients: the rank that joins has done so, by rehearsals."""
+
+    def lose(run: Run) -> None:
+        if not run.orders and all(run.progress(rank).get("continuing") == "able" for rank in range(3)):
+            run.kill(1)
+        if len(run.orders) == 2:
+            (run.folder / "data").touch()
+
+    run = Run(tmp_path / "run", settings(tmp_path), 3, function=held)
+    check(run, run.go(lose), undisturbed)
+    assert run.orders == [(2, [1]), (3, [])]
 
 
 @pytest.mark.parametrize(("where", "step"), [("forward", 6), ("backward", 9), ("evaluate", 8)])

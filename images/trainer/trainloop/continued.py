@@ -364,6 +364,10 @@ class ContinuedTrainer(Trainer):
             # By what a task's own collective has left. DDP expects the backward of that forward.
             self._cut_off = False
             self._drop_pass()
+        if self.continuing.broken and self.replica.wrapped and self.state.step <= self._started_at + 1:
+            # Who joins has its buckets in the new order, and these ranks may not have got so far.
+            for _ in range(_REHEARSALS):
+                restoring.rehearse(self)
         if not self.memory.half_made and not self._is_unfinished:
             self.memory.go_back()
         return not self.memory.half_made

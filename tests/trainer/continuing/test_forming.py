@@ -133,15 +133,27 @@ def test_a_port_that_is_taken_for_a_moment_is_waited_for() -> None:
         _all_right(made, 40)
 
 
-def test_a_rank_that_joins_dies_while_it_is_given_the_state() -> None:
-    with world(3, train, 80, STEP_SECONDS, 50_000_000) as made:
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_rank_is_lost_in_the_midst_of_the_state_that_it_gives_or_is_given(lost: int) -> None:
+    """Gloo never says that it got or sent half of a message only."""
+    with world(3, train, 200, STEP_SECONDS, 200_000_000) as made:
         reaches(made, 0, 3)
         _lose(made, 2)
+        reaches(made, 0, attempt=2)
+        gives = made.folder / "gives-0"
+        gives.unlink(missing_ok=True)
         _take_back(made)
-        time.sleep(0.1)
-        reaches(made, 0, attempt=_lose(made, 2))
+        while not gives.exists():
+            time.sleep(0.001)
+        while made.stop(2) or made.unread(2) < 10_000:
+            made.go_on(2)
+            time.sleep(0.005)
+        made.kill(lost)
+        made.go_on(2)
+        begun = time.monotonic()
+        assert reaches(made, 1, attempt=made.assign([lost])) - begun < 5
         _take_back(made)
-        _all_right(made, 80)
+        _all_right(made, 200)
 
 
 def test_a_newer_attempt_comes_while_the_ranks_form() -> None:

@@ -49,9 +49,22 @@ class World:
         self.processes[rank].kill()
 
     def stop(self, rank: int) -> None:
+        self._send(rank, signal.SIGSTOP)
+
+    def go_on(self, rank: int) -> None:
+        self._send(rank, signal.SIGCONT)
+
+    def unread(self, rank: int) -> int:
+        """Returns how many bytes have come for a rank that it hasn't read."""
+        own = {str(link.readlink()) for link in Path(f"/proc/{self.processes[rank].pid}/fd").iterdir()}
+        lines = [line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+        rows = [line.split() for line in lines]
+        return sum(int(row[4].partition(":")[2], 16) for row in rows if f"socket:[{row[9]}]" in own)
+
+    def _send(self, rank: int, number: signal.Signals) -> None:
         pid = self.processes[rank].pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        os.kill(pid, number)
 
     def wake(self, rank: int) -> None:
         """Wake a rank as its agent does."""

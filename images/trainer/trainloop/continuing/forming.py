@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ class Continuing:
     def _form(self, order: Order, step: int, give: Callable[[], Any]) -> tuple[int, Any]:
         with self._changed:
             self.membership = self.membership.meets(order)
-        store, reals = self._meet(order)
+        store, reals = self._unless(lambda: self.superseded(order), lambda: self._connect(order))
         self._forming = reals
         if self.superseded(order):
             raise RuntimeError(f"attempt {order.attempt} was followed by another one")
@@ -182,34 +183,35 @@ class Continuing:
         the one that sends it has done with it.
         """
         if self._accelerator and self._reals and not self.membership.broken:
+            gloo = self._reals[0].of(torch.device("cpu"))
             try:
-                _reduce(self._reals[0].of(torch.device("cpu")), torch.zeros(1), dist.ReduceOp.MAX)
+                self._unless(lambda: self.membership.broken, lambda: _reduce(gloo, torch.zeros(1)))
             except RuntimeError as error:
                 self._failed(error)
 
-    def _meet(self, order: Order) -> tuple[Client, list[Real]]:
-        """Returns the store and the real groups of an attempt. They are made in a thread, because connecting can't be
-        interrupted; a thread that nobody waits for any more ends by its timeout.
+    def _unless(self, is_over: Callable[[], bool], do: Callable[[], Any]) -> Any:
+        """Returns what `do` returns, in a thread, because it can't be interrupted: gloo connects, and it doesn't notice
+        when a message is cut off (see `real`). Raises RuntimeError where `do` fails, and where nobody has to wait for
+        it any more; the thread then ends by its timeout.
         """
-        made, problem = list[tuple[Client, list[Real]]](), list[str]()
+        made, problem = list[Any](), list[str]()
 
-        def meet() -> None:
+        def run() -> None:
             try:
-                made.append(self._connect(order))
+                made.append(do())
             except Exception as error:
                 problem.append(str(error))
             with self._changed:
                 self._changed.notify_all()
 
-        thread = threading.Thread(target=meet, daemon=True, name="meeting")
-        thread.start()
+        threading.Thread(target=run, daemon=True, name="forming").start()
         with self._changed:
             while not problem and not made:
-                if self.superseded(order):
-                    raise RuntimeError(f"attempt {order.attempt} was followed by another one")
+                if is_over():
+                    raise RuntimeError("the ranks go on in another way")
                 self._changed.wait(0.05)
         if problem:
-            raise RuntimeError(f"the group of attempt {order.attempt} can't be formed: {problem[0]}")
+            raise RuntimeError(problem[0])
         return made.pop()
 
     def _connect(self, order: Order) -> tuple[Client, list[Real]]:
@@ -267,26 +269,31 @@ class Continuing:
 
     def _agree(self, real: Real, order: Order, step: int, give: Callable[[], Any]) -> tuple[int, Any]:
         """Returns the newest step that any rank has made, and the state after it where this one lacks it."""
-        gloo = real.of(torch.device("cpu"))
+        gloo, is_over = real.of(torch.device("cpu")), partial(self.superseded, order)
         steps = torch.full((len(order.present),), NO_STATE, dtype=torch.int64)
         steps[order.present.index(self.rank)] = step
-        _reduce(gloo, steps, dist.ReduceOp.MAX)
+        self._unless(is_over, lambda: _reduce(gloo, steps))
         by_rank = dict(zip(order.present, steps.tolist(), strict=True))
         newest, sources = exchange(by_rank, order.unit)
         own_unit = [has for rank, has in by_rank.items() if rank // order.unit == self.rank // order.unit]
         self.anew = any(has == NO_STATE or has < newest - 1 for has in own_unit)
-        lacking = [rank for rank, source in sources.items() if source == self.rank]
+        lacking, data = [rank for rank, source in sources.items() if source == self.rank], torch.empty(0)
         if lacking:
             encoded = Encoded(give())
             data = torch.empty(encoded.size, dtype=torch.uint8)
             encoded.copy_into(data, torch._foreach_copy_)
+
+        def give_and_take() -> torch.Tensor | None:
             for rank in lacking:
                 _send(gloo, order.present.index(rank), data)
-        own = sources.get(self.rank)
-        state = None if own is None else decode(_receive(gloo, order.present.index(own)))
-        # Nobody loads, and so leaves what it has, before all have what they need.
-        _reduce(gloo, torch.zeros(1), dist.ReduceOp.MAX)
-        return newest, state
+            own = sources.get(self.rank)
+            taken = None if own is None else _receive(gloo, order.present.index(own))
+            # Nobody loads, and so leaves what it has, before all have what they need.
+            _reduce(gloo, torch.zeros(1))
+            return taken
+
+        taken = self._unless(is_over, give_and_take)
+        return newest, None if taken is None else decode(taken)
 
     def superseded(self, order: Order) -> bool:
         newest = self.membership.newest
@@ -384,20 +391,23 @@ class Continuing:
         return present and torch.device(present.type, torch.accelerator.current_device_index())
 
 
-def _reduce(gloo: Any, tensor: torch.Tensor, operation: Any) -> None:
-    options = dist.AllreduceOptions()
-    options.reduceOp = operation
-    gloo.allreduce([tensor], options).wait()
+def _reduce(gloo: Any, tensor: torch.Tensor) -> None:
+    gloo.allreduce(tensor, dist.ReduceOp.MAX).wait()
 
 
 def _send(gloo: Any, place: int, data: torch.Tensor) -> None:
-    gloo.send([torch.tensor([data.numel()])], place, 0).wait()
-    gloo.send([data], place, 0).wait()
+    _wait_for(gloo.send([torch.tensor([data.numel()])], place, 0))
+    _wait_for(gloo.send([data], place, 0))
 
 
 def _receive(gloo: Any, place: int) -> torch.Tensor:
     length = torch.zeros(1, dtype=torch.int64)
-    gloo.recv([length], place, 0).wait()
+    _wait_for(gloo.recv([length], place, 0))
     data = torch.empty(int(length), dtype=torch.uint8)
-    gloo.recv([data], place, 0).wait()
+    _wait_for(gloo.recv([data], place, 0))
     return data
+
+
+def _wait_for(message: Any) -> None:
+    """Wait for longer than ranks may need to connect, which is what gloo waits for a message by itself."""
+    message.wait(timedelta(seconds=WAITING))

@@ -10,7 +10,9 @@ script that uses it can't continue.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -86,11 +88,11 @@ class Swallowed(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         try:
-            if timeout is not None:
-                self._work.wait(timeout)
-            elif self._can_be_given_up and self._group.swallows():
+            if self._can_be_given_up and self._group.swallows():
                 self._group.begun(self)
-                self._wait()
+                self._wait(timeout)
+            elif timeout:
+                self._work.wait(timeout)
             else:
                 self._work.wait()
             if not self._given_up:
@@ -101,12 +103,15 @@ class Swallowed(Work):
         self._group.ended(self)
         return True
 
-    def _wait(self) -> None:
-        """Wait until it has ended, or was given up."""
+    def _wait(self, timeout: timedelta | None) -> None:
+        """Wait until it has ended, or was given up. No timeout, as torch's C++ says it too, is one of zero."""
+        until = time.monotonic() + timeout.total_seconds() if timeout else math.inf
         while not self._given_up:
             if self._work.is_completed():
                 self._work.wait()
                 return
+            if time.monotonic() > until:
+                raise RuntimeError(f"a collective didn't end within {timeout}")
             with suppress(RuntimeError):  # its own error comes above
                 self._work.wait(_LOOK_AGAIN)
 

@@ -98,7 +98,7 @@ class Recovery:
         fewer_samples: bool = False,
         **others: Stateful,
     ) -> None:
-        self.step = 0
+        self.step = self._first = 0
         self._source: int | None = None  # the attempt that the run goes on from
         self._whole_model = model
         self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
@@ -215,7 +215,9 @@ class Recovery:
             # Nobody leaves before all have made the last step: who lacks it is given it by others.
             with suppress(GroupLostError):
                 self._group.gather(None)
-        if continuation is not None and (continuation.broken or newest > continuation.attempt):
+        # Who joins has DDP's buckets in the order of the first gradients; the others have it from their second step on.
+        is_ready = self.step >= min(self._first + 2, total)
+        if is_ready and continuation is not None and (continuation.broken or newest > continuation.attempt):
             self._form()
             return 0, True
         return stop, False
@@ -413,6 +415,7 @@ class Recovery:
 
     def _begin(self, *, joined: bool) -> None:
         self._progress.begin(self.step)
+        self._first = -2 if joined else self.step
         self._questions.begin_anew(self.step)
         if "TRAINMASTER_ATTEMPT" in os.environ:
             dump_stacks_on_signal(self._place.rank)
