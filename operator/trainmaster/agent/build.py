@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
         return 64
     path = arguments[0]
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}"
+    temporary = f"{path}.new"
     with open(temporary, "wb") as file:
         file.write(zipapp_bytes())
     os.chmod(temporary, 0o755)

@@ -66,7 +66,7 @@
 | `process/code` | `process/test_code`, `planner/test_code`, `cluster/test_code` |
 | `process/environment` | `process/test_environment` |
 | `process/error_files` | `test_hostile_lines`, `planner/test_classification` |
-| `process/group_file` | `processes/agent/test_continuing` |
+| `process/group_file` | `process/test_group_file`, `processes/agent/test_continuing` |
 | `process/launcher` | `process/test_launcher` |
 | `process/mlflow_run` | `processes/agent/test_mlflow_run` |
 | `process/output` | `test_one_worker` |

@@ -40,7 +40,9 @@ def write_report(state_dir: str, report: Report, *, exited: bool = False) -> Non
 
 def write_atomically(path: str, text: str) -> None:
     """Write beside it and rename. No fsync: the emptyDir is gone with the node anyway. Raises OSError."""
-    temporary = f"{path}.{os.getpid()}"
+    folder, name = os.path.split(path)
+    # In a pod the agent is process 1, and other files have a rank's number at their end.
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(temporary, path)

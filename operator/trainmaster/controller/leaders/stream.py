@@ -140,7 +140,7 @@ class LeaderStream:
         self._budget = StreamBudget(len(target.workers), target.world, self._clock)
         # More may be read: an attempt has begun.
         self._granted = asyncio.Event()
-        self._pushing: asyncio.Future[list[None]] | None = None
+        self._pushing: asyncio.Task[None] | None = None
         self._answers_soon = True
         self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
@@ -177,13 +177,15 @@ class LeaderStream:
             agents = list(self.target.candidates[:MOST_PUSHES])
         if not agents:
             return
-        name = f"push {self.target.key}"
-        self._pushing = asyncio.gather(
-            *(asyncio.create_task(self._push(agent, assignment), name=name) for agent in agents)
-        )
+        self._pushing = asyncio.create_task(self._push_to_all(agents, assignment), name=f"push {self.target.key}")
         if self._answers_soon:
             done, _ = await asyncio.wait({self._pushing}, timeout=ANSWER_SECONDS)
             self._answers_soon = bool(done)
+
+    async def _push_to_all(self, agents: list[AgentAddress], assignment: Assignment) -> None:
+        async with asyncio.TaskGroup() as pushes:
+            for agent in agents:
+                pushes.create_task(self._push(agent, assignment))
 
     async def _push(self, agent: AgentAddress, assignment: Assignment) -> None:
         try:
