@@ -35,6 +35,7 @@ def step():
     for number in range(1, 10**9):
         time.sleep(0.1)
         say(step=number)
+print("process", os.getpid(), flush=True)
 note("child", os.environ["TRAINMASTER_ATTEMPT"], subprocess.Popen(["sleep", "300"]).pid)
 fifo = os.open(f"{group_file}.{rank}", os.O_RDWR)
 if os.environ.get("TRAINMASTER_JOINS") == "1":
@@ -125,6 +126,7 @@ def test_the_survivors_of_a_killed_rank_go_on_and_it_joins_them_again(job: Job) 
     for worker in (0, 2):
         until_report(agents[worker], 2, "Running", able=True)
     new = pid_of(job, 1, "joins", 2)
+    until(lambda: f"[rank 1]: process {new}\n" in agents[1].output(), what="what the new rank has printed")
     until_report(agents[1], 2, "Starting", ready=True)
     push(agents[0], continued(job, 3, 3, []))
     assert [pid_of(job, rank, "woken", 3) for rank in range(3)] == [pids[0], new, pids[2]]

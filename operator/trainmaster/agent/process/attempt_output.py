@@ -111,11 +111,13 @@ class AttemptOutput:
             log.close()
 
 
-def named_pipe(path: str, mode: int = os.O_RDONLY) -> int:
-    """Make a named pipe and open it to read, without waiting for a writer (fifo(7))."""
+def named_pipe(path: str) -> int:
+    """Make a named pipe and open it to read. It has no end as long as it is open for writing here too, also when one
+    process has ended that writes into it, and the next one hasn't begun (fifo(7)).
+    """
     try:
         os.mkfifo(path, 0o600)
     except FileExistsError:
         os.unlink(path)
         os.mkfifo(path, 0o600)
-    return os.open(path, mode | os.O_NONBLOCK)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK)

@@ -200,8 +200,6 @@ class Pump:
         if self._partial:
             self._pass_on(b"\n")
         self.tail.clear()
-        if self._open:
-            self._loop.watch(self.fd, READ, self._readable)
 
     def close(self) -> None:
         """Read what is left and close."""

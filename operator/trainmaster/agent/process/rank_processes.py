@@ -56,7 +56,7 @@ class RankProcesses:
     def listen(self, path: str, announced: Callable[[int], None]) -> None:
         """Make the FIFO in which ranks announce themselves; `announced` is called when it can be read."""
         # Opened for writing too, so that it never shows an end of file between two ranks.
-        self._announcements = named_pipe(path, os.O_RDWR)
+        self._announcements = named_pipe(path)
         self._loop.watch(self._announcements, READ, announced)
 
     def read_announcements(self) -> bool:

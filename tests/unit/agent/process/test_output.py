@@ -36,14 +36,14 @@ class Rank:
         shown = os.open(folder / "shown", os.O_WRONLY | os.O_CREAT)
         printer = Printer(self._loop, shown, self._end)
         self.output = AttemptOutput(self._loop, settings, str(folder), Printers(printer, printer))
-        pipes = [os.pipe(), os.pipe()]
-        self.output.pump("rank-0", (pipes[0][0], pipes[1][0]), "[rank 0]: ", 0)
-        self._stderr = pipes[1][1]
+        self.output.open_rank_pipes(1, 0)
 
     def print(self, *lines: str) -> None:
-        """Print lines, which the agent reads at once."""
-        os.write(self._stderr, "".join(f"{line}\n" for line in lines).encode())
-        self.output.last_lines("rank-0")
+        """A process of the rank prints lines, and ends."""
+        with (self._folder / "rank-0.err").open("w") as stderr:
+            stderr.writelines(f"{line}\n" for line in lines)
+        self._loop.run_once()
+        self._loop.run_once(0.0)  # an end of the pipe, if it has one
 
     def shown(self) -> list[str]:
         """Returns what the container's log has."""
@@ -66,6 +66,13 @@ def test_torchs_lines_about_a_dump_that_the_agent_asked_for_are_nobodys(rank: Ra
     assert rank.kept() == expected
     assert rank.shown() == [f"[rank 0]: {line}" for line in expected]
     assert rank.output.last_lines("rank-0").splitlines() == expected
+
+
+def test_what_its_next_process_prints_is_shown_as_soon_as_it_comes(rank: Rank) -> None:
+    rank.print("step 1")
+    rank.output.begin_rank_anew(0)
+    rank.print("step 2")
+    assert rank.shown() == ["[rank 0]: step 1", "[rank 0]: step 2"]
 
 
 def test_they_are_no_sign_of_life(rank: Rank) -> None:
