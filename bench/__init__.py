@@ -4,6 +4,7 @@
 |---|---|
 | How long from a fault to all ranks joined again, through the whole operator? | `restart_by_fault` |
 | What does a fault cost a run until its first new step, and how many steps are done again? | `fault_cost` |
+| The same on a real Kubernetes, where survivors train on? | `continued_on_kubernetes` |
 | How long with real agents and no cluster? | `agent_restart` |
 | How long from a rank's launch to its first step, cold and warm? | `warm_ranks` |
 | How long until an agent has started, by the form of its file? | `agent_start` |
