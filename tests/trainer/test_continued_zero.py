@@ -125,7 +125,9 @@ def test_another_rank_is_lost_while_a_group_is_formed(
     """Of the other two one has begun the update, where any has, and the other one hasn't."""
     faults: Faults = {(0, 0): (first, 6), (1, 0): ("lagging", 6), (2, 0): (where, ANY)}
     run = go(tmp_path, undisturbed, 4, faults)
-    assert [absent for _, absent in run.orders][:2] == [[0], [0, 2]]
+    first_lost, *later = [absent for _, absent in run.orders]
+    # Rank 0 may be back before the others have met without it.
+    assert first_lost == [0] and any(2 in absent for absent in later)
 
 
 @pytest.mark.parametrize("where", ["joining", "mending", "mended"])
