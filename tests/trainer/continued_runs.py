@@ -46,7 +46,9 @@ class Run:
     #: Whether lost ranks come again, and whether an attempt is assigned when some are lost.
     rejoin: bool = True
     answers: bool = True
-    #: Whether ranks that are ready are let in when the others have made the last step.
+    #: Whether ranks that are ready are let in.
+    lets_in: bool = True
+    #: Whether that is done only when the others have made the last step.
     last_moment: bool = False
     #: Whether it mustn't end yet.
     holds: bool = False
@@ -143,7 +145,7 @@ class Run:
                 self._start(rank)
         if self.last_moment and ready:
             (self.folder / "may-end").touch()
-        if ready and not lost and (not self.last_moment or (self.folder / "ends").exists()):
+        if ready and not lost and self.lets_in and (not self.last_moment or (self.folder / "ends").exists()):
             self._assign(self.absent - ready)
 
     def _assign(self, absent: set[int]) -> None:

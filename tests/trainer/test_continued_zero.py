@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -57,9 +58,16 @@ def check_moments(results: list[Any]) -> None:
                     torch.testing.assert_close(mine[name], theirs[name], rtol=0, atol=1e-14)
 
 
-def go(tmp_path: Path, undisturbed: dict[str, Any], size: int, faults: Faults, rule: str = "adamw") -> Run:
+def go(
+    tmp_path: Path,
+    undisturbed: dict[str, Any],
+    size: int,
+    faults: Faults,
+    rule: str = "adamw",
+    meanwhile: Callable[[Run], None] = lambda run: None,
+) -> Run:
     run = Run(tmp_path / "run", settings(tmp_path, rule), size, faults)
-    results = run.go()
+    results = run.go(meanwhile)
     check(run, results, undisturbed[rule])
     check_moments(results)
     return run
@@ -124,10 +132,13 @@ def test_another_rank_is_lost_while_a_group_is_formed(
 ) -> None:
     """Of the other two one has begun the update, where any has, and the other one hasn't."""
     faults: Faults = {(0, 0): (first, 6), (1, 0): ("lagging", 6), (2, 0): (where, ANY)}
-    run = go(tmp_path, undisturbed, 4, faults)
-    first_lost, *later = [absent for _, absent in run.orders]
-    # Rank 0 may be back before the others have met without it.
-    assert first_lost == [0] and any(2 in absent for absent in later)
+
+    def lets_in(run: Run) -> None:
+        """Rank 0 would else be back, on a busy machine, before the others have met without it."""
+        run.lets_in = len(run.orders) > 1
+
+    run = go(tmp_path, undisturbed, 4, faults, meanwhile=lets_in)
+    assert [absent for _, absent in run.orders][:2] == [[0], [0, 2]]
 
 
 @pytest.mark.parametrize("where", ["joining", "mending", "mended"])

@@ -365,7 +365,7 @@ class ContinuedTrainer(Trainer):
             self._cut_off = False
             self._drop_pass()
         if self.continuing.broken and self.replica.wrapped and self.state.step <= self._started_at + 1:
-            # Who joins has its buckets in the new order, and these ranks may not have got so far.
+            # A rank that joins has ordered its buckets anew already. This rank may not have made the steps that do so.
             for _ in range(_REHEARSALS):
                 restoring.rehearse(self)
         if not self.memory.half_made and not self._is_unfinished:

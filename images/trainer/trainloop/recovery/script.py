@@ -215,7 +215,7 @@ class Recovery:
             # Nobody leaves before all have made the last step: who lacks it is given it by others.
             with suppress(GroupLostError):
                 self._group.gather(None)
-        # Who joins has DDP's buckets in the order of the first gradients; the others have it from their second step on.
+        # DDP orders its buckets anew in the second step. A rank that joins has done so before it meets the others.
         is_ready = self.step >= min(self._first + 2, total)
         if is_ready and continuation is not None and (continuation.broken or newest > continuation.attempt):
             self._form()
