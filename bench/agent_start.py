@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.processes.agent.test_zipapp import pythons
-from trainmaster.agent.build import bytecode, package_sources, zipapp_bytes
+from trainmaster_operator.agent.build import bytecode, package_sources, zipapp_bytes
 
 STARTS = 7
 # What the agent's main imports before it does anything.
-IMPORTS = "trainmaster.agent.main, trainmaster.agent.settings, trainmaster.agent.executor"
+IMPORTS = "trainmaster_operator.agent.main, trainmaster_operator.agent.settings, trainmaster_operator.agent.executor"
 START = f"import sys; sys.path[:0] = sys.argv[1:]; import {IMPORTS}"
 ABOUT = "import platform, sys; print(platform.python_version(), sys.implementation.cache_tag)"
 PERIOD_MICROSECONDS = 100_000

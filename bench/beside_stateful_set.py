@@ -17,8 +17,8 @@ import sys
 import time
 
 from bench.clusters import NAMESPACE, RING, RawObject, World, job, operator, table, world
-from trainmaster.controller.apiserver.cluster import PODS, SERVICES, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import Invalid, NotFound
+from trainmaster_operator.controller.apiserver.cluster import PODS, SERVICES, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import Invalid, NotFound
 
 WORKERS, ROUNDS = 4, 7
 IMAGE = "python:3.12"

@@ -72,7 +72,7 @@ from bench.peers.drivers import CHECKPOINT_STEPS, DRIVERS, plain
 from bench.peers.healthy import COLUMNS, Program, Turns, rows
 from bench.peers.kills import kills
 from bench.programs.installed import trainloop_installed
-from trainmaster.api.v1alpha1 import RecoveryTimes
+from trainmaster_operator.api.v1alpha1 import RecoveryTimes
 
 WORKERS = 4
 PROGRAMS = ("trainloop", "script")

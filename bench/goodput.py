@@ -38,9 +38,9 @@ from bench.clusters.failures import Failures
 from bench.clusters.stepping_jobs import environment, stepping_job, steps_file
 from bench.clusters.steps import NEW_STEP_SECONDS, Steps
 from bench.programs.installed import trainloop_installed
-from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus
-from trainmaster.controller.apiserver.cluster import JOBS
-from trainmaster.reconciling.times import to_seconds
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus
+from trainmaster_operator.controller.apiserver.cluster import JOBS
 
 WORKERS = 4
 CHECKPOINT_STEPS = 40

@@ -26,13 +26,13 @@ _URL, _TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 # The agent's side: its loop, its server, and a pump that reads the training's output with the rules or without.
 AGENT = """
 import os, sys
-from trainmaster.agent.loop import Loop
-from trainmaster.agent.process.output import Printer, Pump
-from trainmaster.agent.progress.printed import Printed
-from trainmaster.agent.progress.trainer_reports import TrainerReports
-from trainmaster.agent.progress.trainer_server import TrainerServer
+from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.process.output import Printer, Pump
+from trainmaster_operator.agent.progress.printed import Printed
+from trainmaster_operator.agent.progress.trainer_reports import TrainerReports
+from trainmaster_operator.agent.progress.trainer_server import TrainerServer
 from tests.signer import environment
-from trainmaster.agent.settings import read_settings
+from trainmaster_operator.agent.settings import read_settings
 
 settings = read_settings({**environment(), "TRAINMASTER_WORKER": "0"})
 loop, reports = Loop(), TrainerReports()

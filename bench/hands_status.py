@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.clusters import NAMESPACE, World, job, operator, spread, table, world
-from trainmaster.controller.apiserver.cluster import JOBS
+from trainmaster_operator.controller.apiserver.cluster import JOBS
 
 JOBS_AT_ONCE = 50
 RUNS = 15

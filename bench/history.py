@@ -24,12 +24,12 @@ import psutil
 
 from bench.clusters import table
 from tests.processes.history.history_process import history, reviews
-from trainmaster.api.records import JobIdentity, JobRecord, Record, SampleRecord
 from trainmaster.history.aging import Aging
 from trainmaster.history.answers import Answers
 from trainmaster.history.drawing import Window
 from trainmaster.history.store import Store
 from trainmaster.history.trimming import Trimming
+from trainmaster_operator.api.records import JobIdentity, JobRecord, Record, SampleRecord
 
 CPU_LIMIT, MEMORY_LIMIT = 0.25, 150.0
 KILOBYTES_LIMIT, SERIES_LIMIT, HEAT_LIMIT = 100.0, 0.2, 0.5

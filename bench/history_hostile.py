@@ -33,11 +33,11 @@ import psutil
 from bench.clusters import table
 from tests.processes.history import history_process
 from tests.processes.history.history_process import History, history, job, key, line, reviews, sample
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import JobIdentity, LogRecord, Record
 from trainmaster.history.aging import HEAT, Aging
 from trainmaster.history.heat import PEAK, Heat
 from trainmaster.history.store import Store
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.records import JobIdentity, LogRecord, Record
 
 RANKS, POINTS, LEVELS = 4_096, 24, 6
 LIST_LIMIT, LAG_LIMIT, MEMORY_LIMIT = 0.5, 100.0, 384.0

@@ -30,16 +30,16 @@ import aiohttp
 import psutil
 
 from bench.clusters import NAMESPACE, Operator, World, job, table, world
-from trainmaster.controller.apiserver.cluster import JOBS, Cluster, RawObject, Resource
-from trainmaster.controller.apiserver.decoding import decoded
-from trainmaster.controller.apiserver.errors import ClusterError, NotFound
-from trainmaster.controller.apiserver.kept import Fields, listed
-from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keys.signing_keys import new_keys
-from trainmaster.reconciling import decide
-from trainmaster.rendering import Settings
+from trainmaster_operator.controller.apiserver.cluster import JOBS, Cluster, RawObject, Resource
+from trainmaster_operator.controller.apiserver.decoding import decoded
+from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
+from trainmaster_operator.controller.apiserver.kept import Fields, listed
+from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keys.signing_keys import new_keys
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.rendering import Settings
 
 KIB = 1024
 # The limits: the longest lag that one job may cause, and the memory of 200 of the largest legal ones.

@@ -22,7 +22,7 @@ from bench.clusters import NAMESPACE, job, table
 from bench.hostile_pods import Child
 from tests.processes.controller.fake_http import FakeHttp, kubeconfig, serving
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, SERVICES, STATEFUL_SETS, Resource
+from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, SERVICES, STATEFUL_SETS, Resource
 
 COUNT, MEGABYTES = 200, 1.5
 # Of the chart's limit of 512 Mi, with a quarter to spare in everything: 384 Mi; the issue says 350 MB. And ms.

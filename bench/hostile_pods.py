@@ -20,7 +20,7 @@ from typing import Any
 from bench.clusters import World, job, table, world
 from bench.clusters.hostile_agents import ATTACKS
 from bench.restart_by_fault import POLICY, WORKERS, Bench
-from trainmaster.wire.names import AGENT_PORT
+from trainmaster_operator.wire.names import AGENT_PORT
 
 PODS, KILLS = 20, 5
 # A row is measured for at least so long.

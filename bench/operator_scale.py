@@ -13,7 +13,7 @@ import time
 import psutil
 
 from bench.clusters import Operator, World, job, operator, table, until, world
-from trainmaster.controller.apiserver.cluster import PODS
+from trainmaster_operator.controller.apiserver.cluster import PODS
 
 WORKERS = 4
 IDLE_SECONDS = 30.0

@@ -17,7 +17,7 @@ import psutil
 
 from bench.clusters import NAMESPACE, Operator, World, job, operator, spread, table, until, world
 from bench.clusters.failures import Failures
-from trainmaster.controller.apiserver.cluster import PODS
+from trainmaster_operator.controller.apiserver.cluster import PODS
 
 RUNS = 7
 WORKERS = 4

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from bench.clusters import World, job, operator, spread, table, world
-from trainmaster.controller.apiserver.cluster import RawObject
+from trainmaster_operator.controller.apiserver.cluster import RawObject
 
 WORKERS = 4
 RUNS = 5

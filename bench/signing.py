@@ -17,21 +17,21 @@ import time
 from collections.abc import Callable
 
 from tests.signer import JOB, JOB_UID, KEYS, NAMESPACE, environment
-from trainmaster.agent.authority import Authority
-from trainmaster.agent.settings import read_settings
-from trainmaster.api.signing import SigningKeys
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.ports import port_at
-from trainmaster.wire.signing import canonical
+from trainmaster_operator.agent.authority import Authority
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.ports import port_at
+from trainmaster_operator.wire.signing import canonical
 
 TRIES = 50
 LIMIT_MILLISECONDS = 15.0
 FIRST = """
 import json, sys, time
-from trainmaster.agent import executor, settings
+from trainmaster_operator.agent import executor, settings
 environ, data = json.loads(sys.stdin.read())
 before = time.process_time()
-from trainmaster.agent.authority import Authority
+from trainmaster_operator.agent.authority import Authority
 Authority(settings.read_settings(environ)).read(data)
 print(time.process_time() - before)
 """

@@ -7,8 +7,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from trainmaster.api.signing import SigningKeys
-from trainmaster.wire.signing import canonical, key_id
+from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.wire.signing import canonical, key_id
 
 KEYS = SigningKeys((b"the operator's key of the tests:",), b"the seed of the tests' secrets:)")
 # Keys of somebody else: what these sign is signed well, but not by the operator.

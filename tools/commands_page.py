@@ -16,7 +16,7 @@ from trainmaster.cli.main import app
 _INTRODUCTION = """\
 # Commands
 
-`make generate` makes this page from the commands in `operator/trainmaster/cli/commands/`. `kubectl dtj` and
+`make generate` makes this page from the commands in `console/trainmaster/cli/commands/`. `kubectl dtj` and
 `trainmaster` are the same commands by two names. Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 the time
 given was over, 130 interrupted. An error is one sentence on stderr.
 

@@ -23,13 +23,13 @@ from tools.pod_types import pod_types
 from tools.reasons_page import reasons_page
 from tools.training_reference import training_reference
 from tools.training_schema import training_schema
-from trainmaster.api.crd import crd_yaml
+from trainmaster_operator.api.crd import crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # In this order: the plain manifests are rendered from the chart, which contains a copy of the CRD.
 GENERATED: dict[str, Callable[[], str]] = {
-    "operator/trainmaster/api/pod_schema/types.json": pod_types,
+    "operator/trainmaster_operator/api/pod_schema/types.json": pod_types,
     "manifests/crd.yaml": crd_yaml,
     "charts/trainmaster/files/crd.yaml": chart_crd,
     **{f"charts/trainmaster/dashboards/{name}.json": partial(dashboard_json, name) for name in MADE},
@@ -41,7 +41,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "docs/reasons.md": reasons_page,
     "docs/commands.md": commands_page,
     "docs/training-reference.md": training_reference,
-    "operator/trainmaster/api/training_schema.json": training_schema,
+    "operator/trainmaster_operator/api/training_schema.json": training_schema,
 }
 
 

@@ -1,13 +1,14 @@
-"""This module makes the table in docs/operating.md from the options of `trainmaster operator run`."""
+"""This module makes the table in docs/operating.md from the options of `trainmaster-operator run`."""
 
 from __future__ import annotations
 
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any
 
-import typer
-from typer.core import TyperGroup, TyperOption
-
-from trainmaster.cli.commands.operator import app
+from trainmaster_operator.api.options import Option, option_of
+from trainmaster_operator.controller.main import option_name, variables
+from trainmaster_operator.controller.settings import OperatorSettings
 
 _PAGE = Path(__file__).resolve().parent.parent / "docs/operating.md"
 # The table stands between these two lines of the page.
@@ -22,22 +23,25 @@ def operating_page() -> str:
 
 def options_table() -> str:
     """Returns the table of all options that `--help` shows."""
-    command = typer.main.get_command(app)
-    assert isinstance(command, TyperGroup)
-    options = [option for option in command.commands["run"].params if isinstance(option, TyperOption)]
-    rows = [_row(option) for option in options if not option.hidden and option.envvar]
-    return "\n".join(["| option | variable | what | default |", "|---|---|---|---|", *rows, ""])
+    options = [(field, option_of(field.metadata)) for field in fields(OperatorSettings)]
+    rows = [_row(field, option) for field, option in options if option is not None and not option.hidden]
+    everywhere = "| `--all-namespaces`, `-A` | `TRAINMASTER_ALL_NAMESPACES` | Serve all namespaces. | `off` |"
+    head = ["| option | variable | what | default |", "|---|---|---|---|"]
+    return "\n".join([*head, rows[0], everywhere, *rows[1:], ""])
 
 
-def _row(option: TyperOption) -> str:
-    variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar or []
-    default = option.default
+def _row(field: Field[Any], option: Option) -> str:
+    name, default = option_name(field, option), field.default
+    flags = [f"--{name}", *([f"-{option.short}"] if option.short else [])]
     if isinstance(default, bool):
-        default = "on" if default else "off"
+        flags, default = [*flags, f"--no-{name}"], "on" if default else "off"
+    help = option.help
+    if option.default_text:
+        help, default = f"{help.removesuffix('.')}; default: {option.default_text}.", None
     cells = (
-        ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts)),
-        ", ".join(f"`{name}`" for name in variables),
-        option.help or "",
-        "" if default is None else f"`{default}`",
+        ", ".join(f"`{flag}`" for flag in flags),
+        ", ".join(f"`{variable}`" for variable in variables(field, option)),
+        help,
+        "" if default in (None, ()) else f"`{default}`",
     )
     return f"| {' | '.join(cells)} |"

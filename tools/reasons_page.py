@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import get_args
 
-from trainmaster.api.v1alpha1 import AnswerableReason
-from trainmaster.reconciling.reasons import REASONS
+from trainmaster_operator.api.reasons import REASONS
+from trainmaster_operator.api.v1alpha1 import AnswerableReason
 
 _INTRODUCTION = """\
 # Reasons
 
-`make generate` makes this page from `operator/trainmaster/reconciling/reasons.py`. A reason stands in the job's
+`make generate` makes this page from `operator/trainmaster_operator/api/reasons.py`. A reason stands in the job's
 conditions, in `status.failures` and in its events. `failurePolicy.rules` can answer otherwise than the table says where
 it says so: not a disruption, which never counts, and not what keeps the job from starting or ends all of it. A worker's
 exit code is its program's own (128 + signal for a signal) unless the agent has one of its own for the reason.

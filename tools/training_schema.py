@@ -1,4 +1,4 @@
-"""This module makes operator/trainmaster/api/training_schema.json: what the bundled loop accepts, for who can't import
+"""This module makes operator/trainmaster_operator/api/training_schema.json: what the bundled loop accepts, for who can't import
 it.
 
 It is the JSON schema of the loop's models with references written out, and without titles, descriptions and defaults.

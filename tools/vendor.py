@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "operator/trainmaster/dashboard/page/vendor"
+PAGE = ROOT / "console/trainmaster/dashboard/page/vendor"
 CACHE = ROOT / ".trainmaster/vendor"
 REGISTRY = "https://registry.npmjs.org"
 TIMEOUT_SECONDS = 60.0

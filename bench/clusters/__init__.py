@@ -30,11 +30,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from trainmaster.api.crd import crd
-from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import JOBS, PODS, RawObject, Resource
-from trainmaster.controller.apiserver.connection import connect
-from trainmaster.controller.apiserver.errors import AlreadyExists, Invalid, NotFound
+from trainmaster_operator.api.crd import crd
+from trainmaster_operator.controller.apiserver.client import KubernetesCluster
+from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, RawObject, Resource
+from trainmaster_operator.controller.apiserver.connection import connect
+from trainmaster_operator.controller.apiserver.errors import AlreadyExists, Invalid, NotFound
 
 NAMESPACE = "bench"
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")

@@ -17,7 +17,7 @@ import psutil
 from bench.clusters import NAMESPACE, World
 from bench.clusters.steps import NEW_STEP_SECONDS, Steps
 from trainmaster.client import JobClient
-from trainmaster.reconciling.times import to_seconds
+from trainmaster_operator.api.times import to_seconds
 
 HANG_SECONDS = 3.0
 LOST_AFTER_SECONDS = 2

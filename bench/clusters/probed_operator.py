@@ -21,13 +21,13 @@ from typing import Any
 import psutil
 
 from bench.clusters import NAMESPACE
-from trainmaster.controller import wiring
-from trainmaster.controller.app import Operator
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.observability.log_formats import set_up
-from trainmaster.controller.settings import OperatorSettings
-from trainmaster.reconciling import decide
+from trainmaster_operator.controller import wiring
+from trainmaster_operator.controller.app import Operator
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.settings import OperatorSettings
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.serving.log_formats import set_up
 
 TICK_SECONDS, MEMORY_SECONDS = 0.005, 0.02
 MOST_MEMORY = 3 * 1024**3

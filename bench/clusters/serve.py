@@ -21,12 +21,12 @@ from typing import Any
 from aiohttp import web
 
 from trainmaster.local.images import configure
-from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.stream import ProgressLine
 from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings, machine_nodes
 from trainmaster_local.embedded import LocalCluster
 from trainmaster_local.inside import Api, Change
+from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.stream import ProgressLine
 
 PING_SECONDS = 5.0
 # What a node of real pods offers, and shares out; a machine without GPUs has numbers.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.clusters import NAMESPACE, RawObject
-from trainmaster.controller.apiserver.cluster import JOBS
+from trainmaster_operator.controller.apiserver.cluster import JOBS
 
 SCRIPT = Path(__file__).parents[1] / "programs" / "stepping_ranks.py"
 

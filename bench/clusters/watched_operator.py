@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 
 from trainmaster.cli.main import app
-from trainmaster.controller.app import Operator
-from trainmaster.controller.cache.store import Store
+from trainmaster_operator.controller.app import Operator
+from trainmaster_operator.controller.cache.store import Store
 
 TICK, LINE_SECONDS = 0.005, 0.25
 

@@ -18,13 +18,13 @@ from tests.cluster.faked_agents import Script, Timings
 from tests.cluster.faked_workers import FakedWorkers
 from tests.cluster.forked_operator import ForkedOperator
 from tests.cluster.operator_account import HOME, operator_kubeconfig
-from trainmaster.api.crd import crd_yaml
-from trainmaster.controller.settings import OperatorSettings
 from trainmaster.local.images import configure
-from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
 from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
 from trainmaster_local.embedded import ThreadedCluster
 from trainmaster_local.inside import Api
+from trainmaster_operator.api.crd import crd_yaml
+from trainmaster_operator.controller.settings import OperatorSettings
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
 
 JOBS = "distributedtrainingjobs.trainmaster.dev"
 CHILDREN = ("pods", "services", "statefulsets.apps", "configmaps")

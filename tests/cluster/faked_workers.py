@@ -25,12 +25,12 @@ from typing import Any
 from aiohttp import web
 
 from tests.cluster.faked_agents import ENDED, Agent, Fail, Run, Script, Timings
-from trainmaster.agent.authority import Authority
-from trainmaster.agent.settings import Settings
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL, TOKEN_HEADER
 from trainmaster_local.embedded import LocalCluster
 from trainmaster_local.inside import Change, Container, ContainerConfig, FakeRuntime
+from trainmaster_operator.agent.authority import Authority
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL, TOKEN_HEADER
 
 # Seconds that an annotation takes to be seen, and peers to notice a broken connection.
 ANNOTATION_SECONDS, BROKEN_SECONDS = 0.05, 0.03

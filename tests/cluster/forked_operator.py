@@ -13,14 +13,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tests.cluster.forkserver import context, log_to
-from trainmaster.agent.build import zipapp_bytes
-from trainmaster.controller import wiring
-from trainmaster.controller.app import Operator
-from trainmaster.controller.observability.log_formats import set_up
-from trainmaster.controller.settings import OperatorSettings
-from trainmaster.controller.watching.kopf_thread import WatchEvent
-from trainmaster.controller.watching.watcher import Watcher
-from trainmaster.reconciling import decide
+from trainmaster_operator.agent.build import zipapp_bytes
+from trainmaster_operator.controller import wiring
+from trainmaster_operator.controller.app import Operator
+from trainmaster_operator.controller.settings import OperatorSettings
+from trainmaster_operator.controller.watching.kopf_thread import WatchEvent
+from trainmaster_operator.controller.watching.watcher import Watcher
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.serving.log_formats import set_up
 
 # Once, for all operators that are forked.
 zipapp_bytes()

@@ -78,7 +78,7 @@ def install_crd(cluster: Cluster) -> None:
 
 def apply_crd(cluster: Cluster) -> None:
     """Applies the custom resource's definition as users do."""
-    from trainmaster.api.crd import crd_yaml
+    from trainmaster_operator.api.crd import crd_yaml
 
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd_yaml())
 

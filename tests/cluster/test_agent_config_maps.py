@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.operator_under_test import OperatorProcess, condition, status, training_job
-from trainmaster.agent.build import zipapp_bytes
-from trainmaster.rendering.agent_source import config_map_name
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.agent.build import zipapp_bytes
+from trainmaster_operator.rendering.agent_source import config_map_name
 
 NAME = config_map_name(zipapp_bytes())
 WAIT = "import time; time.sleep(600)"

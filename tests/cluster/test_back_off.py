@@ -16,9 +16,9 @@ import pytest
 
 from tests.cluster.operator_under_test import running_operator
 from tests.cluster.scenarios import Scenario, Stage, train
-from trainmaster.reconciling.observed.situation import CLOCK_SLACK
 from trainmaster_local.config import KubeletTimings
 from trainmaster_local.testing.clusters import SharedCluster, new_namespace
+from trainmaster_operator.reconciling.observed.situation import CLOCK_SLACK
 
 # Nobody listens there.
 NO_STREAMS = ("--reach", "direct", "--agent-port", "9")

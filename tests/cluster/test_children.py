@@ -16,17 +16,17 @@ from tests.cluster.faked_cluster import JOBS as JOBS_NAME
 from tests.cluster.faked_cluster import WRITES, faked_cluster
 from tests.cluster.operator_under_test import install_crd, training_job
 from tests.signer import KEYS
-from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import JOBS, STATEFUL_SETS, whole
-from trainmaster.controller.apiserver.connection import connect
-from trainmaster.controller.apiserver.errors import Conflict, Refused
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
-from trainmaster.controller.writing.children import ChildWriter
-from trainmaster.rendering import JobIdentity, Manifest, Placement, first_assignment, render
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.controller.apiserver.client import KubernetesCluster
+from trainmaster_operator.controller.apiserver.cluster import JOBS, STATEFUL_SETS, whole
+from trainmaster_operator.controller.apiserver.connection import connect
+from trainmaster_operator.controller.apiserver.errors import Conflict, Refused
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
+from trainmaster_operator.controller.writing.children import ChildWriter
+from trainmaster_operator.rendering import JobIdentity, Manifest, Placement, first_assignment, render
 
 
 @dataclass

@@ -13,8 +13,8 @@ import yaml
 
 from tests.cluster.operator_under_test import apply_crd, install_crd
 from tests.unit.rendering.goldens import JOBS, NAMES, manifests
-from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, VERSION
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from tests.cluster.scenarios import Scenario, Stage, train
-from trainmaster.agent.process.children import process_state
+from trainmaster_operator.agent.process.children import process_state
 
 QUICK = {"nodes": {"lostAfterSeconds": 2}}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.scenarios import Scenario, train
-from trainmaster.agent.process.children import process_state
+from trainmaster_operator.agent.process.children import process_state
 
 # Asks for more memory than any limit here gives, and touches it.
 EAT = """

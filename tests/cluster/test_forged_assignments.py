@@ -11,9 +11,9 @@ import pytest
 
 from tests.cluster.operator_under_test import OperatorProcess, status, training_job
 from tests.signer import FOREIGN
-from trainmaster.wire.assignment import Assignment, parse_text
-from trainmaster.wire.names import ASSIGNMENT_ANNOTATION
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.wire.assignment import Assignment, parse_text
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

@@ -12,9 +12,9 @@ import pytest
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, status, training_job
 from tests.cluster.test_command_line import apply, command, phase, wait_for
 from tests.cluster.test_recording import receiver
-from trainmaster.api.records import LogRecord
 from trainmaster.client import JobClient
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.api.records import LogRecord
 
 # What a training loop does on a spot node: it saves its state while its pod ends, and says so.
 SAVES_AT_THE_END = """

@@ -17,10 +17,10 @@ import pytest
 
 from tests.cluster.operator_account import HOME, operator_kubeconfig
 from tests.cluster.operator_under_test import OperatorProcess, install_crd, training_job
-from trainmaster.controller.app import Operator
-from trainmaster.controller.settings import OperatorSettings
-from trainmaster.reconciling import decide
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.controller.app import Operator
+from trainmaster_operator.controller.settings import OperatorSettings
+from trainmaster_operator.reconciling import decide
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.operator_under_test import install_crd, running_operator, training_job
-from trainmaster.api.records import (
+from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.api.records import (
     DeletedRecord,
     EvidenceRecord,
     JobRecord,
@@ -21,7 +22,6 @@ from trainmaster.api.records import (
     SampleRecord,
     parse_record,
 )
-from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

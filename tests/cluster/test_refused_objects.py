@@ -10,11 +10,11 @@ import pytest
 
 from tests.cluster.operator_under_test import install_crd
 from trainmaster.client import JobClient
-from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import STATEFUL_SETS, whole
-from trainmaster.controller.apiserver.connection import connect
-from trainmaster.controller.apiserver.errors import INVALID, Invalid
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.controller.apiserver.client import KubernetesCluster
+from trainmaster_operator.controller.apiserver.cluster import STATEFUL_SETS, whole
+from trainmaster_operator.controller.apiserver.connection import connect
+from trainmaster_operator.controller.apiserver.errors import INVALID, Invalid
 
 EMOJI = "\U0001f600 \u2028 \x85 \ufeff é"
 MISTAKES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {

@@ -14,10 +14,10 @@ import yaml
 
 from tests.cluster.operator_under_test import install_crd, running_operator
 from tests.unit.docs.snippets import OURS, Block, blocks
-from trainmaster.api.merge import merge
-from trainmaster.api.parsing import parse_job
-from trainmaster.rendering import JobIdentity, Settings, first_assignment, render
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.api.merge import merge
+from trainmaster_operator.api.parsing import parse_job
+from trainmaster_operator.rendering import JobIdentity, Settings, first_assignment, render
 
 SNIPPETS = [
     block

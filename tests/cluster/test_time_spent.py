@@ -13,9 +13,9 @@ import pytest
 
 from tests.cluster.operator_under_test import OperatorProcess, training_job
 from tests.cluster.test_operator_jobs import Jobs
-from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus
-from trainmaster.reconciling.times import to_seconds
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

@@ -16,7 +16,7 @@ from aiohttp import web
 from tests.dashboard_pages import survivor
 from tests.dashboard_pages.fleet import HOSTILE, Fleet, empty_row, stamp
 
-PAGE = Path(__file__).resolve().parents[2] / "operator/trainmaster/dashboard/page"
+PAGE = Path(__file__).resolve().parents[2] / "console/trainmaster/dashboard/page"
 MANIFEST = """apiVersion: trainmaster.dev/v1alpha1
 kind: DistributedTrainingJob
 metadata:

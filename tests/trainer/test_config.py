@@ -15,8 +15,8 @@ from trainloop.config import dump_config, load_config, parse_config
 from trainloop.distributed.world import DistributedSettings, choose_backend, choose_device, environment
 from trainloop.errors import ConfigError
 from trainloop.tasks import TaskSettings, build_task
-from trainmaster.api.parsing import parse_spec
-from trainmaster.rendering import JobIdentity, first_assignment, render
+from trainmaster_operator.api.parsing import parse_spec
+from trainmaster_operator.rendering import JobIdentity, first_assignment, render
 
 GOOD: dict[str, Any] = {"epochs": 1, "batch": {"size": 8}}
 

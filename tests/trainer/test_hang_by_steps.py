@@ -12,11 +12,11 @@ import pytest
 import trainloop.progress as reporting
 from tests.signer import environment
 from trainloop.progress import Progress
-from trainmaster.agent.hang.observation import POLL_SECONDS, Observation
-from trainmaster.agent.hang.rank_states import classify_stall
-from trainmaster.agent.planner.state import Now
-from trainmaster.agent.settings import read_settings
-from trainmaster.wire.evidence import RankState
+from trainmaster_operator.agent.hang.observation import POLL_SECONDS, Observation
+from trainmaster_operator.agent.hang.rank_states import classify_stall
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.wire.evidence import RankState
 
 STEP_SECONDS, LIMIT = 0.02, 24.0
 

@@ -20,9 +20,9 @@ from trainloop.errors import Diverged, PreflightMismatch, TrainingError
 from trainloop.progress import MAXIMUM_MESSAGE, MAXIMUM_RESULTS, Progress, Section, heartbeat
 from trainloop.report import read_metrics
 from trainloop.trainer import Trainer
-from trainmaster.wire.limits import MAX_MESSAGE_CHARACTERS, MAX_RESULTS
-from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED, EXIT_TERMINATED
-from trainmaster.wire.states import SECTIONS
+from trainmaster_operator.wire.limits import MAX_MESSAGE_CHARACTERS, MAX_RESULTS
+from trainmaster_operator.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED, EXIT_TERMINATED
+from trainmaster_operator.wire.states import SECTIONS
 
 
 def test_what_the_loop_repeats_of_the_protocol_is_what_the_wire_says() -> None:

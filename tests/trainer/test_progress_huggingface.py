@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.processes.agent.agents import Agent, Job, Stream, until
-from trainmaster.agent.process import children
+from trainmaster_operator.agent.process import children
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 

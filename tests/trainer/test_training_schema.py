@@ -14,8 +14,8 @@ from trainloop.config import parse_config
 from trainloop.errors import ConfigError
 from trainloop.mistakes import sentences as loop_sentences
 from trainloop.tasks import BUILT_IN, imported
-from trainmaster.api import training_schema
-from trainmaster.api.parsing import InvalidJob, parse_spec
+from trainmaster_operator.api import training_schema
+from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 
 SCHEMAS: dict[str, Any] = json.loads(Path(training_schema.__file__).with_suffix(".json").read_text("utf-8"))
 JUNK: list[Any] = [

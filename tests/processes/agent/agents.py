@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.signer import JOB_UID, TOKEN, environment, signed
-from trainmaster.agent.process.children import process_state
-from trainmaster.wire.ports import PORTS, port_at
+from trainmaster_operator.agent.process.children import process_state
+from trainmaster_operator.wire.ports import PORTS, port_at
 
-AGENT = [sys.executable, "-m", "trainmaster.agent"]
+AGENT = [sys.executable, "-m", "trainmaster_operator.agent"]
 T = TypeVar("T")
 
 
@@ -283,7 +283,7 @@ class Job:
 
     def end(self) -> None:
         """Kill what is left: the agents by pid, their ranks by the state folder in their environment."""
-        from trainmaster.agent.process import children
+        from trainmaster_operator.agent.process import children
 
         for process in self.processes:
             if process.poll() is None:

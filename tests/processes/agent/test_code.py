@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.unit.agent.process.test_code import archive
-from trainmaster.wire.limits import MAX_CODE_BYTES, MAX_UNPACKED_CODE_BYTES
-from trainmaster.wire.names import CODE_ARCHIVE
+from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_UNPACKED_CODE_BYTES
+from trainmaster_operator.wire.names import CODE_ARCHIVE
 
 from .agents import AGENT, Agent, Job, Stream, until
 from .warm.both_ways import stand_in, starts
@@ -26,8 +26,8 @@ SOURCE = "the ConfigMap mine-code"
 IMPATIENT = [
     sys.executable,
     "-c",
-    "import sys; from trainmaster.agent.process import code; code.WAIT_SECONDS = 1.0; "
-    "from trainmaster.agent.main import main; sys.exit(main())",
+    "import sys; from trainmaster_operator.agent.process import code; code.WAIT_SECONDS = 1.0; "
+    "from trainmaster_operator.agent.main import main; sys.exit(main())",
 ]
 # A rank says which code it runs and stays, or ends where it is to.
 TRAIN = b"""

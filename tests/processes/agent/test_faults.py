@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from tests.signer import signed
-from trainmaster.agent.process import children
+from trainmaster_operator.agent.process import children
 
 from .agents import Job, until
 

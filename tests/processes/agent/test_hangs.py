@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainmaster.agent.process import children
+from trainmaster_operator.agent.process import children
 
 from .agents import Agent, Job, Stream, until
 

@@ -14,9 +14,9 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from tests.bare_python import bare_python
-from trainmaster.agent.build import library_sources, zipapp_bytes
-from trainmaster.rendering import AgentConfigMap
-from trainmaster.rendering.agent_source import agent_command, config_map_name
+from trainmaster_operator.agent.build import library_sources, zipapp_bytes
+from trainmaster_operator.rendering import AgentConfigMap
+from trainmaster_operator.rendering.agent_source import agent_command, config_map_name
 
 from .agents import Agent, Job
 from .test_zipapp import pythons
@@ -92,7 +92,7 @@ def test_it_imports_nothing_of_trainloop_that_it_lacks() -> None:
 def test_the_operators_wheel_builds_the_agent_that_a_checkout_builds(tmp_path: Path) -> None:
     [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
-    build = [sys.executable, "-m", "trainmaster.agent.build", "agent.pyz"]
+    build = [sys.executable, "-m", "trainmaster_operator.agent.build", "agent.pyz"]
     subprocess.run(build, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "installed")}, check=True)
     assert (tmp_path / "agent.pyz").read_bytes() == zipapp_bytes()
 

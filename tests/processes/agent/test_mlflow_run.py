@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID
-from trainmaster.agent.process import mlflow_run
+from trainmaster_operator.agent.process import mlflow_run
 
 from .agents import Job, until
 

@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID, TOKEN, environment
-from trainmaster.agent.loop import Loop
-from trainmaster.agent.network import follower, network
-from trainmaster.agent.network.connection import Connection
-from trainmaster.agent.network.events import Upgraded
-from trainmaster.agent.network.http import UPGRADED
-from trainmaster.agent.network.lines import Pace, json_line
-from trainmaster.agent.network.network import MAX_FOLLOWER_PENDING_BYTES, Network
-from trainmaster.agent.planner.events import LeaderJoined
-from trainmaster.agent.planner.state import Now
-from trainmaster.agent.settings import read_settings
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.joining import Ack, Joined
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.stream import ProgressLine
+from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.network import follower, network
+from trainmaster_operator.agent.network.connection import Connection
+from trainmaster_operator.agent.network.events import Upgraded
+from trainmaster_operator.agent.network.http import UPGRADED
+from trainmaster_operator.agent.network.lines import Pace, json_line
+from trainmaster_operator.agent.network.network import MAX_FOLLOWER_PENDING_BYTES, Network
+from trainmaster_operator.agent.planner.events import LeaderJoined
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.joining import Ack, Joined
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.stream import ProgressLine
 
 
 class Alone:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.planner.state import Ending
-from trainmaster.agent.process import children
+from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.process import children
 
 from .agents import Agent, Job, is_gone, until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.signer import JOB_UID, environment
-from trainmaster.agent.process import launcher
-from trainmaster.agent.settings import read_settings
-from trainmaster.wire.assignment import Assignment
+from trainmaster_operator.agent.process import launcher
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.wire.assignment import Assignment
 
 ASSIGNMENT = Assignment(JOB_UID, 3, (0, 1), None, ("job-0.job.ns.svc", "job-1.job.ns.svc"), 28_000)
 

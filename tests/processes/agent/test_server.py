@@ -16,16 +16,23 @@ import pytest
 import urllib3
 
 from tests.signer import TOKEN, environment
-from trainmaster.agent.authority import Authority
-from trainmaster.agent.loop import READ, Loop
-from trainmaster.agent.network import http, server, unauthenticated
-from trainmaster.agent.network.connection import Connection
-from trainmaster.agent.network.events import Closed, MetricsRequested, Pushed, Readable, StateRequested, Upgraded
-from trainmaster.agent.network.server import Server
-from trainmaster.agent.network.unauthenticated import Unauthenticated
-from trainmaster.agent.settings import read_settings
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.limits import MAX_ASSIGNMENT_BYTES
+from trainmaster_operator.agent.authority import Authority
+from trainmaster_operator.agent.loop import READ, Loop
+from trainmaster_operator.agent.network import http, server, unauthenticated
+from trainmaster_operator.agent.network.connection import Connection
+from trainmaster_operator.agent.network.events import (
+    Closed,
+    MetricsRequested,
+    Pushed,
+    Readable,
+    StateRequested,
+    Upgraded,
+)
+from trainmaster_operator.agent.network.server import Server
+from trainmaster_operator.agent.network.unauthenticated import Unauthenticated
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 
 from .agents import AGENT, Agent, Job, free_port, until
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.loop import Loop
-from trainmaster.agent.progress import trainer_server
-from trainmaster.agent.progress.trainer_server import TrainerServer
+from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.progress import trainer_server
+from trainmaster_operator.agent.progress.trainer_server import TrainerServer
 
 
 class Served:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.build import main as build
-from trainmaster.agent.build import package_sources, zipapp_bytes
-from trainmaster.rendering.agent_source import AgentConfigMap, agent_command, config_map_name
-from trainmaster.wire.reasons import EXIT_BY_REASON
+from trainmaster_operator.agent.build import main as build
+from trainmaster_operator.agent.build import package_sources, zipapp_bytes
+from trainmaster_operator.rendering.agent_source import AgentConfigMap, agent_command, config_map_name
+from trainmaster_operator.wire.reasons import EXIT_BY_REASON
 
 from .agents import Job
 
@@ -49,7 +49,10 @@ def test_it_is_the_same_whatever_else_its_maker_has_loaded(zipapp: Path) -> None
     """Its hash names the ConfigMap: an operator that starts again must find the one that it has made."""
     code = "import asyncio, email, {0}, sys; from {0} import zipapp_bytes; sys.stdout.buffer.write(zipapp_bytes())"
     made = subprocess.run(
-        [sys.executable, "-c", code.format("trainmaster.agent.build")], capture_output=True, timeout=60, check=True
+        [sys.executable, "-c", code.format("trainmaster_operator.agent.build")],
+        capture_output=True,
+        timeout=60,
+        check=True,
     )
     assert made.stdout == zipapp.read_bytes()
 
@@ -155,7 +158,7 @@ def evil(folder: Path) -> bytes:
     for path in package_sources():
         (sources / path).parent.mkdir(parents=True, exist_ok=True)
         (sources / path).write_text("print('evil')")
-    zipapps.create_archive(sources, folder / "evil.pyz", main="trainmaster.agent.main:main")
+    zipapps.create_archive(sources, folder / "evil.pyz", main="trainmaster_operator.agent.main:main")
     return (folder / "evil.pyz").read_bytes()
 
 
@@ -169,7 +172,7 @@ def test_other_words_are_answered_with_the_usage(zipapp: Path, arguments: list[s
 def test_it_imports_only_light_modules(zipapp: Path) -> None:
     # Each costs 3 to 40 ms of a start that is part of every recovery.
     heavy = {"asyncio", "dataclasses", "subprocess", "hashlib", "ctypes", "shutil", "inspect", "logging", "http.client"}
-    code = "import sys, trainmaster.agent.executor; print(*sys.modules)"
+    code = "import sys, trainmaster_operator.agent.executor; print(*sys.modules)"
     environ = {"PYTHONPATH": str(zipapp), "PATH": os.environ["PATH"]}
     printed = subprocess.run(
         [sys.executable, "-S", "-c", code], env=environ, capture_output=True, text=True, timeout=30, check=True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.processes.charts.test_alerts import promtool
-from trainmaster.agent.network.metrics import render_metrics
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.controller.observability.metrics import OperatorMetrics
-from trainmaster.reconciling.observed.snapshot import Job
-from trainmaster.wire.progress import RankProgress
+from trainmaster_operator.agent.network.metrics import render_metrics
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.controller.observability.metrics import OperatorMetrics
+from trainmaster_operator.reconciling.observed.snapshot import Job
+from trainmaster_operator.wire.progress import RankProgress
 
 STATUS = {
     "phase": "Running",

@@ -11,11 +11,11 @@ from tests.processes.controller.fake_http import kubeconfig, serving
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.api.signing import SigningKeys
 from trainmaster.cli.main import app
-from trainmaster.controller.apiserver.cluster import PODS, SECRETS
-from trainmaster.controller.apiserver.errors import Unauthorized
-from trainmaster.controller.keys.signing_keys import (
+from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.controller.apiserver.cluster import PODS, SECRETS
+from trainmaster_operator.controller.apiserver.errors import Unauthorized
+from trainmaster_operator.controller.keys.signing_keys import (
     SECRET_NAME,
     keys_secret,
     parse_keys,

@@ -14,7 +14,7 @@ import yaml
 from aiohttp import web
 
 from tests.unit.controller.fake_cluster import FakeCluster, selected
-from trainmaster.controller.apiserver.cluster import (
+from trainmaster_operator.controller.apiserver.cluster import (
     CONFIG_MAPS,
     EVENTS,
     JOBS,
@@ -26,7 +26,7 @@ from trainmaster.controller.apiserver.cluster import (
     Resource,
     whole,
 )
-from trainmaster.controller.apiserver.errors import ClusterError
+from trainmaster_operator.controller.apiserver.errors import ClusterError
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")

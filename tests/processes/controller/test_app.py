@@ -19,12 +19,12 @@ from tests.processes.controller.hostile_server import answering, hostile
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
-from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import JOBS, LEASES, PODS, STATEFUL_SETS, RawObject
-from trainmaster.controller.apiserver.connection import ConnectionSettingsError, connect
-from trainmaster.controller.apiserver.errors import Deposed, Forbidden
-from trainmaster.controller.app import Operator, OperatorError
-from trainmaster.controller.settings import OperatorSettings
+from trainmaster_operator.controller.apiserver.client import KubernetesCluster
+from trainmaster_operator.controller.apiserver.cluster import JOBS, LEASES, PODS, STATEFUL_SETS, RawObject
+from trainmaster_operator.controller.apiserver.connection import ConnectionSettingsError, connect
+from trainmaster_operator.controller.apiserver.errors import Deposed, Forbidden
+from trainmaster_operator.controller.app import Operator, OperatorError
+from trainmaster_operator.controller.settings import OperatorSettings
 
 ALONE = OperatorSettings(
     leader_elect=False, metrics_port=0, metrics_host="127.0.0.1", health_port=0, health_host="127.0.0.1"
@@ -164,7 +164,7 @@ async def test_a_custom_resource_that_was_gone_just_when_kopf_looked_is_watched_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kopf looks once for what is served, and would wait for ever."""
-    monkeypatch.setattr("trainmaster.controller.watching.kopf_thread.LIST_SECONDS", 0.5)
+    monkeypatch.setattr("trainmaster_operator.controller.watching.kopf_thread.LIST_SECONDS", 0.5)
     async with serving(FakeCluster()) as http:
         http.crd_discovered = False
         settings = replace(ALONE, kubeconfig=kubeconfig(tmp_path, http.url))
@@ -206,7 +206,7 @@ async def test_a_namespace_that_appears_later_is_served_and_others_are_not(tmp_p
 async def test_a_missing_custom_resource_is_waited_for_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainmaster.controller.app.START_RETRY", 0.05)
+    monkeypatch.setattr("trainmaster_operator.controller.app.START_RETRY", 0.05)
     caplog.set_level(logging.WARNING)
     async with serving(FakeCluster()) as http:
         http.crd_installed = False
@@ -223,7 +223,7 @@ async def test_a_missing_custom_resource_is_waited_for_and_logged(
 async def test_a_missing_permission_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainmaster.controller.app.START_RETRY", 0.05)
+    monkeypatch.setattr("trainmaster_operator.controller.app.START_RETRY", 0.05)
     cluster = FakeCluster()
     message = 'pods is forbidden: User "op" cannot list resource "pods" in API group "" at the cluster scope'
     cluster.fail("list", "pods", Forbidden("list", message, status=403, reason="Forbidden"))
@@ -342,7 +342,7 @@ async def test_a_lost_lease_ends_a_write_that_is_under_way_and_nothing_is_writte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers get no time to finish their pass then: they would finish it beside another leader's."""
-    monkeypatch.setattr("trainmaster.controller.app.STOP_SECONDS", 3600.0)
+    monkeypatch.setattr("trainmaster_operator.controller.app.STOP_SECONDS", 3600.0)
     cluster = FakeCluster()
     begun, ended, patch = asyncio.Event(), asyncio.Event(), cluster.patch
 

@@ -15,11 +15,11 @@ from tests.processes.controller.fake_http import FakeHttp, kubeconfig, serving
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, Resource
-from trainmaster.controller.app import Operator
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.settings import OperatorSettings
-from trainmaster.reconciling import decide
+from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, Resource
+from trainmaster_operator.controller.app import Operator
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.settings import OperatorSettings
+from trainmaster_operator.reconciling import decide
 
 # In a fake object, for what `FakeHttp` writes in its place.
 ODD = "something odd"

@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from trainmaster.api.records import JobIdentity, JobRecord, Record, SampleRecord, to_wire
 from trainmaster.client.permission import REVIEWS
+from trainmaster_operator.api.records import JobIdentity, JobRecord, Record, SampleRecord, to_wire
 
 WRITER = "the-writers"
 # What a token may do, as `verb resource[/subresource] namespace`.

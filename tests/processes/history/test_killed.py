@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.processes.history.history_process import Reviews, history, job, key, reviews, sample
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import LogRecord
 from trainmaster.history.answers import Answers
 from trainmaster.history.drawing import Window
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.records import LogRecord
 
 
 @pytest.fixture(scope="module")

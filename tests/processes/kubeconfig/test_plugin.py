@@ -14,8 +14,8 @@ import yaml
 
 from trainmaster.client import NoCluster
 from trainmaster.client.transport import connect
-from trainmaster.controller.apiserver.connection import connect as connect_operator
-from trainmaster.kubeconfig import Credentials, KubeconfigError, plugin, read_kubeconfig
+from trainmaster_operator.controller.apiserver.connection import connect as connect_operator
+from trainmaster_operator.kubeconfig import Credentials, KubeconfigError, plugin, read_kubeconfig
 
 API = "client.authentication.k8s.io/v1"
 

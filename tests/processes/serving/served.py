@@ -11,7 +11,6 @@ from pathlib import Path
 
 from trainmaster.client.authorization import Fixed
 from trainmaster.client.server import Server
-from trainmaster.controller.observability.health import probes
 from trainmaster.dashboard.app import Dashboard, Settings, serving
 from trainmaster.history.access import Viewers
 from trainmaster.history.metrics import HistoryMetrics
@@ -19,6 +18,7 @@ from trainmaster.history.reading import Readers
 from trainmaster.history.recorder import Recorder
 from trainmaster.history.server import HistoryServer
 from trainmaster.history.settings import HistorySettings
+from trainmaster_operator.controller.observability.health import probes
 
 HOST = "127.0.0.1"
 NOBODY = Server("http://127.0.0.1:9", None, None, None, Fixed(None), "default")

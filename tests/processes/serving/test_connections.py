@@ -15,8 +15,8 @@ import trustme
 from aiohttp import web
 
 from tests.unit.controller.polling import until
-from trainmaster.serving import Exposition, HttpServer, app, application, connection, exposition, server
-from trainmaster.serving.places import Places
+from trainmaster_operator.serving import Exposition, HttpServer, app, application, connection, exposition, server
+from trainmaster_operator.serving.places import Places
 
 HOST = "127.0.0.1"
 LARGE = bytes(32 * 1_048_576)

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.agent import ed25519
+from trainmaster_operator.agent import ed25519
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
 # RFC 8032, section 7.1: public key, message, signature.

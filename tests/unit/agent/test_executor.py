@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from tests.signer import environment
-from trainmaster.agent import executor
-from trainmaster.agent.executor import Executor
-from trainmaster.agent.planner import events
-from trainmaster.agent.planner.actions import SaveReport
-from trainmaster.agent.planner.leaving import PATIENCE_SECONDS
-from trainmaster.agent.planner.state import LeaderContact, MasterContact, Now
-from trainmaster.agent.settings import read_settings
-from trainmaster.wire.report import Report
+from trainmaster_operator.agent import executor
+from trainmaster_operator.agent.executor import Executor
+from trainmaster_operator.agent.planner import events
+from trainmaster_operator.agent.planner.actions import SaveReport
+from trainmaster_operator.agent.planner.leaving import PATIENCE_SECONDS
+from trainmaster_operator.agent.planner.state import LeaderContact, MasterContact, Now
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.wire.report import Report
 
 from .planner.simulated import UID, WORKER, assignment
 

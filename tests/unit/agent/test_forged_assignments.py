@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.signer import FOREIGN, GOOD, JOB_UID, KEYS, TOKEN, environment, signed
-from trainmaster.agent import ed25519
-from trainmaster.agent.authority import Authority
-from trainmaster.agent.settings import Settings, read_settings
-from trainmaster.api.signing import SigningKeys
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.ports import PORTS, port_at
-from trainmaster.wire.signing import job_token, key_id
+from trainmaster_operator.agent import ed25519
+from trainmaster_operator.agent.authority import Authority
+from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.ports import PORTS, port_at
+from trainmaster_operator.wire.signing import job_token, key_id
 
 EVIL = "10.9.8.7"
 

@@ -13,15 +13,15 @@ from tests.signer import GOOD
 from tests.unit.agent.network.test_follower import Way, assignment
 from tests.unit.agent.network.test_leader import Table, stream_of
 from tests.unit.hostile_json import JSON, damaged
-from trainmaster.agent.hang.heartbeats import parse_progress
-from trainmaster.agent.network import http
-from trainmaster.agent.network.actions import Close, Deliver
-from trainmaster.agent.network.lines import JsonLines
-from trainmaster.agent.process import saved_report
-from trainmaster.agent.process.error_files import read_error_file
-from trainmaster.wire import evidence
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.joining import Environment, parse_from_follower
+from trainmaster_operator.agent.hang.heartbeats import parse_progress
+from trainmaster_operator.agent.network import http
+from trainmaster_operator.agent.network.actions import Close, Deliver
+from trainmaster_operator.agent.network.lines import JsonLines
+from trainmaster_operator.agent.process import saved_report
+from trainmaster_operator.agent.process.error_files import read_error_file
+from trainmaster_operator.wire import evidence
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.joining import Environment, parse_from_follower
 
 REPORT: dict[str, Any] = {"attempt": 3, "worker": 1, "uid": "u", "state": "Failed", "error": "words", "at": 1.5}
 RANKS: dict[str, Any] = {"0": {"step": 1, "loss": 0.5, "section": "train", "message": "m", "result": {"a": 1}}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.agent.loop import Loop
+from trainmaster_operator.agent.loop import Loop
 
 
 def test_a_repetition_comes_at_once_and_then_as_often_as_it_was_changed_to() -> None:

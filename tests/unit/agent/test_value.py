@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.agent.value import Value
+from trainmaster_operator.agent.value import Value
 
 
 class Point(Value):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainmaster.api.crd import crd
-from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL
 from trainmaster_local.inside import Api, ApiError, Options, new_api
+from trainmaster_operator.api.crd import crd
+from trainmaster_operator.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL
 
 RESOURCE = f"{PLURAL}.{GROUP}"
 NAMESPACE = "team"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.api.parsing import InvalidJob, parse_spec
+from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 
 
 def sentences(spec: Any, name: str = "job") -> list[str]:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.api.api_server import apply
-from trainmaster.api.parsing import InvalidJob, parse_spec
+from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 
 NOTHING = st.just(...)
 JUNK = st.sampled_from([None, True, "", "x", -1, 0, 3, 2.5, [], {}, ["x"], {"x": 1}])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.api.attempt_marks import lines_of_attempt, marked_attempt
+from trainmaster_operator.api.attempt_marks import lines_of_attempt, marked_attempt
 
 LOG = ("one", "--- attempt 2 ---", "two", "[rank 0]: --- attempt 3 ---", "--- attempt 4 ---", "four")
 

@@ -15,13 +15,13 @@ from tests.unit.api.sentences import sentences
 from tests.unit.api.test_manifests import NAMES
 from tests.unit.api.test_sentences import BAD_INPUT
 from tools.api_reference import api_reference
-from trainmaster.api.crd import COLUMNS, crd, crd_yaml
-from trainmaster.api.parsing import parse_spec
-from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS
-from trainmaster.api.v1alpha1 import CPU, FailureReason, JobSpec
-from trainmaster.api.values import SUBDOMAIN_PATTERN
-from trainmaster.reconciling.reasons import REASONS
 from trainmaster_local.inside import RULE_LIMIT, custom_columns, rule_costs
+from trainmaster_operator.api.crd import COLUMNS, crd, crd_yaml
+from trainmaster_operator.api.parsing import parse_spec
+from trainmaster_operator.api.reasons import REASONS
+from trainmaster_operator.api.rules import NAME_RULES, RULES, TRANSITIONS
+from trainmaster_operator.api.v1alpha1 import CPU, FailureReason, JobSpec
+from trainmaster_operator.api.values import SUBDOMAIN_PATTERN
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import SCALARS
-from trainmaster.api.misplaced import model_in
-from trainmaster.api.nearest import nearest
-from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
-from trainmaster.api.v1alpha1 import JobSpec, SpecModel
-from trainmaster.api.values import HINTS, QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN, number, show
+from trainmaster_operator.api.misplaced import model_in
+from trainmaster_operator.api.nearest import nearest
+from trainmaster_operator.api.parsing import InvalidJob, parse_job, parse_spec
+from trainmaster_operator.api.v1alpha1 import JobSpec, SpecModel
+from trainmaster_operator.api.values import HINTS, QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN, number, show
 
 # Each of these has a type of its own, whose sentence says what it may be.
 OWN_SENTENCES = {QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN}

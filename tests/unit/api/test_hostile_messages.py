@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import JSON, damaged
-from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean
-from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.wire.values import shown
+from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, clean
+from trainmaster_operator.api.parsing import InvalidJob, parse_job, parse_spec
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.wire.values import shown
 
 EVIDENCE: dict[str, Any] = {
     "attempt": 3,

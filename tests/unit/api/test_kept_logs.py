@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.api.kept_logs import KeptLog
+from trainmaster_operator.api.kept_logs import KeptLog
 
 # What pods print one after the other: lines a few milliseconds apart, each pod's first with its attempt's mark or not.
 PODS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=4)

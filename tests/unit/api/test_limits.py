@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.unit.api.api_server import apply, change
-from trainmaster.api.limits import (
+from trainmaster.cli.main import app
+from trainmaster.client import InvalidRequest, JobClient
+from trainmaster_operator.api.limits import (
     KIB,
     MAX_BYTES,
     MAX_ITEMS,
@@ -22,9 +24,7 @@ from trainmaster.api.limits import (
     compact,
     is_larger,
 )
-from trainmaster.api.parsing import InvalidJob, parse_spec
-from trainmaster.cli.main import app
-from trainmaster.client import InvalidRequest, JobClient
+from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 
 
 def nested(depth: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.api.sentences import sentences
-from trainmaster.api.parsing import InvalidJob, parse_job
+from trainmaster_operator.api.parsing import InvalidJob, parse_job
 
 NAMES = {
     "too long": (

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.api.merge import MERGE_KEYS, MergeError, merge
+from trainmaster_operator.api.merge import MERGE_KEYS, MergeError, merge
 
 MOUNT_B_AT_X, MOUNT_A_AT_Y = {"name": "b", "mountPath": "/x"}, {"name": "a", "mountPath": "/y"}
 CASES: dict[str, tuple[Any, Any, Any]] = {

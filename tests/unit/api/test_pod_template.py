@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.api.parsing import InvalidJob, parse_spec
+from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 
 
 def sentences(template: Any, **spec: Any) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import (
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.records import (
     DeletedRecord,
     EvidenceRecord,
     JobIdentity,
@@ -22,7 +22,7 @@ from trainmaster.api.records import (
     parse_record,
     to_wire,
 )
-from trainmaster.wire.errors import ProtocolError
+from trainmaster_operator.wire.errors import ProtocolError
 
 KEY = JobIdentity("team", "bert", "7a5e")
 JOB = {"metadata": {"namespace": "team", "name": "bert", "uid": "7a5e"}, "spec": {"workers": 2}, "status": {}}

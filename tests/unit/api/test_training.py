@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.api.sentences import sentences
-from trainmaster import __version__
-from trainmaster.api import training_schema
-from trainmaster.api.v1alpha1 import BUNDLED_IMAGE, DEFAULT_IMAGE
+from trainmaster_operator import __version__
+from trainmaster_operator.api import training_schema
+from trainmaster_operator.api.v1alpha1 import BUNDLED_IMAGE, DEFAULT_IMAGE
 
 RIGHT = {"steps": 100, "batch": {"size": 64}}
 BAD: dict[str, tuple[dict[str, Any], str]] = {

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import PLAIN
-from trainmaster.api import trimming
-from trainmaster.api.trimming import LEFT_OUT, Each, Shape, Trimmer, Whole, prune
+from trainmaster_operator.api import trimming
+from trainmaster_operator.api.trimming import LEFT_OUT, Each, Shape, Trimmer, Whole, prune
 
 KIB = 1024
 SHAPE: Shape = {

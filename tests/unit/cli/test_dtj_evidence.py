@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from tests.unit.cli.dtj_command import JOBS, RUNNING, run
 from tests.unit.client.fakes import FakeTransport, job
-from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.cli import dtj
 from trainmaster.cli.console import SafeConsole
 from trainmaster.client import JobNotFound
+from trainmaster_operator.api.evidence import AttemptEvidence
 
 
 def kept(*attempts: AttemptEvidence) -> dict[str, Any]:

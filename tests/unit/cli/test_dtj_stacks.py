@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.cli.dtj_command import JOBS, RUNNING, run
 from tests.unit.client.fakes import FakeTransport, job
-from trainmaster.api.stacks import Stacks
 from trainmaster.client import JobNotFound
+from trainmaster_operator.api.stacks import Stacks
 
 CONFIG_MAP = "/api/v1/namespaces/default/configmaps/reviews-stacks"
 RANKS: Mapping[int, Mapping[str, Any]] = {

@@ -9,9 +9,9 @@ import pytest
 from tests.unit.cli.dtj_command import JOBS, PODS, RUNNING, condition, run
 from tests.unit.cli.fake_kubelet import BEGINNING, FakeKubelet
 from tests.unit.client.fakes import job, pod
-from trainmaster.api.kept_logs import KeptLog
 from trainmaster.cli.connection import Connection
 from trainmaster.client import InvalidRequest, JobClient, JobNotFound, NotAllowed
+from trainmaster_operator.api.kept_logs import KeptLog
 
 KEPT = "/api/v1/namespaces/default/configmaps/reviews-logs"
 ENDED = "Job reviews has ended: Succeeded.\n"

@@ -24,9 +24,6 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.unit.client.fakes import FakeTransport, event, job, pod
-from trainmaster.api.evidence import AttemptEvidence
-from trainmaster.api.printable import UNSAFE
-from trainmaster.api.stacks import Stacks
 from trainmaster.cli import dtj
 from trainmaster.cli import main as trainmaster
 from trainmaster.cli.commands import SECTIONS
@@ -36,6 +33,9 @@ from trainmaster.cli.demo import Demo, _PlainView, _TerminalView
 from trainmaster.cli.job_names import complete_job
 from trainmaster.cli.top import live
 from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
+from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.printable import UNSAFE
+from trainmaster_operator.api.stacks import Stacks
 
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
 PODS = "/api/v1/namespaces/default/pods"

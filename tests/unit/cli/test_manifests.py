@@ -9,10 +9,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trainmaster.agent.build import zipapp_bytes
-from trainmaster.api.crd import crd_yaml
 from trainmaster.cli.main import app
-from trainmaster.rendering.agent_source import config_map_name
+from trainmaster_operator.agent.build import zipapp_bytes
+from trainmaster_operator.api.crd import crd_yaml
+from trainmaster_operator.rendering.agent_source import config_map_name
 
 GOOD = """\
 apiVersion: trainmaster.dev/v1alpha1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.client.fakes import FakeTransport, job, pod
-from trainmaster.agent.network.metrics import render_metrics
 from trainmaster.client import JobClient, JobNotFound, NoCluster, RankMetrics
 from trainmaster.client.metrics import WorkerState, parse_metrics, parse_worker_state
-from trainmaster.wire.limits import MAX_PROCESSES
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report
+from trainmaster_operator.agent.network.metrics import render_metrics
+from trainmaster_operator.wire.limits import MAX_PROCESSES
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.report import Report
 
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"

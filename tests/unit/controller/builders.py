@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tests.signer import KEYS
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.decision import Action, Apply, Decision, JobEvent, PodRef
-from trainmaster.reconciling.observed.snapshot import Job, Observed
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.reconciling.decision import Action, Apply, Decision, JobEvent, PodRef
+from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
 
 NAMESPACE = "team-a"
 JOB_UID = "11111111-1111-1111-1111-111111111111"

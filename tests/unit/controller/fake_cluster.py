@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainmaster.api.trimming import prune
-from trainmaster.controller.apiserver.cluster import PODS, PodStream, RawObject, Resource
-from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from trainmaster_operator.api.trimming import prune
+from trainmaster_operator.controller.apiserver.cluster import PODS, PodStream, RawObject, Resource
+from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 NOW = "2026-11-21T04:00:00Z"
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.virtual_time import in_virtual_time
-from trainmaster.controller.apiserver.cluster import LEASES
-from trainmaster.controller.apiserver.errors import Conflict, NotFound, Unavailable, Unreachable
-from trainmaster.controller.lease import LeaderLease, LeaseSettings
+from trainmaster_operator.controller.apiserver.cluster import LEASES
+from trainmaster_operator.controller.apiserver.errors import Conflict, NotFound, Unavailable, Unreachable
+from trainmaster_operator.controller.lease import LeaderLease, LeaseSettings
 
 QUICK = LeaseSettings("sys", "op", "first", lease_seconds=0.8, renew_seconds=0.6, retry_seconds=0.03)
 

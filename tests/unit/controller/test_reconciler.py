@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.api.v1alpha1 import Failure, JobStatus
-from trainmaster.controller.reconciler import ended_because
+from trainmaster_operator.api.v1alpha1 import Failure, JobStatus
+from trainmaster_operator.controller.reconciler import ended_because
 
 BOOM = Failure(
     attempt=1, reason="Error", message="worker 1 ended with exit code 7: boom", failed_at="2026-11-22T04:00:00Z"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.api.options import InvalidSetting
-from trainmaster.controller.settings import parse_history
+from trainmaster_operator.api.options import InvalidSetting
+from trainmaster_operator.controller.settings import parse_history
 
 
 def test_the_address_of_a_history_has_a_scheme_and_a_host_and_neither_password_nor_query() -> None:

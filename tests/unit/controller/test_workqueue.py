@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.controller.workqueue import QueueClosed, WorkQueue
+from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
 
 
 class Clock:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.api.parsing import parse_job
 from trainmaster.converting import Note, convert, dotted
+from trainmaster_operator.api.parsing import parse_job
 
 
 @dataclass(frozen=True)

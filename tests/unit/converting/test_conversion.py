@@ -21,9 +21,9 @@ from tests.unit.converting.manifests import (
     runtime,
     train_job,
 )
-from trainmaster.api.parsing import InvalidJob, parse_job
 from trainmaster.converting import can_convert, convert, dotted, is_runtime
 from trainmaster.converting.fields import Field
+from trainmaster_operator.api.parsing import InvalidJob, parse_job
 
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-1, 9), st.sampled_from(["", "x", "8", "auto", "Never"]))
 _ANYTHING = st.recursive(

@@ -12,7 +12,6 @@ import pytest
 from tests.processes.dashboard.fake_api import job, running_pod
 from tests.why.cluster import ClusterOfObjects
 from tests.why.situations import Expected, all_situations
-from trainmaster.api.trimming import LEFT_OUT, Shape, Trimmer
 from trainmaster.client import TrainingJob
 from trainmaster.client.diagnosis import diagnose
 from trainmaster.client.gathering import gather
@@ -25,6 +24,7 @@ from trainmaster.dashboard.objects import pod_row
 from trainmaster.dashboard.reading import Items
 from trainmaster.dashboard.rows import row_of
 from trainmaster.dashboard.shapes import MANIFEST, MOST_SPEC, answer_shape
+from trainmaster_operator.api.trimming import LEFT_OUT, Shape, Trimmer
 
 JOBS = collection_path("team")
 FAILURE = {"attempt": 1, "reason": "Error", "node": "a", "failedAt": "2026-11-26T01:00:00Z", "message": "x\n" * 900}

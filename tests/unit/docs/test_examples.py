@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from trainmaster.api.parsing import parse_job
-from trainmaster.api.quantities import quantity
-from trainmaster.rendering import JobIdentity, Settings, first_assignment, render
+from trainmaster_operator.api.parsing import parse_job
+from trainmaster_operator.api.quantities import quantity
+from trainmaster_operator.rendering import JobIdentity, Settings, first_assignment, render
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "manifests" / "examples"

@@ -11,13 +11,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = sorted(
     init.parent
-    for top in ("operator/trainmaster", "local/trainmaster_local", "images/trainer/trainloop", "tools", "bench")
+    for top in (
+        "operator/trainmaster_operator",
+        "local/trainmaster_local",
+        "images/trainer/trainloop",
+        "tools",
+        "bench",
+    )
     for init in (ROOT / top).rglob("__init__.py")
 )
 # Folders of tests, and where the rooms are that their folders are named for.
 TESTS = {
-    "tests/unit": ("operator/trainmaster", ""),
-    "tests/processes": ("operator/trainmaster", ""),
+    "tests/unit": ("operator/trainmaster_operator", ""),
+    "tests/processes": ("operator/trainmaster_operator", ""),
     "local/tests/unit": ("local/trainmaster_local",),
 }
 
@@ -54,13 +60,13 @@ def test_a_test_file_says_what_it_tests(tests: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "room", sorted(path.parent.name for path in (ROOT / "operator/trainmaster").glob("*/__init__.py"))
+    "room", sorted(path.parent.name for path in (ROOT / "operator/trainmaster_operator").glob("*/__init__.py"))
 )
 def test_which_test_file_tests_a_module_is_written_down(room: str) -> None:
     rows = re.findall(
         r"^\| `([\w/]+)` \| (.+) \|$", docstring(ROOT / "tests/unit" / room / "__init__.py"), re.MULTILINE
     )
-    source = ROOT / "operator/trainmaster" / room
+    source = ROOT / "operator/trainmaster_operator" / room
     modules = {str(path.relative_to(source).with_suffix("")) for path in source.rglob("[!_]*.py")}
     assert {module for module, _ in rows} == modules
     folders = [ROOT / "tests" / folder for folder in (f"unit/{room}", f"processes/{room}", "")]

@@ -15,9 +15,9 @@ WIDTH = 120
 # Where a path in a page may begin, besides the page's own folder.
 BASES = (
     "",
-    "operator/trainmaster",
-    "operator/trainmaster/agent",
-    "operator/trainmaster/reconciling",
+    "operator/trainmaster_operator",
+    "operator/trainmaster_operator/agent",
+    "operator/trainmaster_operator/reconciling",
     "images/trainer",
     "local/trainmaster_local",
 )

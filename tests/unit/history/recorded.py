@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainmaster.api.records import JobIdentity, JobRecord, PodPlace, SampleRecord
 from trainmaster.history.aging import Aging
 from trainmaster.history.store import Store
-from trainmaster.reconciling.times import to_text
+from trainmaster_operator.api.records import JobIdentity, JobRecord, PodPlace, SampleRecord
+from trainmaster_operator.api.times import to_text
 
 START = 1_800_000_000.0
 

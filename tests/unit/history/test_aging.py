@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.history.recorded import START, Recorded, key, sample
-from trainmaster.api.records import SampleRecord
 from trainmaster.history import aging, cells, heat
 from trainmaster.history.aging import CURVES, HEAT
 from trainmaster.history.answers import Answers
 from trainmaster.history.drawing import Window
 from trainmaster.history.heat import Heat
 from trainmaster.history.thinning import LEVEL_SECONDS
+from trainmaster_operator.api.records import SampleRecord
 
 # In place of 1,800 and 60, so that a test takes a tenth of the samples.
 KEPT, BLOCK = 120, 10

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 from tests.unit.history.recorded import START, Recorded, job, key, sample
-from trainmaster.api.evidence import AttemptEvidence
-from trainmaster.api.kept_logs import LONGEST_LOG, KeptLog
-from trainmaster.api.records import (
+from trainmaster.history import answers as answering
+from trainmaster.history import store as stores
+from trainmaster.history.answers import Answers, NotRecorded
+from trainmaster.history.drawing import Window
+from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
+from trainmaster_operator.api.records import (
     DeletedRecord,
     EvidenceRecord,
     JobRecord,
@@ -23,11 +27,7 @@ from trainmaster.api.records import (
     parse_record,
     to_wire,
 )
-from trainmaster.history import answers as answering
-from trainmaster.history import store as stores
-from trainmaster.history.answers import Answers, NotRecorded
-from trainmaster.history.drawing import Window
-from trainmaster.reconciling.times import to_text
+from trainmaster_operator.api.times import to_text
 
 FAILURE = {"attempt": 1, "reason": "OOMKilled", "message": "rank 1", "counted": True, "failedAt": to_text(START + 50)}
 

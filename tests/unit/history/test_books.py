@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.unit.history.recorded import START, Recorded, job, key, sample
-from trainmaster.api.evidence import AttemptEvidence
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import EvidenceRecord, JobIdentity, LogRecord, PodPlace
-from trainmaster.reconciling.times import to_text
+from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.records import EvidenceRecord, JobIdentity, LogRecord, PodPlace
+from trainmaster_operator.api.times import to_text
 
 Write = Callable[[Recorded, JobIdentity, random.Random], None]
 

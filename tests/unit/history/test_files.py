@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.history.recorded import START, Recorded, job, key, sample
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import LogRecord
 from trainmaster.client.blocking import run
 from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound
 from trainmaster.client.history import curves, rank_figures
 from trainmaster.client.history.checking import Checker
 from trainmaster.history.files import HistoryFile
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.records import LogRecord
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ import pytest
 import pytest_asyncio
 
 from tests.unit.history.recorded import job, key, sample
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import EvidenceRecord, LogRecord, Record, to_wire
 from trainmaster.history.answers import Answers
 from trainmaster.history.metrics import HistoryMetrics
 from trainmaster.history.reading import Readers
 from trainmaster.history.recorder import CannotRecord, Recorder, parse_lines
 from trainmaster.history.settings import HistorySettings
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.records import EvidenceRecord, LogRecord, Record, to_wire
 
 # Of now: the store that the recorder opens has the real clock.
 START = float(int(time.time()) - 100)

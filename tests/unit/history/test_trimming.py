@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.history.recorded import START, Recorded, job, key, sample
-from trainmaster.api.evidence import AttemptEvidence
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import DeletedRecord, EvidenceRecord, JobIdentity, LogRecord
 from trainmaster.history.answers import Answers
 from trainmaster.history.drawing import Window
 from trainmaster.history.trimming import Trimming
-from trainmaster.reconciling.times import to_text
+from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, JobIdentity, LogRecord
+from trainmaster_operator.api.times import to_text
 
 DAY = 86_400.0
 KIB = 1024

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from trainmaster.rendering import AgentImageVolume
-from trainmaster.rendering.agent_source import agent_path
-from trainmaster.rendering.paths import AGENT_DIRECTORY
+from trainmaster_operator.rendering import AgentImageVolume
+from trainmaster_operator.rendering.agent_source import agent_path
+from trainmaster_operator.rendering.paths import AGENT_DIRECTORY
 
 ROOT = Path(__file__).parents[3]
 

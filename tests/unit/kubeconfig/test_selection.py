@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kubernetes.client import Configuration
 from kubernetes.config import load_kube_config_from_dict
 
-from trainmaster.kubeconfig import KubeconfigError, read_kubeconfig
+from trainmaster_operator.kubeconfig import KubeconfigError, read_kubeconfig
 
 
 def kubeconfig(**changed: Any) -> dict[str, Any]:

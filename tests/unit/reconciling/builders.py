@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from trainmaster.api.parsing import parse_spec
-from trainmaster.api.v1alpha1 import Condition, JobStatus
-from trainmaster.reconciling import decide
-from trainmaster.reconciling.actions.assignments import desired_assignment
-from trainmaster.reconciling.actions.children import apply_children
-from trainmaster.reconciling.decision import (
+from trainmaster_operator.api.parsing import parse_spec
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.reconciling.actions.assignments import desired_assignment
+from trainmaster_operator.reconciling.actions.children import apply_children
+from trainmaster_operator.reconciling.decision import (
     Apply,
     Assign,
     Decision,
@@ -22,8 +23,8 @@ from trainmaster.reconciling.decision import (
     ReportWorkload,
     Touch,
 )
-from trainmaster.reconciling.observed.situation import Situation, survey
-from trainmaster.reconciling.observed.snapshot import (
+from trainmaster_operator.reconciling.observed.situation import Situation, survey
+from trainmaster_operator.reconciling.observed.snapshot import (
     ChildView,
     ContainerEnd,
     ContainerView,
@@ -33,10 +34,9 @@ from trainmaster.reconciling.observed.snapshot import (
     StreamView,
     termination_reports,
 )
-from trainmaster.reconciling.times import to_text
-from trainmaster.rendering import Settings
-from trainmaster.wire.report import Report, merge
-from trainmaster.wire.stream import WorkerLine
+from trainmaster_operator.rendering import Settings
+from trainmaster_operator.wire.report import Report, merge
+from trainmaster_operator.wire.stream import WorkerLine
 
 NOW = 1_795_233_600.0
 UID = "5f0c7a7e-job"

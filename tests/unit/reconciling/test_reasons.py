@@ -7,9 +7,9 @@ from typing import Any, get_args
 import pytest
 
 from tests.unit.reconciling.builders import NOW, container, decided, ended, job, observed, pod, pods, running, said
-from trainmaster.api.v1alpha1 import FailureReason, JobStatus
-from trainmaster.reconciling.observed.snapshot import Observed, RefusedWrite
-from trainmaster.reconciling.reasons import REASONS
+from trainmaster_operator.api.reasons import REASONS
+from trainmaster_operator.api.v1alpha1 import FailureReason, JobStatus
+from trainmaster_operator.reconciling.observed.snapshot import Observed, RefusedWrite
 
 STARTING: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": [], "ago": 900.0}
 QUOTA = RefusedWrite("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.reconciling.world import World
 from tests.unit.reconciling.world_pods import Room
-from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster_operator.api.v1alpha1 import JobStatus
 
 
 def training(world: World) -> World:

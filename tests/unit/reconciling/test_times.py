@@ -7,7 +7,7 @@ import pytest
 from tests.unit.reconciling.builders import (
     NOW,
 )
-from trainmaster.reconciling.times import since, to_seconds, to_text
+from trainmaster_operator.api.times import since, to_seconds, to_text
 
 
 def test_milliseconds_survive_and_are_rounded_up() -> None:

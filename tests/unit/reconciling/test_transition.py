@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import get_type_hints
 
 from tests.unit.reconciling.builders import running
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Unset
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Unset
 
 
 def test_it_has_the_fields_of_a_status_with_their_types() -> None:

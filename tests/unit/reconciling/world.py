@@ -19,14 +19,14 @@ from tests.unit.reconciling.builders import UID
 from tests.unit.reconciling.world_agents import Agents
 from tests.unit.reconciling.world_operator import START, Operator, Outdated
 from tests.unit.reconciling.world_pods import Pod, Room
-from trainmaster.api.parsing import parse_spec
-from trainmaster.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus
-from trainmaster.reconciling.observed.snapshot import ChildView
-from trainmaster.reconciling.times import to_seconds
-from trainmaster.wire.assignment import Assignment, parse_text
-from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
-from trainmaster.wire.report import Report
-from trainmaster.wire.states import ENDED
+from trainmaster_operator.api.parsing import parse_spec
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus
+from trainmaster_operator.reconciling.observed.snapshot import ChildView
+from trainmaster_operator.wire.assignment import Assignment, parse_text
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.states import ENDED
 
 
 class World:

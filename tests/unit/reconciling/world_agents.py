@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.unit.reconciling.world_pods import Pod
-from trainmaster.api.v1alpha1 import TERMINAL_PHASES
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.states import ENDED
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.states import ENDED
 
 if TYPE_CHECKING:
     from tests.unit.reconciling.world import World

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.unit.reconciling.builders import SETTINGS
-from trainmaster.api.v1alpha1 import JobSpec, JobStatus
-from trainmaster.reconciling import decide
-from trainmaster.reconciling.decision import Apply, Assign, DeleteJob, DeletePod, Touch
-from trainmaster.reconciling.observed.snapshot import ChildView, Job, Observed, PodView, StreamView
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report, merge
-from trainmaster.wire.stream import WorkerLine
+from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.reconciling.decision import Apply, Assign, DeleteJob, DeletePod, Touch
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, Observed, PodView, StreamView
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.report import Report, merge
+from trainmaster_operator.wire.stream import WorkerLine
 
 if TYPE_CHECKING:
     from tests.unit.reconciling.world import World

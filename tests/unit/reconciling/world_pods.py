@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainmaster.reconciling.observed.snapshot import ContainerEnd, ContainerView, PodView
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.report import Report
-from trainmaster.wire.states import ENDED
+from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, ContainerView, PodView
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.states import ENDED
 
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 10.0, 300.0
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from tests.signer import KEYS
-from trainmaster.api.parsing import parse_spec
-from trainmaster.rendering import (
+from trainmaster_operator.api.parsing import parse_spec
+from trainmaster_operator.rendering import (
     AgentImageVolume,
     JobIdentity,
     Manifest,

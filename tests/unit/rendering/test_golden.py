@@ -11,8 +11,13 @@ import pytest
 import yaml
 
 from tests.unit.rendering.goldens import GOLDEN, NAMES, golden, manifests
-from trainmaster.api.pod_template import RESERVED_PATHS, RESERVED_PREFIX, RESERVED_VARIABLE_PREFIXES, RESERVED_VARIABLES
-from trainmaster.wire.names import HASH_ANNOTATION
+from trainmaster_operator.api.pod_template import (
+    RESERVED_PATHS,
+    RESERVED_PREFIX,
+    RESERVED_VARIABLE_PREFIXES,
+    RESERVED_VARIABLES,
+)
+from trainmaster_operator.wire.names import HASH_ANNOTATION
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,11 +10,11 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainmaster.api.compact import CompactMapping
-from trainmaster.api.v1alpha1 import Checkpoint, CheckpointVolume, JobSpec
-from trainmaster.rendering import JobIdentity, first_assignment, render
-from trainmaster.rendering.child import child_context
-from trainmaster.rendering.engine import render_template
+from trainmaster_operator.api.compact import CompactMapping
+from trainmaster_operator.api.v1alpha1 import Checkpoint, CheckpointVolume, JobSpec
+from trainmaster_operator.rendering import JobIdentity, first_assignment, render
+from trainmaster_operator.rendering.child import child_context
+from trainmaster_operator.rendering.engine import render_template
 
 HOSTILE = st.one_of(
     st.text(min_size=1, max_size=40),

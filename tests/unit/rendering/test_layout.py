@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from trainmaster.api.parsing import parse_spec
-from trainmaster.api.rules import MAX_SET_NAME
-from trainmaster.api.signing import SigningKeys
-from trainmaster.api.v1alpha1 import JobSpec
-from trainmaster.controller.keys.signing_keys import MAX_KEYS
-from trainmaster.rendering import (
+from trainmaster_operator.api.parsing import parse_spec
+from trainmaster_operator.api.rules import MAX_SET_NAME
+from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.controller.keys.signing_keys import MAX_KEYS
+from trainmaster_operator.rendering import (
     AgentConfigMap,
     AgentImage,
     AgentImageVolume,
@@ -27,10 +27,10 @@ from trainmaster.rendering import (
     worker_layout,
     world_size,
 )
-from trainmaster.rendering.agent_source import config_map_name
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.limits import MAX_WORKERS
-from trainmaster.wire.ports import master_port
+from trainmaster_operator.rendering.agent_source import config_map_name
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.limits import MAX_WORKERS
+from trainmaster_operator.wire.ports import master_port
 
 JOB = JobIdentity("team", "bert", "uid-1")
 OTHER_IMAGE = {"image": "example.com/train:1", "command": ["python", "train.py"]}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.signer import GOOD
 from tests.unit.hostile_json import PLAIN
-from trainmaster.wire.assignment import Assignment, newer, parse_text
-from trainmaster.wire.errors import ProtocolError
+from trainmaster_operator.wire.assignment import Assignment, newer, parse_text
+from trainmaster_operator.wire.errors import ProtocolError
 
 
 def test_an_assignment_survives_the_wire() -> None:

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.lines import LineBuffer
-from trainmaster.wire.stream import parse_line
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.lines import LineBuffer
+from trainmaster_operator.wire.stream import parse_line
 
 
 def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:

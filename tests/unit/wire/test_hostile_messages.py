@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import HUGE, JSON, damaged, nested
-from trainmaster.wire import progress
-from trainmaster.wire.assignment import Assignment, parse_text
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.evidence import parse_ranks
-from trainmaster.wire.limits import MAX_TERMINATION_BYTES
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report
+from trainmaster_operator.wire import progress
+from trainmaster_operator.wire.assignment import Assignment, parse_text
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.evidence import parse_ranks
+from trainmaster_operator.wire.limits import MAX_TERMINATION_BYTES
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.report import Report
 
 REPORT: dict[str, Any] = {
     "attempt": 3,

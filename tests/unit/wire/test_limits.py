@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trainmaster.wire import limits, names, states
-from trainmaster.wire.ports import FIRST_PORT, LAST_PORT, PORTS
-from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_CODES, FAILURE_REASONS
+from trainmaster_operator.wire import limits, names, states
+from trainmaster_operator.wire.ports import FIRST_PORT, LAST_PORT, PORTS
+from trainmaster_operator.wire.reasons import EXIT_BY_REASON, EXIT_CODES, FAILURE_REASONS
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 

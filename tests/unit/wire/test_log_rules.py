@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.wire.log_rules import GROUPS, MAX_PATTERN_CHARACTERS, check_pattern
+from trainmaster_operator.wire.log_rules import GROUPS, MAX_PATTERN_CHARACTERS, check_pattern
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.agent.process.output import PrintedEnd
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_LINE_BYTES, MAX_OUTPUT_BYTES
-from trainmaster.wire.output import OutputLine, newest_lines, output_share
-from trainmaster.wire.stream import parse_line
+from trainmaster_operator.agent.process.output import PrintedEnd
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_LINE_BYTES, MAX_OUTPUT_BYTES
+from trainmaster_operator.wire.output import OutputLine, newest_lines, output_share
+from trainmaster_operator.wire.stream import parse_line
 
 PRINTED = st.lists(
     st.tuples(st.integers(0, 2_000_000_000_000), st.text(max_size=3_000).filter(lambda t: "\n" not in t)), max_size=60

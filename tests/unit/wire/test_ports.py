@@ -7,8 +7,8 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.wire.names import AGENT_PORT
-from trainmaster.wire.ports import DEFAULT_MASTER_PORT, PORTS, is_master_port, master_port, port_at
+from trainmaster_operator.wire.names import AGENT_PORT
+from trainmaster_operator.wire.ports import DEFAULT_MASTER_PORT, PORTS, is_master_port, master_port, port_at
 
 uids = st.uuids().map(str)
 attempts = st.integers(1, 1_000_000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trainmaster.api.v1alpha1 import RecoveryTimes
-from trainmaster.wire.recovery import Recovery
+from trainmaster_operator.api.v1alpha1 import RecoveryTimes
+from trainmaster_operator.wire.recovery import Recovery
 
 OPERATING = Path(__file__).resolve().parents[3] / "docs" / "operating.md"
 

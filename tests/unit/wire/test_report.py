@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import PLAIN
-from trainmaster.wire.report import Report, merge
+from trainmaster_operator.wire.report import Report, merge
 
 
 def report(state: str = "Failed", reason: str = "Error", *, at: float = 1.0, uid: str = "u") -> Report:

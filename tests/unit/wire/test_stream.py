@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import JSON
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.evidence import RankState
-from trainmaster.wire.joining import (
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.joining import (
     Ack,
     Assigned,
     Collect,
@@ -32,11 +32,11 @@ from trainmaster.wire.joining import (
     parse_from_follower,
     parse_from_leader,
 )
-from trainmaster.wire.limits import MAX_EVIDENCE_BYTES, MAX_LINE_BYTES, MAX_PROCESSES, MAX_RANKS_IN_LINE
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.recovery import Recovery
-from trainmaster.wire.report import Report
-from trainmaster.wire.stream import (
+from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_LINE_BYTES, MAX_PROCESSES, MAX_RANKS_IN_LINE
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import (
     EvidenceLine,
     Hello,
     Ping,

@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.wire.report import Report
-from trainmaster.wire.values import last_lines
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.values import last_lines
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB. " + "x" * 5_000
 

@@ -14,7 +14,7 @@ DRIVER = """
 import json, sys
 native = frozenset(sys.modules)
 sys.path.insert(0, sys.argv[1])
-from trainmaster.agent.warm.stage.imports import Imports
+from trainmaster_operator.agent.warm.stage.imports import Imports
 imports = Imports({"path": "", "ownVariables": ["RANK"], "leftOut": []}, native)
 for name in sys.argv[2:]:
     imports.add(name, required=True, users=False)
@@ -174,7 +174,7 @@ def test_the_functions_of_this_torch_can_be_answered_for() -> None:
     """They are plain functions, whose code can be another one for a while."""
     program = """
 import json, torch, types
-from trainmaster.agent.warm.stage import devices
+from trainmaster_operator.agent.warm.stage import devices
 plain = {}
 for function in devices._ANSWERED:
     native = getattr(torch.cuda, function.__name__)

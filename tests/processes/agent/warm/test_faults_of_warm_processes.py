@@ -14,10 +14,10 @@ import pytest
 
 from tests.processes.agent.agents import Agent, Job, Stream, is_gone, until
 from tests.processes.agent.test_zipapp import pythons
-from trainmaster.agent.build import zipapp_bytes
-from trainmaster.agent.errors import NO_TORCH
-from trainmaster.agent.process import children
-from trainmaster.rendering import AgentConfigMap, agent_source
+from trainmaster_operator.agent.build import zipapp_bytes
+from trainmaster_operator.agent.errors import NO_TORCH
+from trainmaster_operator.agent.process import children
+from trainmaster_operator.rendering import AgentConfigMap, agent_source
 
 from .both_ways import NO_MEMORY, stand_in, start, starts, until_lines, without_memory
 
@@ -275,7 +275,9 @@ def test_ranks_are_forked_under_every_python_of_this_machine(python: str, job: J
     script.write_text(SHORT)
     path = stand_in(job)
     agent = job.agent(0, NPROC_PER_NODE="2", TRAINMASTER_LAUNCHER="torchrun", TRAINMASTER_WARM_START="true")
-    agent.start(python, str(script), "word", agent=[sys.executable, "-m", "trainmaster.agent"], PYTHONPATH=path)
+    agent.start(
+        python, str(script), "word", agent=[sys.executable, "-m", "trainmaster_operator.agent"], PYTHONPATH=path
+    )
     agent.annotate(job.assignment(1))
     for rank in range(2):
         sees = f"[rank {rank}]: ['{script}', 'word'] {job.folder} False True True"

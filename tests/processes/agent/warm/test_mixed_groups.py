@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.agent.agents import Agent, Job, until
-from trainmaster.agent.process import children
+from trainmaster_operator.agent.process import children
 
 from .both_ways import NO_MEMORY, start, starts, without_memory
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.processes.agent.agents import Job
-from trainmaster.agent.build import zipapp_bytes
-from trainmaster.rendering.agent_source import AgentConfigMap, agent_command, config_map_name
+from trainmaster_operator.agent.build import zipapp_bytes
+from trainmaster_operator.rendering.agent_source import AgentConfigMap, agent_command, config_map_name
 
 from .both_ways import starts
 

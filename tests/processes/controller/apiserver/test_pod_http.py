@@ -11,12 +11,12 @@ from kubernetes.aio.client import Configuration
 
 from tests.processes.controller.hostile_server import Answer, HostileServer, answering, endless, hostile
 from tests.unit.controller.polling import until
-from trainmaster.controller.apiserver import pod_http
-from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import PODS
-from trainmaster.controller.apiserver.connection import Connection
-from trainmaster.controller.apiserver.errors import ClusterError, Silent, Unavailable, Unusable
-from trainmaster.controller.leaders.reach import AgentAddress, DirectReach, ProxyReach, Reach
+from trainmaster_operator.controller.apiserver import pod_http
+from trainmaster_operator.controller.apiserver.client import KubernetesCluster
+from trainmaster_operator.controller.apiserver.cluster import PODS
+from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.errors import ClusterError, Silent, Unavailable, Unusable
+from trainmaster_operator.controller.leaders.reach import AgentAddress, DirectReach, ProxyReach, Reach
 
 NO_CONTENT = answering(b"HTTP/1.1 204 No Content\r\n\r\n")
 # What the kernel and asyncio hold of both sides, with the bodies' bounds far below it.

@@ -14,13 +14,13 @@ from aiohttp import web
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.leaders.recorded_events import RecordedEvents
-from trainmaster.controller.apiserver.cluster import JOBS
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
-from trainmaster.controller.leaders.streams import LeaderStreams
-from trainmaster.controller.leaders.targets import StreamTarget
-from trainmaster.wire.names import TOKEN_HEADER
+from trainmaster_operator.controller.apiserver.cluster import JOBS
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.leaders.reach import AgentAddress, DirectReach
+from trainmaster_operator.controller.leaders.streams import LeaderStreams
+from trainmaster_operator.controller.leaders.targets import StreamTarget
+from trainmaster_operator.wire.names import TOKEN_HEADER
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

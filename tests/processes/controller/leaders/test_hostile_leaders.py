@@ -17,18 +17,18 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.leaders.recorded_events import RecordedEvents
 from tests.unit.controller.polling import until
-from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.cache.records import REPORTED_ATTEMPTS, JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.leaders import stream
-from trainmaster.controller.leaders.budget import StreamBudget
-from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
-from trainmaster.controller.leaders.streams import LeaderStreams
-from trainmaster.controller.leaders.targets import StreamTarget, stream_target
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.lines import LineBuffer
-from trainmaster.wire.report import Report
-from trainmaster.wire.stream import StreamLine, parse_line
+from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.cache.records import REPORTED_ATTEMPTS, JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.leaders import stream
+from trainmaster_operator.controller.leaders.budget import StreamBudget
+from trainmaster_operator.controller.leaders.reach import AgentAddress, DirectReach
+from trainmaster_operator.controller.leaders.streams import LeaderStreams
+from trainmaster_operator.controller.leaders.targets import StreamTarget, stream_target
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.lines import LineBuffer
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import StreamLine, parse_line
 
 KEY = JobKey(b.NAMESPACE, "bert")
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -24,13 +24,13 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.leaders.recorded_events import RecordedEvents
 from tests.unit.controller.polling import until
-from trainmaster.controller.apiserver import pod_http
-from trainmaster.controller.apiserver.cluster import JOBS
-from trainmaster.controller.apiserver.errors import Unreachable
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.leaders import stream
-from trainmaster.controller.leaders.reach import AgentAddress
-from trainmaster.controller.leaders.streams import LeaderStreams
+from trainmaster_operator.controller.apiserver import pod_http
+from trainmaster_operator.controller.apiserver.cluster import JOBS
+from trainmaster_operator.controller.apiserver.errors import Unreachable
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.leaders import stream
+from trainmaster_operator.controller.leaders.reach import AgentAddress
+from trainmaster_operator.controller.leaders.streams import LeaderStreams
 
 
 async def test_everything_that_a_leader_sends_reaches_the_store_and_is_acknowledged() -> None:

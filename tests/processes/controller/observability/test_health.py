@@ -7,8 +7,8 @@ import threading
 
 import aiohttp
 
-from trainmaster.controller.observability.health import exposition, probes
-from trainmaster.controller.observability.metrics import OperatorMetrics
+from trainmaster_operator.controller.observability.health import exposition, probes
+from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 
 
 class LongPage(OperatorMetrics):

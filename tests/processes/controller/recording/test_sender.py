@@ -18,10 +18,10 @@ from aiohttp import web
 
 from tests.processes.controller.hostile_server import answering, endless, hostile
 from tests.unit.controller.polling import until
-from trainmaster.controller.recording import sender as module
-from trainmaster.controller.recording.lines import MAX_LINE
-from trainmaster.controller.recording.outbox import Entry, Outbox
-from trainmaster.controller.recording.sender import Sender
+from trainmaster_operator.controller.recording import sender as module
+from trainmaster_operator.controller.recording.lines import MAX_LINE
+from trainmaster_operator.controller.recording.outbox import Entry, Outbox
+from trainmaster_operator.controller.recording.sender import Sender
 
 Answer = web.Response | int
 RECORDED = 200

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS, Diagnosis, Silent
-from trainmaster.wire.evidence import RankState
-from trainmaster.wire.joining import Collect, Hung, Patience
-from trainmaster.wire.stream import EvidenceLine
+from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS, Diagnosis, Silent
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.joining import Collect, Hung, Patience
+from trainmaster_operator.wire.stream import EvidenceLine
 
 WORKERS = frozenset(range(3))
 PATIENT = RankState(0, silent_seconds=9.0, limit_seconds=60.0, limit="firstStepSeconds", patient=True)

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.hang.test_recorder import dump, entry
-from trainmaster.agent.hang import evidence as evidence_module
-from trainmaster.agent.hang import kernel_view
-from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS as DIAGNOSIS_SECONDS
-from trainmaster.agent.hang.evidence import STACKS_SECONDS, Evidence
-from trainmaster.agent.hang.kernel_view import has_device
-from trainmaster.agent.hang.recorder import ANSWER_SECONDS, recorder_environment
-from trainmaster.agent.hang.stacks import newest_frame
-from trainmaster.agent.process.rank_processes import RankProcess
-from trainmaster.wire.evidence import RankState
+from trainmaster_operator.agent.hang import evidence as evidence_module
+from trainmaster_operator.agent.hang import kernel_view
+from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS as DIAGNOSIS_SECONDS
+from trainmaster_operator.agent.hang.evidence import STACKS_SECONDS, Evidence
+from trainmaster_operator.agent.hang.kernel_view import has_device
+from trainmaster_operator.agent.hang.recorder import ANSWER_SECONDS, recorder_environment
+from trainmaster_operator.agent.hang.stacks import newest_frame
+from trainmaster_operator.agent.process.rank_processes import RankProcess
+from trainmaster_operator.wire.evidence import RankState
 
 STACKS = 'Current thread 0x00007f02 (most recent call first):\n  File "{}", line 3 in main\n'
 SCRIPT = "def main():\n    loss = step()\n    total += loss.item()\n"

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.signer import environment
-from trainmaster.agent.hang.heartbeats import Heartbeats, parse_progress
-from trainmaster.agent.hang.observation import FIRST_POLLS_SECONDS, POLL_SECONDS, Observation
-from trainmaster.agent.hang.rank_states import is_over
-from trainmaster.agent.planner.state import Now
-from trainmaster.agent.settings import read_settings
-from trainmaster.wire.evidence import RankState
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.stream import ProgressLine
+from trainmaster_operator.agent.hang.heartbeats import Heartbeats, parse_progress
+from trainmaster_operator.agent.hang.observation import FIRST_POLLS_SECONDS, POLL_SECONDS, Observation
+from trainmaster_operator.agent.hang.rank_states import is_over
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.stream import ProgressLine
 
 
 @given(st.binary(max_size=5_000))

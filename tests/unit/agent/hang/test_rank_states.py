@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.signer import environment
-from trainmaster.agent.hang.rank_states import classify_stall, is_over, observe_rank, waits_for
-from trainmaster.agent.settings import read_settings
-from trainmaster.wire.evidence import WAITS, RankState
-from trainmaster.wire.progress import RankProgress
+from trainmaster_operator.agent.hang.rank_states import classify_stall, is_over, observe_rank, waits_for
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.wire.evidence import WAITS, RankState
+from trainmaster_operator.wire.progress import RankProgress
 
 SETTINGS = read_settings(
     {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.hang.recorder import Recorded, Recorder, recorder_environment, summarize
+from trainmaster_operator.agent.hang.recorder import Recorded, Recorder, recorder_environment, summarize
 
 TORCH = "/site-packages/torch/distributed"
 FRAMES = [

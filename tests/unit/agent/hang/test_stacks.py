@@ -13,8 +13,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from trainmaster.agent.hang import kernel_view, stacks
-from trainmaster.agent.hang.kernel_view import describe_process
+from trainmaster_operator.agent.hang import kernel_view, stacks
+from trainmaster_operator.agent.hang.kernel_view import describe_process
 
 
 def test_stacks_that_were_asked_for_do_not_hide_a_later_error() -> None:

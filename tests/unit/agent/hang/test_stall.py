@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.agent.hang.stall import (
+from trainmaster_operator.agent.hang.stall import (
     ALONE_SECONDS,
     REJOIN_SECONDS,
     CollectEvidence,
     FailHung,
     Stall,
 )
-from trainmaster.agent.network.actions import LeaveLeader
-from trainmaster.agent.network.lines import json_line
-from trainmaster.agent.planner.actions import SendToLeader
-from trainmaster.agent.planner.state import Now
-from trainmaster.wire.evidence import RankState
-from trainmaster.wire.joining import Collect, Hung, Patience, Stalled
-from trainmaster.wire.limits import MAX_LINE_BYTES
-from trainmaster.wire.stream import EvidenceLine, split
+from trainmaster_operator.agent.network.actions import LeaveLeader
+from trainmaster_operator.agent.network.lines import json_line
+from trainmaster_operator.agent.planner.actions import SendToLeader
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.joining import Collect, Hung, Patience, Stalled
+from trainmaster_operator.wire.limits import MAX_LINE_BYTES
+from trainmaster_operator.wire.stream import EvidenceLine, split
 
 LATE = RankState(5, silent_seconds=9.0, limit_seconds=5.0, limit="progressSeconds")
 JOINED, LEADS, NOBODY = 0, 1, None

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID
-from trainmaster.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Send, Try
-from trainmaster.agent.network.follower import HURRIED_RETRY_SECONDS, RETRY_SECONDS, Follower
-from trainmaster.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
-from trainmaster.agent.planner.events import LeaderJoined
-from trainmaster.agent.planner.state import MasterContact
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.joining import Ack, Stalled
+from trainmaster_operator.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Send, Try
+from trainmaster_operator.agent.network.follower import HURRIED_RETRY_SECONDS, RETRY_SECONDS, Follower
+from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
+from trainmaster_operator.agent.planner.events import LeaderJoined
+from trainmaster_operator.agent.planner.state import MasterContact
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.joining import Ack, Stalled
 
 HOSTS = ("job-0", "job-1", "job-2")
 

@@ -8,22 +8,32 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID
-from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS
-from trainmaster.agent.network import leader
-from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
-from trainmaster.agent.network.kept_lines import MAX_PARTS, KeptLines
-from trainmaster.agent.network.leader import Leader
-from trainmaster.agent.network.workers import HELLO_SECONDS, MAX_ARRIVING, MAX_OTHERS, MAX_REPLACED
-from trainmaster.agent.planner.ranks import CONTINUE_SECONDS
-from trainmaster.agent.planner.state import Now
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.evidence import RankState
-from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Reported, Stalled, Stop
-from trainmaster.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_LINE_BYTES
-from trainmaster.wire.output import OutputLine
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report
-from trainmaster.wire.stream import EvidenceLine, ProgressLine
+from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS
+from trainmaster_operator.agent.network import leader
+from trainmaster_operator.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.kept_lines import MAX_PARTS, KeptLines
+from trainmaster_operator.agent.network.leader import Leader
+from trainmaster_operator.agent.network.workers import HELLO_SECONDS, MAX_ARRIVING, MAX_OTHERS, MAX_REPLACED
+from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.joining import (
+    Ack,
+    Collect,
+    Environment,
+    Hung,
+    Mismatch,
+    Modules,
+    Reported,
+    Stalled,
+    Stop,
+)
+from trainmaster_operator.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_LINE_BYTES
+from trainmaster_operator.wire.output import OutputLine
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine
 
 START = 1_000.0
 STREAM = 99

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmaster.agent.network.metrics import render_metrics, state_bytes
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report
+from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.report import Report
 
 
 def test_labels_are_escaped_and_unknown_figures_left_out() -> None:

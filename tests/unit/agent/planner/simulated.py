@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from tests.signer import GOOD, environment
-from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.plan import done, plan, wake_at
-from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact, Now, SavedReport, State
-from trainmaster.agent.planner.update import initial, update
-from trainmaster.agent.settings import read_settings
-from trainmaster.wire.assignment import Assignment
+from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.plan import done, plan, wake_at
+from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact, Now, SavedReport, State
+from trainmaster_operator.agent.planner.update import initial, update
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.wire.assignment import Assignment
 
 A = TypeVar("A")
 WORKER = 1

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.signer import JOB_UID
-from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact, SavedReport
-from trainmaster.agent.planner.update import RESOLVED_SECONDS
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.joining import Collect, Environment, Hung, Joined, Mismatch, Reported, Stop
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.recovery import Recovery
-from trainmaster.wire.report import Report
-from trainmaster.wire.states import WorkerState
-from trainmaster.wire.stream import EvidenceLine, Ping, ProgressLine
+from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact, SavedReport
+from trainmaster_operator.agent.planner.update import RESOLVED_SECONDS
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.joining import Collect, Environment, Hung, Joined, Mismatch, Reported, Stop
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.states import WorkerState
+from trainmaster_operator.wire.stream import EvidenceLine, Ping, ProgressLine
 
 from .simulated import UID, WATCHED, WORKER, Agent, assignment, idle
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.planner import classification
-from trainmaster.agent.planner.state import Ending
-from trainmaster.agent.process.error_files import read_error_file
-from trainmaster.wire.report import Report
+from trainmaster_operator.agent.planner import classification
+from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.process.error_files import read_error_file
+from trainmaster_operator.wire.report import Report
 
 STARTING = Report(3, 1, "uid", "Starting")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.unit.agent.planner.simulated import Agent
-from trainmaster.agent.planner import actions
-from trainmaster.agent.planner.events import KILLED, CodeFetched, CodeRefused, WarmProcessEnded
-from trainmaster.agent.planner.state import Ending
+from trainmaster_operator.agent.planner import actions
+from trainmaster_operator.agent.planner.events import KILLED, CodeFetched, CodeRefused, WarmProcessEnded
+from trainmaster_operator.agent.planner.state import Ending
 
 ONE, TWO = "1" * 64, "2" * 64
 OK = Ending(0)
@@ -54,7 +54,7 @@ def test_new_code_is_only_fetched_when_nothing_of_the_old_attempt_runs() -> None
 
 
 def test_a_setup_line_runs_again_for_new_code() -> None:
-    from trainmaster.agent.planner.events import SetupEnded
+    from trainmaster_operator.agent.planner.events import SetupEnded
 
     agent = Agent(TRAINMASTER_SETUP="pip install -r requirements.txt").run(code=ONE).give(CodeFetched(ONE))
     agent.give(SetupEnded({"PATH": "/bin"})).end(OK)

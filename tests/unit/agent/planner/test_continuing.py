@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.ranks import CONTINUE_SECONDS
-from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact
-from trainmaster.wire.joining import Collect, Stop
-from trainmaster.wire.limits import ALONE_SECONDS
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report
-from trainmaster.wire.stream import EvidenceLine, ProgressLine
+from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
+from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact
+from trainmaster_operator.wire.joining import Collect, Stop
+from trainmaster_operator.wire.limits import ALONE_SECONDS
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine
 
 from .simulated import UNWATCHED, WATCHED, Agent, assignment, continued
 

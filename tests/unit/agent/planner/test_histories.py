@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.plan import plan
-from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact
-from trainmaster.wire.joining import Ack, Modules, Stop
-from trainmaster.wire.report import Report
+from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.plan import plan
+from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact
+from trainmaster_operator.wire.joining import Ack, Modules, Stop
+from trainmaster_operator.wire.report import Report
 
 from .simulated import Agent, Crash, assignment, continued, idle
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.leaving import FORGOTTEN_SECONDS, NEW_LEADER_SECONDS, PATIENCE_SECONDS, exit_at
-from trainmaster.agent.planner.state import Ending, LeaderContact, SavedReport, State
-from trainmaster.wire.joining import Ack
-from trainmaster.wire.report import Report
+from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.leaving import FORGOTTEN_SECONDS, NEW_LEADER_SECONDS, PATIENCE_SECONDS, exit_at
+from trainmaster_operator.agent.planner.state import Ending, LeaderContact, SavedReport, State
+from trainmaster_operator.wire.joining import Ack
+from trainmaster_operator.wire.report import Report
 
 from .simulated import REACHED, UID, UNWATCHED, WATCHED, WORKER, Agent, assignment
 

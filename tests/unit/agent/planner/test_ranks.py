@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from trainmaster.agent.errors import NO_TORCH
-from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS, SAVING_POLL_SECONDS
-from trainmaster.agent.planner.state import Ending
-from trainmaster.wire.joining import Stop
-from trainmaster.wire.report import Report
+from trainmaster_operator.agent.errors import NO_TORCH
+from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS, SAVING_POLL_SECONDS
+from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.wire.joining import Stop
+from trainmaster_operator.wire.report import Report
 
 from .simulated import Agent
 

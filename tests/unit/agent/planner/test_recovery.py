@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.state import Ending
-from trainmaster.wire.joining import Stop
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.recovery import Recovery
-from trainmaster.wire.stream import ProgressLine
+from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.wire.joining import Stop
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.stream import ProgressLine
 
 from .simulated import WORKER, Agent
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.plan import MAX_WARM_FAILURES
-from trainmaster.agent.planner.state import Ending
-from trainmaster.wire.joining import Modules
+from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.plan import MAX_WARM_FAILURES
+from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.wire.joining import Modules
 
 from .simulated import Agent, assignment, idle
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmaster.agent.process import cgroup
+from trainmaster_operator.agent.process import cgroup
 
 
 def test_both_versions_of_cgroups_count_their_kills(tmp_path: Path) -> None:

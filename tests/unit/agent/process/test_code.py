@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.process import code as module
-from trainmaster.agent.process.code import RefusedArchive, install, read_installed
+from trainmaster_operator.agent.process import code as module
+from trainmaster_operator.agent.process.code import RefusedArchive, install, read_installed
 
 
 class Place:

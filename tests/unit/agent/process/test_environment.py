@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainmaster.agent.process import environment
+from trainmaster_operator.agent.process import environment
 
 
 def test_versions_are_read_without_starting_python(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.process.group_file import make_fifos, wake, write_group
-from trainmaster.wire.assignment import Assignment
+from trainmaster_operator.agent.process.group_file import make_fifos, wake, write_group
+from trainmaster_operator.wire.assignment import Assignment
 
 
 def test_an_agent_whose_process_has_a_ranks_number_writes_the_file_and_leaves_the_fifo(

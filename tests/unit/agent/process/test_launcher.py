@@ -8,10 +8,10 @@ import pytest
 
 from tests.signer import GOOD
 from tests.signer import environment as trusted
-from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.process import launcher
-from trainmaster.agent.settings import Settings, read_settings
-from trainmaster.wire.assignment import Assignment
+from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.process import launcher
+from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.wire.assignment import Assignment
 
 
 def settings(**environ: str) -> Settings:

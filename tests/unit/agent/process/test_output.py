@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.signer import environment
-from trainmaster.agent.loop import Loop
-from trainmaster.agent.process.attempt_output import AttemptOutput
-from trainmaster.agent.process.output import PrintedEnd, Printer, Printers
-from trainmaster.agent.settings import read_settings
+from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.process.attempt_output import AttemptOutput
+from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
+from trainmaster_operator.agent.settings import read_settings
 
 # As torch 2.11 prints it (ProcessGroupNCCL.cpp, dumpDebuggingInfo), and its words in other versions.
 PLACE = "[rank1]:[E703 19:54:01.074938485 ProcessGroupNCCL.cpp:1700] [PG ID 0 PG GUID 0(default_pg) Rank 1] "

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from tests.signer import GOOD, environment
-from trainmaster.agent.loop import Loop
-from trainmaster.agent.planner.actions import Regroup
-from trainmaster.agent.planner.events import RunEmptied
-from trainmaster.agent.process import children
-from trainmaster.agent.process.output import Printers
-from trainmaster.agent.process.run import RunProcesses
-from trainmaster.agent.settings import read_settings
-from trainmaster.wire.assignment import Assignment
+from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.planner.actions import Regroup
+from trainmaster_operator.agent.planner.events import RunEmptied
+from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.output import Printers
+from trainmaster_operator.agent.process.run import RunProcesses
+from trainmaster_operator.agent.settings import read_settings
+from trainmaster_operator.wire.assignment import Assignment
 
 
 class NoLoop:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.signer import JOB_UID, environment
-from trainmaster.agent.process import launcher, torchrun
-from trainmaster.agent.process.run_ids import run_variables
-from trainmaster.agent.settings import Settings, read_settings
-from trainmaster.wire.assignment import Assignment
+from trainmaster_operator.agent.process import launcher, torchrun
+from trainmaster_operator.agent.process.run_ids import run_variables
+from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.wire.assignment import Assignment
 
 OURS = {"WANDB_RUN_ID": JOB_UID, "WANDB_RESUME": "allow"}
 ASSIGNMENT = Assignment(JOB_UID, 3, (0, 1), None, ("job-0.job.ns.svc", "job-1.job.ns.svc"), 28_000)

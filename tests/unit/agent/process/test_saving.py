@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.process.saving import saving_seconds
+from trainmaster_operator.agent.process.saving import saving_seconds
 
 
 @pytest.mark.parametrize(

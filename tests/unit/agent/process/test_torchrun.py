@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.signer import GOOD, environment
-from trainmaster.agent.process import launcher, torchrun
-from trainmaster.agent.settings import Settings, read_settings
-from trainmaster.wire.assignment import Assignment
+from trainmaster_operator.agent.process import launcher, torchrun
+from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.wire.assignment import Assignment
 
 UNEVEN = Assignment.parse({**GOOD, "processes": [8, 2]})
 

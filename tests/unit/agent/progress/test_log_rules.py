@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tqdm import tqdm
 
-from trainmaster.agent.progress.log_rules import LogRules, read_fields
+from trainmaster_operator.agent.progress.log_rules import LogRules, read_fields
 
 
 def read(rules: LogRules, *lines: str, unfinished: str = "") -> dict[str, Any]:

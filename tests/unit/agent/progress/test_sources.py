@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.signer import environment
-from trainmaster.agent.hang.heartbeats import Heartbeats
-from trainmaster.agent.hang.rank_states import is_over
-from trainmaster.agent.hang.recorder import Recorded
-from trainmaster.agent.progress import counters as counters_module
-from trainmaster.agent.progress import printed as printed_module
-from trainmaster.agent.progress.counters import Counters
-from trainmaster.agent.progress.printed import Printed
-from trainmaster.agent.progress.sources import Sources
-from trainmaster.agent.settings import Settings, read_settings
+from trainmaster_operator.agent.hang.heartbeats import Heartbeats
+from trainmaster_operator.agent.hang.rank_states import is_over
+from trainmaster_operator.agent.hang.recorder import Recorded
+from trainmaster_operator.agent.progress import counters as counters_module
+from trainmaster_operator.agent.progress import printed as printed_module
+from trainmaster_operator.agent.progress.counters import Counters
+from trainmaster_operator.agent.progress.printed import Printed
+from trainmaster_operator.agent.progress.sources import Sources
+from trainmaster_operator.agent.settings import Settings, read_settings
 
 START = 100.0
 BAR = "{}%|███| {}/60 [00:01<00:10,  2.00it/s]"
@@ -226,7 +226,7 @@ def wait(ranks: Ranks, seconds: float) -> None:
 
 
 def with_processes(ranks: Ranks) -> Ranks:
-    from trainmaster.agent.process.rank_processes import RankProcess
+    from trainmaster_operator.agent.process.rank_processes import RankProcess
 
     ranks.counters._ranks = lambda: [RankProcess(rank, 1, (), {}) for rank in range(2)]
     return ranks

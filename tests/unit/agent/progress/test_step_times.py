@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.agent.progress.step_times import INTERVAL_SECONDS, StepTimes
-from trainmaster.wire.progress import RankProgress
+from trainmaster_operator.agent.progress.step_times import INTERVAL_SECONDS, StepTimes
+from trainmaster_operator.wire.progress import RankProgress
 
 POLL_SECONDS = 0.25
 

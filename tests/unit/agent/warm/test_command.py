@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.warm.command import ScriptPath, WarmCommand, script_path, warm_command
+from trainmaster_operator.agent.warm.command import ScriptPath, WarmCommand, script_path, warm_command
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmaster.agent.warm import stage
+from trainmaster_operator.agent.warm import stage
 
 
 def test_every_module_of_the_stage_is_copied() -> None:

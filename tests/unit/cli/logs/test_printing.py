@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.api.stamped_lines import StampedLine, stamped_line
 from trainmaster.cli.logs import printing
 from trainmaster.cli.logs.printing import Printer, Style
 from trainmaster.client.merging import WorkerLine
+from trainmaster_operator.api.stamped_lines import StampedLine, stamped_line
 
 LINES = (
     WorkerLine(1.5, 0, "[rank 0]: a"),

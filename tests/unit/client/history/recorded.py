@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.client.errors import JobNotFound
 from trainmaster.client.history import announcement
+from trainmaster_operator.api.evidence import AttemptEvidence
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
 # Where the cluster announces the history, and what its paths begin with at the API server.

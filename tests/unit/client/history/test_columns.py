@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.client.history.recorded import NEW_SECONDS, RANKS, SLOW_RANK, START, THINNED_UNTIL, RecordedHistory
-from trainmaster.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster.client.blocking import Blocking, run
 from trainmaster.client.history import HistoryClient, columns, curves, rank_figures
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
 
 @pytest.mark.parametrize("points", [4, 5, 6, 7, 8, 50, 5_000])

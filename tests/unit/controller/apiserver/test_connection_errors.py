@@ -9,9 +9,9 @@ import pytest
 from aiohttp import ClientConnectorCertificateError, ClientConnectorError
 from kubernetes.aio.client import Configuration
 
-from trainmaster.controller.apiserver.connection import Connection
-from trainmaster.controller.apiserver.errors import ClusterError, Unauthorized
-from trainmaster.controller.apiserver.pod_http import unreachable
+from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.errors import ClusterError, Unauthorized
+from trainmaster_operator.controller.apiserver.pod_http import unreachable
 
 URL = "https://10.0.0.1:6443"
 KEY = Mock(host="10.0.0.1", port=6443)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trainmaster.controller.apiserver import errors
+from trainmaster_operator.controller.apiserver import errors
 
 
 @pytest.mark.parametrize(

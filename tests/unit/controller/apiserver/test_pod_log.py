@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kubernetes.aio.client import Configuration
 
-from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.connection import Connection
-from trainmaster.controller.apiserver.errors import Refused
+from trainmaster_operator.controller.apiserver.client import KubernetesCluster
+from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.errors import Refused
 
 # A kubelet 1.36.2's whole answer for a container that it had removed, with status 200.
 GONE = b"unable to retrieve container logs for containerd://b3bc6541703533433266e16a987dbf15c0c8107ceb3c7495048dc98afa4cf5b2"

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from trainmaster.controller.apiserver import errors
-from trainmaster.controller.apiserver.refusals import refusal
+from trainmaster_operator.controller.apiserver import errors
+from trainmaster_operator.controller.apiserver.refusals import refusal
 
 PATCH = "failed to create typed patch object (default/s; apps/v1, Kind=StatefulSet): "
 CONVERT = (

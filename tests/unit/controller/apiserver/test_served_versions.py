@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kubernetes.aio.client import Configuration
 
-from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import GANGS, PODS
-from trainmaster.controller.apiserver.connection import Connection
-from trainmaster.controller.apiserver.errors import NotFound, from_response
+from trainmaster_operator.controller.apiserver.client import KubernetesCluster
+from trainmaster_operator.controller.apiserver.cluster import GANGS, PODS
+from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.errors import NotFound, from_response
 
 POD_GROUPS = GANGS["kubernetes"]
 STATUS = {"kind": "Status", "reason": "NotFound", "message": 'podgroups.scheduling.k8s.io "bert" not found'}

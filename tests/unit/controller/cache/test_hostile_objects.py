@@ -14,9 +14,9 @@ from tests.unit.api.test_hostile_messages import as_text
 from tests.unit.controller import builders as b
 from tests.unit.hostile_json import JSON, damaged, nested
 from tests.unit.wire.test_hostile_messages import ASSIGNMENT, PROGRESS, REPORT
-from trainmaster.controller.apiserver.cluster import CHILDREN
-from trainmaster.controller.apiserver.errors import ClusterError, from_response
-from trainmaster.controller.cache.views import (
+from trainmaster_operator.controller.apiserver.cluster import CHILDREN
+from trainmaster_operator.controller.apiserver.errors import ClusterError, from_response
+from trainmaster_operator.controller.cache.views import (
     child_view,
     container_view,
     event_time,
@@ -27,12 +27,12 @@ from trainmaster.controller.cache.views import (
     parse_time,
     pod_view,
 )
-from trainmaster.controller.cache.workload_view import workload_view
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.limits import MAX_LINE_BYTES
-from trainmaster.wire.lines import LineBuffer
-from trainmaster.wire.names import ASSIGNMENT_ANNOTATION
-from trainmaster.wire.stream import parse_line
+from trainmaster_operator.controller.cache.workload_view import workload_view
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.limits import MAX_LINE_BYTES
+from trainmaster_operator.wire.lines import LineBuffer
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION
+from trainmaster_operator.wire.stream import parse_line
 
 TIME = "2026-11-22T10:00:00Z"
 CONTAINER: dict[str, Any] = {

@@ -15,18 +15,26 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.cache.test_hostile_objects import EVENT, POD, SET, WORKLOAD
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.hostile_json import damaged
-from trainmaster.api.trimming import LEFT_OUT, prune
-from trainmaster.controller.apiserver import kept
-from trainmaster.controller.apiserver.cluster import CHILDREN, GANGS, JOBS, LARGE_JOBS, PODS, STATEFUL_SETS, Resource
-from trainmaster.controller.apiserver.decoding import _Lines, decoded
-from trainmaster.controller.cache.job_objects import MAX_STATUS_BYTES
-from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.cache.views import child_view, controller_of, event_time, job_name_of, pod_view
-from trainmaster.controller.watching.resync import Resync
-from trainmaster.controller.watching.watched import WatchedTypes
-from trainmaster.wire.values import mapping
+from trainmaster_operator.api.trimming import LEFT_OUT, prune
+from trainmaster_operator.controller.apiserver import kept
+from trainmaster_operator.controller.apiserver.cluster import (
+    CHILDREN,
+    GANGS,
+    JOBS,
+    LARGE_JOBS,
+    PODS,
+    STATEFUL_SETS,
+    Resource,
+)
+from trainmaster_operator.controller.apiserver.decoding import _Lines, decoded
+from trainmaster_operator.controller.cache.job_objects import MAX_STATUS_BYTES
+from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.cache.views import child_view, controller_of, event_time, job_name_of, pod_view
+from trainmaster_operator.controller.watching.resync import Resync
+from trainmaster_operator.controller.watching.watched import WatchedTypes
+from trainmaster_operator.wire.values import mapping
 
 KEY = JobKey(b.NAMESPACE, "bert")
 TEMPLATE = {

@@ -16,21 +16,21 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
-from trainmaster.api.v1alpha1 import JobSpec
-from trainmaster.controller.apiserver.cluster import JOBS
-from trainmaster.controller.apiserver.errors import Unavailable
-from trainmaster.controller.cache.job_objects import MAX_STATUS_BYTES
-from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
-from trainmaster.controller.cache.records import JobKey, Snapshot, SpecVersion, read_spec
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.observability.metrics import OperatorMetrics
-from trainmaster.controller.reconciler import Reconciler
-from trainmaster.controller.workqueue import WorkQueue
-from trainmaster.reconciling import decide
-from trainmaster.reconciling.actions.children import RememberedHashes
-from trainmaster.reconciling.decision import Decision
-from trainmaster.reconciling.observed.snapshot import InvalidSpec, Job
-from trainmaster.rendering import Settings
+from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.controller.apiserver.cluster import JOBS
+from trainmaster_operator.controller.apiserver.errors import Unavailable
+from trainmaster_operator.controller.cache.job_objects import MAX_STATUS_BYTES
+from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot, SpecVersion, read_spec
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.observability.metrics import OperatorMetrics
+from trainmaster_operator.controller.reconciler import Reconciler
+from trainmaster_operator.controller.workqueue import WorkQueue
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.reconciling.actions.children import RememberedHashes
+from trainmaster_operator.reconciling.decision import Decision
+from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
+from trainmaster_operator.rendering import Settings
 
 KEY = JobKey(b.NAMESPACE, "bert")
 KIB = 1024

@@ -9,10 +9,10 @@ import pytest
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.reconciling.observed.snapshot import Observed
+from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.reconciling.observed.snapshot import Observed
 
 KEY = JobKey(b.NAMESPACE, "bert")
 FAILED = json.dumps({"attempt": 1, "worker": 0, "state": "Failed", "exitCode": 1})

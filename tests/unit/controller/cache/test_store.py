@@ -9,16 +9,16 @@ import pytest
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, GANGS, JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.reconciling import decide
-from trainmaster.reconciling.observed.snapshot import RefusedWrite, StreamView
-from trainmaster.rendering import Settings
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.recovery import Recovery
-from trainmaster.wire.report import Report
-from trainmaster.wire.stream import ProgressLine
+from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, GANGS, JOBS, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.reconciling.observed.snapshot import RefusedWrite, StreamView
+from trainmaster_operator.rendering import Settings
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import ProgressLine
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

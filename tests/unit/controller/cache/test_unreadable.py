@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.api.decoding import MAX_DEPTH, decode
-from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import Unusable
-from trainmaster.controller.cache import store as store_module
-from trainmaster.controller.cache.records import JobKey, Record
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.watching.resync import Resync
-from trainmaster.controller.watching.watched import WatchedTypes
-from trainmaster.controller.writing.status_patch import with_conditions
-from trainmaster.reconciling import decide
-from trainmaster.rendering import Settings
+from trainmaster_operator.api.decoding import MAX_DEPTH, decode
+from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import Unusable
+from trainmaster_operator.controller.cache import store as store_module
+from trainmaster_operator.controller.cache.records import JobKey, Record
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.watching.resync import Resync
+from trainmaster_operator.controller.watching.watched import WatchedTypes
+from trainmaster_operator.controller.writing.status_patch import with_conditions
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.rendering import Settings
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

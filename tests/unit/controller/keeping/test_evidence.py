@@ -14,19 +14,19 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
-from trainmaster.api.evidence import AttemptEvidence, evidence_key
-from trainmaster.api.v1alpha1 import Failure, JobStatus, RecoveryTimes
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import Forbidden
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
-from trainmaster.reconciling.observed.snapshot import Job, PodView
-from trainmaster.reconciling.times import to_text
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.evidence import RankState, parse_ranks
-from trainmaster.wire.report import Report
-from trainmaster.wire.stream import EvidenceLine, parse_line, split
+from trainmaster_operator.api.evidence import AttemptEvidence, evidence_key
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, RecoveryTimes
+from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import Forbidden
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
+from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.evidence import RankState, parse_ranks
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import EvidenceLine, parse_line, split
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

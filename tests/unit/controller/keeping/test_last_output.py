@@ -14,18 +14,18 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.virtual_time import in_virtual_time
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.stamped_lines import stamped_line
-from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import Unavailable
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keeping.evidence import EvidenceKeeper
-from trainmaster.controller.keeping.last_output import PLACES, LastOutput, Places
-from trainmaster.controller.keeping.logs import KeptLogs
-from trainmaster.controller.keeping.pod_logs import LONGEST_LINE, STAMPED, LogEnd, PodLogs
-from trainmaster.reconciling.times import to_seconds
-from trainmaster.wire.output import OutputLine
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.stamped_lines import stamped_line
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import Unavailable
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
+from trainmaster_operator.controller.keeping.last_output import PLACES, LastOutput, Places
+from trainmaster_operator.controller.keeping.logs import KeptLogs
+from trainmaster_operator.controller.keeping.pod_logs import LONGEST_LINE, STAMPED, LogEnd, PodLogs
+from trainmaster_operator.wire.output import OutputLine
 
 KEY = JobKey(b.NAMESPACE, "bert")
 DEADLINE = "2026-11-21T04:00:30Z"

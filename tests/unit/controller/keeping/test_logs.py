@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.api.kept_logs import LONGEST_LOG, KeptLog
-from trainmaster.controller.keeping.logs import joined, share_out
+from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
+from trainmaster_operator.controller.keeping.logs import joined, share_out
 
 # Less is no log's share: the operator keeps none then.
 LEAST = 100

@@ -13,15 +13,15 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
-from trainmaster.api.stacks import Stacks
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS
-from trainmaster.controller.apiserver.errors import Conflict, Forbidden
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keeping.stacks import StacksKeeper, fitted
-from trainmaster.reconciling.decision import CollectStacks
-from trainmaster.wire.evidence import RankState
-from trainmaster.wire.stream import EvidenceLine
+from trainmaster_operator.api.stacks import Stacks
+from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS
+from trainmaster_operator.controller.apiserver.errors import Conflict, Forbidden
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping.stacks import StacksKeeper, fitted
+from trainmaster_operator.reconciling.decision import CollectStacks
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.stream import EvidenceLine
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

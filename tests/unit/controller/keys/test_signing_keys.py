@@ -18,13 +18,13 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.leaders.recorded_events import RecordedEvents
 from tests.unit.controller.polling import until
-from trainmaster.api.signing import SigningKeys
-from trainmaster.controller.apiserver.cluster import JOBS, PODS, SECRETS, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import AlreadyExists, Forbidden, NotFound, Unauthorized
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster.controller.keys.signing_keys import (
+from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, SECRETS, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import AlreadyExists, Forbidden, NotFound, Unauthorized
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.keys.signing_keys import (
     MAX_KEYS,
     SECRET_NAME,
     DamagedKeys,
@@ -38,14 +38,14 @@ from trainmaster.controller.keys.signing_keys import (
     pruned,
     rotated,
 )
-from trainmaster.controller.leaders.reach import AgentAddress
-from trainmaster.controller.leaders.streams import LeaderStreams
-from trainmaster.controller.leaders.targets import StreamTarget
-from trainmaster.reconciling.observed.snapshot import PodView
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, JOB_UID_LABEL
-from trainmaster.wire.signing import canonical
+from trainmaster_operator.controller.leaders.reach import AgentAddress
+from trainmaster_operator.controller.leaders.streams import LeaderStreams
+from trainmaster_operator.controller.leaders.targets import StreamTarget
+from trainmaster_operator.reconciling.observed.snapshot import PodView
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, JOB_UID_LABEL
+from trainmaster_operator.wire.signing import canonical
 
 KEY = JobKey(b.NAMESPACE, "bert")
 FORGED = 999

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.leaders.stream import Fault
-from trainmaster.wire.output import OutputLine
-from trainmaster.wire.stream import EvidenceLine
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.leaders.stream import Fault
+from trainmaster_operator.wire.output import OutputLine
+from trainmaster_operator.wire.stream import EvidenceLine
 
 
 @dataclass

@@ -8,11 +8,11 @@ import pytest
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.leaders.targets import StreamTarget, stream_target
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.leaders.targets import StreamTarget, stream_target
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

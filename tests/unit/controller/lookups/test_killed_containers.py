@@ -9,12 +9,12 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import Forbidden
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.lookups.killed_containers import KILLED_CONTAINERS
-from trainmaster.controller.lookups.lookup import Lookups
+from trainmaster_operator.controller.apiserver.cluster import EVENTS, JOBS, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import Forbidden
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.lookups.killed_containers import KILLED_CONTAINERS
+from trainmaster_operator.controller.lookups.lookup import Lookups
 
 KEY = JobKey(b.NAMESPACE, "bert")
 PROBE = "Container worker failed liveness probe, will be restarted"

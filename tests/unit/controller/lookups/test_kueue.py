@@ -9,16 +9,16 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import GANGS, JOBS, RESOURCE_FLAVORS, whole
-from trainmaster.controller.apiserver.errors import Conflict, Forbidden
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.cache.workload_view import workload_view
-from trainmaster.controller.lookups.kueue import FLAVORS, PRIORITIES
-from trainmaster.controller.lookups.lookup import Lookups
-from trainmaster.controller.writing.workload_status import report_workload
-from trainmaster.reconciling.decision import ReportWorkload, WorkloadCondition
-from trainmaster.reconciling.observed.snapshot import Flavor, PodSetAdmission, WorkloadView
+from trainmaster_operator.controller.apiserver.cluster import GANGS, JOBS, RESOURCE_FLAVORS, whole
+from trainmaster_operator.controller.apiserver.errors import Conflict, Forbidden
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.cache.workload_view import workload_view
+from trainmaster_operator.controller.lookups.kueue import FLAVORS, PRIORITIES
+from trainmaster_operator.controller.lookups.lookup import Lookups
+from trainmaster_operator.controller.writing.workload_status import report_workload
+from trainmaster_operator.reconciling.decision import ReportWorkload, WorkloadCondition
+from trainmaster_operator.reconciling.observed.snapshot import Flavor, PodSetAdmission, WorkloadView
 
 WORKLOADS = GANGS["kueue"]
 KEY = JobKey(b.NAMESPACE, "bert")

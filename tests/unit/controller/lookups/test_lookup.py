@@ -10,10 +10,10 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import JOBS, Cluster
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.lookups.lookup import Lookup, Lookups
+from trainmaster_operator.controller.apiserver.cluster import JOBS, Cluster
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.lookups.lookup import Lookup, Lookups
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

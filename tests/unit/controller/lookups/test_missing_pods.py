@@ -9,12 +9,12 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, RESOURCE_QUOTAS, STATEFUL_SETS, whole
-from trainmaster.controller.apiserver.errors import Forbidden
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.lookups.lookup import Lookups
-from trainmaster.controller.lookups.missing_pods import MISSING_PODS
+from trainmaster_operator.controller.apiserver.cluster import EVENTS, JOBS, PODS, RESOURCE_QUOTAS, STATEFUL_SETS, whole
+from trainmaster_operator.controller.apiserver.errors import Forbidden
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.lookups.lookup import Lookups
+from trainmaster_operator.controller.lookups.missing_pods import MISSING_PODS
 
 KEY = JobKey(b.NAMESPACE, "bert")
 QUOTA = (

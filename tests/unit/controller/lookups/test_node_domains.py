@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import JOBS, NODES, PODS, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import Forbidden, Unavailable
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.lookups.lookup import Lookups
-from trainmaster.controller.lookups.node_domains import NODE_DOMAINS
+from trainmaster_operator.controller.apiserver.cluster import JOBS, NODES, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import Forbidden, Unavailable
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.lookups.lookup import Lookups
+from trainmaster_operator.controller.lookups.node_domains import NODE_DOMAINS
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

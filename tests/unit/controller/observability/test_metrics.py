@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from prometheus_client.utils import floatToGoString as shown_number
 
-from trainmaster import __version__
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.controller.observability.metrics import OperatorMetrics
-from trainmaster.reconciling.observed.snapshot import Job
+from trainmaster_operator import __version__
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.controller.observability.metrics import OperatorMetrics
+from trainmaster_operator.reconciling.observed.snapshot import Job
 
 NOON = 1_764_158_400.0
 TIME = "2025-11-26T{}Z"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.controller.recording.lines import MAX_LINE
-from trainmaster.controller.recording.outbox import OVERHEAD, Entry, EntryKind, Outbox
+from trainmaster_operator.controller.recording.lines import MAX_LINE
+from trainmaster_operator.controller.recording.outbox import OVERHEAD, Entry, EntryKind, Outbox
 
 SIZE = 100
 

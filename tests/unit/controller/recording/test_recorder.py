@@ -18,8 +18,8 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
 from tests.unit.controller.virtual_time import in_virtual_time
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.records import (
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.records import (
     DeletedRecord,
     EvidenceRecord,
     JobIdentity,
@@ -30,16 +30,16 @@ from trainmaster.api.records import (
     SampleRecord,
     parse_record,
 )
-from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import Unavailable
-from trainmaster.controller.cache.large_jobs import LargeJobThread
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.recording import recorder as module
-from trainmaster.controller.recording.outbox import Entry, Outbox
-from trainmaster.controller.recording.recorder import Recorder
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.stream import ProgressLine
+from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import Unavailable
+from trainmaster_operator.controller.cache.large_jobs import LargeJobThread
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.recording import recorder as module
+from trainmaster_operator.controller.recording.outbox import Entry, Outbox
+from trainmaster_operator.controller.recording.recorder import Recorder
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.stream import ProgressLine
 
 KEY = JobKey(b.NAMESPACE, "bert")
 IDENTITY = JobIdentity(b.NAMESPACE, "bert", b.JOB_UID)

@@ -7,15 +7,15 @@ from typing import cast
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.api.v1alpha1 import JobSpec
-from trainmaster.controller.apiserver.cluster import GANGS, JOBS
-from trainmaster.controller.apiserver.connection import Connection
-from trainmaster.controller.apiserver.errors import NotFound
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.watching.gangs import GangWatcher
-from trainmaster.controller.watching.watched import WatchedTypes
-from trainmaster.wire.names import JOB_NAME_LABEL
+from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.controller.apiserver.cluster import GANGS, JOBS
+from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.errors import NotFound
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.watching.gangs import GangWatcher
+from trainmaster_operator.controller.watching.watched import WatchedTypes
+from trainmaster_operator.wire.names import JOB_NAME_LABEL
 
 POD_GROUPS = GANGS["volcano"]
 SPEC = JobSpec.model_validate({"workers": 2, "scheduling": {"gang": {"scheduler": "volcano"}}})

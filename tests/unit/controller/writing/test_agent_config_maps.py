@@ -11,12 +11,12 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.polling import until
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import Forbidden, Refused
-from trainmaster.controller.cache.views import child_view
-from trainmaster.controller.writing.agent_config_maps import LOOK_SECONDS, AgentConfigMaps
-from trainmaster.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
-from trainmaster.rendering.agent_source import config_map_name
+from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import Forbidden, Refused
+from trainmaster_operator.controller.cache.views import child_view
+from trainmaster_operator.controller.writing.agent_config_maps import LOOK_SECONDS, AgentConfigMaps
+from trainmaster_operator.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
+from trainmaster_operator.rendering.agent_source import config_map_name
 
 from .world import ZIPAPP, World
 
@@ -209,7 +209,7 @@ async def test_namespaces_that_arent_served_are_left_alone() -> None:
 
 
 async def test_it_goes_a_moment_after_the_last_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainmaster.controller.writing.agent_config_maps.REMOVE_AFTER", 0.0)
+    monkeypatch.setattr("trainmaster_operator.controller.writing.agent_config_maps.REMOVE_AFTER", 0.0)
     world = World()
     await world.write(stateful_set())
     running = asyncio.create_task(world.agents.run())

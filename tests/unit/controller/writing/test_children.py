@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.controller import builders as b
-from trainmaster.controller.apiserver.cluster import SERVICES, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import Conflict, Invalid, Refused
-from trainmaster.controller.writing.children import as_applied
+from trainmaster_operator.controller.apiserver.cluster import SERVICES, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import Conflict, Invalid, Refused
+from trainmaster_operator.controller.writing.children import as_applied
 
 from .world import World
 

@@ -11,10 +11,10 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.api.kept_logs import KeptLog
-from trainmaster.api.v1alpha1 import JobStatus, Progress, WorkerCounts
-from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, SERVICES, STATEFUL_SETS
-from trainmaster.controller.apiserver.errors import (
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.v1alpha1 import JobStatus, Progress, WorkerCounts
+from trainmaster_operator.controller.apiserver.cluster import EVENTS, JOBS, PODS, SERVICES, STATEFUL_SETS
+from trainmaster_operator.controller.apiserver.errors import (
     ClusterError,
     Conflict,
     Forbidden,
@@ -22,20 +22,20 @@ from trainmaster.controller.apiserver.errors import (
     TooManyRequests,
     Unavailable,
 )
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keeping import logs, pod_logs
-from trainmaster.controller.keeping.evidence import EvidenceKeeper
-from trainmaster.controller.keeping.last_output import LastOutput
-from trainmaster.controller.keeping.logs import KeptLogs
-from trainmaster.controller.keeping.pod_logs import PodLogs
-from trainmaster.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
-from trainmaster.controller.writing.children import ChildWriter
-from trainmaster.controller.writing.events import EventRecorder
-from trainmaster.controller.writing.executor import Executor, Outcome
-from trainmaster.controller.writing.status_patch import to_wire
-from trainmaster.reconciling.decision import (
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping import logs, pod_logs
+from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
+from trainmaster_operator.controller.keeping.last_output import LastOutput
+from trainmaster_operator.controller.keeping.logs import KeptLogs
+from trainmaster_operator.controller.keeping.pod_logs import PodLogs
+from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
+from trainmaster_operator.controller.writing.children import ChildWriter
+from trainmaster_operator.controller.writing.events import EventRecorder
+from trainmaster_operator.controller.writing.executor import Executor, Outcome
+from trainmaster_operator.controller.writing.status_patch import to_wire
+from trainmaster_operator.reconciling.decision import (
     Apply,
     Assign,
     CollectStacks,
@@ -46,9 +46,9 @@ from trainmaster.reconciling.decision import (
     JobEvent,
     Touch,
 )
-from trainmaster.reconciling.observed.snapshot import RefusedWrite
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
+from trainmaster_operator.reconciling.observed.snapshot import RefusedWrite
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

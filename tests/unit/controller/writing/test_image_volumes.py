@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.controller import builders as b
-from trainmaster.controller.apiserver.errors import AlreadyExists, Forbidden, Refused
+from trainmaster_operator.controller.apiserver.errors import AlreadyExists, Forbidden, Refused
 
 from .world import World
 

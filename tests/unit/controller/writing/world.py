@@ -7,12 +7,12 @@ from typing import Any
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import JOBS
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
-from trainmaster.controller.writing.children import ChildWriter
+from trainmaster_operator.controller.apiserver.cluster import JOBS
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
+from trainmaster_operator.controller.writing.children import ChildWriter
 
 KEY = JobKey(b.NAMESPACE, "bert")
 ZIPAPP = b"an agent"

@@ -21,10 +21,10 @@ from tests.unit.reconciling.builders import (
     running,
     settled,
 )
-from trainmaster.reconciling import decide
-from trainmaster.reconciling.decision import Apply
-from trainmaster.reconciling.observed.snapshot import Observed
-from trainmaster.rendering import AgentConfigMap, AgentImage, AgentSource
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.reconciling.decision import Apply
+from trainmaster_operator.reconciling.observed.snapshot import Observed
+from trainmaster_operator.rendering import AgentConfigMap, AgentImage, AgentSource
 
 OWN = SETTINGS.agent
 EARLIER = AgentConfigMap(f"trainmaster-agent-{'0123456789abcdef' * 4}")

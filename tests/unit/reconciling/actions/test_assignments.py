@@ -22,8 +22,8 @@ from tests.unit.reconciling.builders import (
     settled,
     stream,
 )
-from trainmaster.reconciling.decision import Assign
-from trainmaster.reconciling.observed.snapshot import Observed
+from trainmaster_operator.reconciling.decision import Assign
+from trainmaster_operator.reconciling.observed.snapshot import Observed
 
 
 class TestAssignments:

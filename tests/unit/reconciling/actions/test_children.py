@@ -16,7 +16,7 @@ from tests.unit.reconciling.builders import (
     running,
     settled,
 )
-from trainmaster.reconciling.observed.snapshot import ChildView, Observed
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, Observed
 
 GROUPS = [{"name": "a", "workers": 1}, {"name": "b", "workers": 2}]
 

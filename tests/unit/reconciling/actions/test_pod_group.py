@@ -18,8 +18,8 @@ from tests.unit.reconciling.builders import (
     settled,
     stream,
 )
-from trainmaster.reconciling.decision import DeleteChild
-from trainmaster.reconciling.observed.snapshot import ChildView, Observed, PodView, RefusedWrite
+from trainmaster_operator.reconciling.decision import DeleteChild
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, Observed, PodView, RefusedWrite
 
 GANG: dict[str, Any] = {"scheduling": {"gang": {"scheduler": "volcano", "timeoutSeconds": 3600}}}
 FRESH: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": []}

@@ -21,9 +21,9 @@ from tests.unit.reconciling.builders import (
     said,
     stream,
 )
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.observed.snapshot import Observed, StreamView
-from trainmaster.wire.report import Report
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.reconciling.observed.snapshot import Observed, StreamView
+from trainmaster_operator.wire.report import Report
 
 POLICY: dict[str, Any] = {"failurePolicy": {"nodes": {"lostAfterSeconds": 30}}}
 

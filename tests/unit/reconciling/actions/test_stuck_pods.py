@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.reconciling.builders import NOW, all_up, decided, job, kinds, observed, pod, pods, running, settled
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.decision import DeletePod
-from trainmaster.reconciling.observed.snapshot import Observed
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.reconciling.decision import DeletePod
+from trainmaster_operator.reconciling.observed.snapshot import Observed
 
 HELD = running(phase="Restarting", failures=[{"attempt": 1, "reason": "NodeLost", "counted": False, "failed_at": "x"}])
 

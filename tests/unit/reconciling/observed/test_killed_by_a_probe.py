@@ -20,8 +20,8 @@ from tests.unit.reconciling.builders import (
     said,
     stream,
 )
-from trainmaster.reconciling.observed.snapshot import Observed, PodView
-from trainmaster.wire.report import Report
+from trainmaster_operator.reconciling.observed.snapshot import Observed, PodView
+from trainmaster_operator.wire.report import Report
 
 MESSAGE = "the kubelet: Container worker failed liveness probe, will be restarted"
 

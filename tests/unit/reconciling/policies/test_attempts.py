@@ -24,10 +24,10 @@ from tests.unit.reconciling.builders import (
     settled,
     stream,
 )
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.decision import Assign
-from trainmaster.reconciling.observed.snapshot import Observed, PodView
-from trainmaster.reconciling.times import to_text
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.reconciling.decision import Assign
+from trainmaster_operator.reconciling.observed.snapshot import Observed, PodView
 
 NO_RESTARTS: dict[str, Any] = {"failurePolicy": {"maxRestarts": 0}}
 

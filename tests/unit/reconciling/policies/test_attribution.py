@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.reconciling.builders import decided, job, observed, pod, running, said, situation
-from trainmaster.reconciling.policies.attribution import cause_of
-from trainmaster.wire.report import Report
+from trainmaster_operator.reconciling.policies.attribution import cause_of
+from trainmaster_operator.wire.report import Report
 
 OOM = said(2, "Failed", reason="OOMKilled", exit_code=137, ago=0.1)
 SIGNAL = said(2, "Failed", reason="Signal", signal=9, exit_code=137, ago=0.1)

@@ -24,16 +24,16 @@ from tests.unit.reconciling.builders import (
     situation,
     stream,
 )
-from trainmaster.api.v1alpha1 import JobStatus, WorkerCounts
-from trainmaster.reconciling.actions.assignments import desired_assignment
-from trainmaster.reconciling.decision import Decision
-from trainmaster.reconciling.observed.snapshot import PodView
-from trainmaster.reconciling.status.conditions import condition
-from trainmaster.reconciling.timers import requeue_after
-from trainmaster.reconciling.times import to_text
-from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import JobStatus, WorkerCounts
+from trainmaster_operator.reconciling.actions.assignments import desired_assignment
+from trainmaster_operator.reconciling.decision import Decision
+from trainmaster_operator.reconciling.observed.snapshot import PodView
+from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.reconciling.timers import requeue_after
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.report import Report
 
 WORKERS = 3
 

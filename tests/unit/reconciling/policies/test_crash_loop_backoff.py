@@ -22,12 +22,12 @@ from tests.unit.reconciling.builders import (
     said,
     settled,
 )
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling import decide
-from trainmaster.reconciling.decision import Assign, Decision
-from trainmaster.reconciling.observed.snapshot import PodView
-from trainmaster.reconciling.times import to_text
-from trainmaster.rendering import Settings
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.reconciling.decision import Assign, Decision
+from trainmaster_operator.reconciling.observed.snapshot import PodView
+from trainmaster_operator.rendering import Settings
 
 
 def exited(worker: int = 1, attempt: int = 1, *, restarts: int = 1, ago: float = 1.0, **fields: Any) -> PodView:

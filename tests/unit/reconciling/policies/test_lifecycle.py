@@ -23,11 +23,11 @@ from tests.unit.reconciling.builders import (
     settled,
     stream,
 )
-from trainmaster.api.v1alpha1 import Condition, JobSpec, JobStatus
-from trainmaster.reconciling import decide
-from trainmaster.reconciling.decision import Apply
-from trainmaster.reconciling.observed.snapshot import InvalidSpec, Observed
-from trainmaster.reconciling.times import to_text
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import Condition, JobSpec, JobStatus
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.reconciling.decision import Apply
+from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Observed
 
 SUSPENDED: dict[str, Any] = {"runPolicy": {"suspend": True}}
 

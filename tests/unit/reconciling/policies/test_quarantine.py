@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.reconciling.builders import NOW, decided, job, kinds, observed, pod, pods, running, said, settled
-from trainmaster.reconciling.decision import Apply
-from trainmaster.wire.report import Report
+from trainmaster_operator.reconciling.decision import Apply
+from trainmaster_operator.wire.report import Report
 
 TWICE: dict[str, Any] = {"node_failures": {"node-1": 2}}
 

@@ -21,9 +21,9 @@ from tests.unit.reconciling.builders import (
     running,
     stream,
 )
-from trainmaster.api.v1alpha1 import Condition, JobStatus
-from trainmaster.reconciling.decision import Apply, Decision, DeleteChild, ReportWorkload, WorkloadCondition
-from trainmaster.reconciling.observed.snapshot import (
+from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
+from trainmaster_operator.reconciling.decision import Apply, Decision, DeleteChild, ReportWorkload, WorkloadCondition
+from trainmaster_operator.reconciling.observed.snapshot import (
     ChildView,
     Flavor,
     Observed,

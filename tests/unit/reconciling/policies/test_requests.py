@@ -23,10 +23,10 @@ from tests.unit.reconciling.builders import (
     settled,
     stream,
 )
-from trainmaster.api.v1alpha1 import Failure, JobStatus
-from trainmaster.reconciling.decision import Assign, Decision
-from trainmaster.reconciling.observed.snapshot import Job
-from trainmaster.reconciling.times import to_text
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import Failure, JobStatus
+from trainmaster_operator.reconciling.decision import Assign, Decision
+from trainmaster_operator.reconciling.observed.snapshot import Job
 
 OLD, NEW = "a" * 64, "b" * 64
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.unit.reconciling.builders import NOW, decided, happened, job, observed, pod, pods, running
 from tests.unit.reconciling.world import World
-from trainmaster.api.v1alpha1 import Condition, JobStatus
-from trainmaster.reconciling.observed.snapshot import Observed, PodView, RefusedWrite
-from trainmaster.reconciling.times import to_seconds, to_text
+from trainmaster_operator.api.times import to_seconds, to_text
+from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
+from trainmaster_operator.reconciling.observed.snapshot import Observed, PodView, RefusedWrite
 
 STARTUP = 25.0
 # What the simulated world's scheduler says.

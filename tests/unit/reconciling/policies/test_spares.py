@@ -23,11 +23,11 @@ from tests.unit.reconciling.builders import (
     settled,
     stream,
 )
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.decision import Assign, Decision
-from trainmaster.reconciling.observed.snapshot import Job, Observed, PodView
-from trainmaster.reconciling.times import to_text
-from trainmaster.wire.assignment import Assignment
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.reconciling.decision import Assign, Decision
+from trainmaster_operator.reconciling.observed.snapshot import Job, Observed, PodView
+from trainmaster_operator.wire.assignment import Assignment
 
 CREATING = container("waiting", reason="ContainerCreating")
 

@@ -27,9 +27,9 @@ from tests.unit.reconciling.builders import (
     settled,
     stream,
 )
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.observed.snapshot import Observed, PodView, RefusedWrite
-from trainmaster.wire.report import Report
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.reconciling.observed.snapshot import Observed, PodView, RefusedWrite
+from trainmaster_operator.wire.report import Report
 
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate"
 FRESH: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": []}

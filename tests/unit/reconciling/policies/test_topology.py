@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.unit.reconciling.builders import decided, job, kinds, observed, pod, pods, running, said, settled, stream
-from trainmaster.reconciling.decision import Assign, Decision
-from trainmaster.reconciling.observed.snapshot import Observed
-from trainmaster.wire.assignment import Assignment
+from trainmaster_operator.reconciling.decision import Assign, Decision
+from trainmaster_operator.reconciling.observed.snapshot import Observed
+from trainmaster_operator.wire.assignment import Assignment
 
 PACK: dict[str, Any] = {"workers": 4, "scheduling": {"topology": {"key": "rack"}}}
 FRESH: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": [], "workers": 4}

@@ -10,8 +10,8 @@ from tests.unit.reconciling.builders import (
     observed,
     running,
 )
-from trainmaster.reconciling.status.conditions import condition, with_condition
-from trainmaster.reconciling.times import to_whole_text
+from trainmaster_operator.api.times import to_whole_text
+from trainmaster_operator.reconciling.status.conditions import condition, with_condition
 
 
 def test_the_time_moves_only_with_the_status() -> None:

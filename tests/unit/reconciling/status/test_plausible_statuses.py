@@ -25,12 +25,12 @@ from tests.unit.reconciling.builders import (
     running,
     said,
 )
-from trainmaster.api.v1alpha1 import Failure, JobStatus
-from trainmaster.reconciling import decide
-from trainmaster.reconciling.observed.snapshot import Job, Observed
-from trainmaster.reconciling.policies.failure_rules import delay
-from trainmaster.reconciling.times import to_seconds, to_text, to_whole_text
-from trainmaster.wire.progress import RankProgress
+from trainmaster_operator.api.times import to_seconds, to_text, to_whole_text
+from trainmaster_operator.api.v1alpha1 import Failure, JobStatus
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
+from trainmaster_operator.reconciling.policies.failure_rules import delay
+from trainmaster_operator.wire.progress import RankProgress
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([1.7e308, -1.7e308, 5e-324])
 NUMBERS = ("epoch", "loss", "samples_per_second", "step_seconds", "eta_seconds")

@@ -18,10 +18,10 @@ from tests.unit.reconciling.builders import (
     running,
     said,
 )
-from trainmaster.api.v1alpha1 import JobStatus, Progress
-from trainmaster.reconciling.observed.snapshot import Observed
-from trainmaster.reconciling.times import to_text
-from trainmaster.wire.progress import RankProgress
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import JobStatus, Progress
+from trainmaster_operator.reconciling.observed.snapshot import Observed
+from trainmaster_operator.wire.progress import RankProgress
 
 
 def ranks(**fields: Any) -> dict[int, dict[int, RankProgress]]:

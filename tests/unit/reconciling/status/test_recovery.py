@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.reconciling.builders import NOW, all_up, decided, job, observed, running, said
-from trainmaster.api.v1alpha1 import Failure, JobStatus, Progress, RecoveryTimes
-from trainmaster.reconciling.observed.snapshot import Observed
-from trainmaster.reconciling.times import to_text
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.recovery import Recovery
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, Progress, RecoveryTimes
+from trainmaster_operator.reconciling.observed.snapshot import Observed
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.recovery import Recovery
 
 FAST = Recovery(seen=0.0, told=0.1, stopped=0.05, launched=0.12, joined=0.2, restored=0.25, first_step=0.4)
 SLOW = Recovery(seen=0.0, told=0.11, stopped=0.3, launched=0.31, joined=0.35, restored=0.36, first_step=0.41)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.reconciling.builders import NOW, all_up, decided, job, observed, running
-from trainmaster.api.v1alpha1 import JobStatus, StacksRequest
-from trainmaster.reconciling.decision import CollectStacks, Decision
-from trainmaster.reconciling.observed.snapshot import Observed, StreamView
-from trainmaster.reconciling.status.stacks import INTERVAL
-from trainmaster.reconciling.times import to_text
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import JobStatus, StacksRequest
+from trainmaster_operator.reconciling.decision import CollectStacks, Decision
+from trainmaster_operator.reconciling.observed.snapshot import Observed, StreamView
+from trainmaster_operator.reconciling.status.stacks import INTERVAL
 
 
 def asked(decision: Decision) -> list[CollectStacks]:

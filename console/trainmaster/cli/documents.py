@@ -1,0 +1,218 @@
+"""Manifests are read from files as kubectl reads them, with the place of every field.
+
+A file is cut at the lines that begin with `---`, so that what is wrong with one document leaves the others readable.
+Each is composed to YAML's nodes, which know their places; `yaml_values` makes values of them as kubectl does.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from trainmaster.cli.yaml_messages import syntax_message
+from trainmaster.cli.yaml_values import Fields, Loader, Mistake, Reader, place
+from trainmaster_operator.api.limits import MAX_NESTING
+
+_STDIN = "-"
+# kubectl takes these files of a folder.
+_SUFFIXES = (".json", ".yaml", ".yml")
+# A chart of CustomResourceDefinitions has a few MB; reading takes some seconds a MB.
+MAX_BYTES, MAX_DOCUMENTS = 16 * 1024 * 1024, 10_000
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (b"", "utf-8"),
+)
+
+
+class UnreadableFile(Exception):
+    """A file can't be read; the text begins with its name."""
+
+
+class Begin(NamedTuple):
+    """Begin is how many lines stand before a document in its file, and how many characters before it in its line."""
+
+    lines: int = 0
+    columns: int = 0
+
+    def place(self, line: int, column: int) -> tuple[int, int]:
+        """Returns the place in the file of a place in the document, both counted from 1."""
+        return line + self.lines, column + (self.columns if line == 1 else 0)
+
+    def mistake(self, line: int, column: int, message: str) -> Mistake:
+        """Returns a mistake at a place in the document."""
+        return Mistake(*self.place(line, column), message)
+
+
+_FIRST_LINE = Begin()
+
+
+@dataclass(frozen=True)
+class Document:
+    """Document is one document of a file, or what stands against reading it."""
+
+    # None where the document can't be read.
+    value: Any
+    mistakes: tuple[Mistake, ...]
+    node: yaml.Node | None = None
+    fields: Fields | None = None
+    begin: Begin = _FIRST_LINE
+
+    def place(self, field: str) -> tuple[int, int]:
+        """Returns line and column of a field, or of the nearest parent that is there."""
+        at, node, rest = self.node, self.node, field
+        while rest and node is not None:
+            found = self._next(node, rest)
+            if found is None:
+                break
+            at, node, rest = found
+        return (1, 1) if at is None else self.begin.place(*place(at.start_mark))
+
+    def _next(self, node: yaml.Node, rest: str) -> tuple[yaml.Node, yaml.Node, str] | None:
+        """Returns where the first part of a path is, its value, and the rest of the path. Names may have dots."""
+        item = re.match(r"\[(\d+)\]\.?", rest)
+        if isinstance(node, yaml.SequenceNode) and item is not None and int(item[1]) < len(node.value):
+            inner = node.value[int(item[1])]
+            return inner, inner, rest[item.end() :]
+        named = (self.fields or {}).get(id(node), {})
+        fitting = [name for name in named if rest == name or rest.startswith((f"{name}.", f"{name}["))]
+        if not fitting:
+            return None
+        longest = max(fitting, key=len)
+        key, value = named[longest]
+        return key, value, rest[len(longest) :].removeprefix(".")
+
+
+def files_of(source: str) -> list[str]:
+    """Returns the files that a FILE names: itself, or those of a folder that kubectl takes. Raises UnreadableFile."""
+    if source == "":
+        raise UnreadableFile("'' is no file; name one, or - for stdin")
+    if source == _STDIN or not Path(source).is_dir():
+        return [source]
+    try:
+        files = sorted(str(path) for path in Path(source).iterdir() if path.suffix in _SUFFIXES and path.is_file())
+    except OSError as error:
+        raise UnreadableFile(f"{source}: {error.strerror}; name a folder that can be read") from error
+    if not files:
+        raise UnreadableFile(f"{source}: there is no {' or '.join(_SUFFIXES)} file in this folder; name one that has")
+    return files
+
+
+def read_documents(source: str) -> list[Document]:
+    """Returns the documents of a file or of stdin (`-`), without empty ones. Raises UnreadableFile."""
+    try:
+        data = sys.stdin.buffer.read() if source == _STDIN else Path(source).read_bytes()
+    except OSError as error:
+        raise UnreadableFile(f"{source}: {error.strerror}; name a file that can be read") from error
+    if len(data) > MAX_BYTES:
+        raise UnreadableFile(f"{source}: has more than {MAX_BYTES >> 20} MiB; split it, or name the jobs' file")
+    mark, encoding = next((mark, encoding) for mark, encoding in _MARKS if data.startswith(mark))
+    try:
+        text = data.removeprefix(mark).decode(encoding)
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        name = encoding.upper()[:6].rstrip("-")
+        raise UnreadableFile(f"{source}:{line}:{column}: this byte is not {name}; save the file as UTF-8") from error
+    found = list(islice((each for line, piece in _pieces(text) for each in _read(line, piece)), MAX_DOCUMENTS + 1))
+    if len(found) > MAX_DOCUMENTS:
+        raise UnreadableFile(f"{source}: has more than {MAX_DOCUMENTS} documents; split it, or name the jobs' file")
+    return found
+
+
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the texts between the lines that begin with `---`, each with the number of lines before it."""
+    begin = lines = 0
+    for separator in re.finditer(r"^---([^\n]*)$", text, re.MULTILINE):
+        piece = text[begin : separator.start()]
+        yield lines, piece
+        lines += piece.count("\n")
+        begin = separator.end()
+        # kubectl takes only a comment behind it.
+        if separator[1].strip() and not separator[1].strip().startswith("#"):
+            yield lines, separator[0]
+    yield lines, text[begin:]
+
+
+def _read(line: int, piece: str) -> Iterator[Document]:
+    """Yields the documents of a piece that is preceded by `line` lines: of JSON there may be several."""
+    if piece.startswith("---"):
+        message = "not YAML: kubectl reads nothing behind '---'; begin the document on the next line"
+        yield Document(None, (Mistake(line + 1, 1, message),))
+        return
+    if piece.lstrip().startswith("%"):
+        line += len(piece[: piece.index("%")].split("\n"))
+        yield Document(None, (Mistake(line, 1, "not YAML: kubectl reads no directives (%); remove the line"),))
+        return
+    objects = _json_objects(piece)
+    if objects is None:
+        composed = _composed(piece, Begin(line), is_json=False)
+        if composed is not None:
+            yield composed
+        return
+    at = 0
+    for begin, end in objects:
+        line += piece.count("\n", at, begin)
+        at = begin
+        # JSON may be indented with tabs, YAML not; in a text JSON has none.
+        text = piece[begin:end].replace("\t", " ")
+        composed = _composed(text, Begin(line, begin - piece.rfind("\n", 0, begin) - 1), is_json=True)
+        if composed is not None:
+            yield composed
+
+
+def _json_objects(piece: str) -> list[tuple[int, int]] | None:
+    """Returns begin and end of each object where a piece is JSON: kubectl reads what begins with a brace as JSON."""
+    found = []
+    decoder, at = json.JSONDecoder(parse_int=str), 0
+    while (begin := _first_character(piece, at)) < len(piece):
+        if piece[begin] != "{":
+            return None
+        try:
+            _, at = decoder.raw_decode(piece, begin)
+        except (ValueError, RecursionError):
+            return None
+        found.append((begin, at))
+    return found or None
+
+
+def _first_character(text: str, at: int) -> int:
+    """Returns where the next character is that isn't blank; the text's end where there is none."""
+    blank = re.compile(r"\s*").match(text, at)
+    return at if blank is None else blank.end()
+
+
+def _composed(text: str, begin: Begin, *, is_json: bool) -> Document | None:
+    try:
+        loader = Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        reader = Reader(is_json)
+        value = reader.value(node, "")
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        message = f"not YAML: the character {chr(int(error.character))!r} can't stand there; remove it"
+        return Document(None, (begin.mistake(line, column, message),))
+    except yaml.MarkedYAMLError as error:
+        mark, message = syntax_message(error, text)
+        return Document(None, (begin.mistake(*place(mark), f"not YAML: {message}"),))
+    except RecursionError:
+        line = len(text) - len(text.lstrip("\n")) + 1
+        message = f"has too many lists and mappings in each other; use at most {MAX_NESTING}"
+        return Document(None, (begin.mistake(line, 1, message),))
+    if value is None and not reader.mistakes:
+        return None
+    mistakes = tuple(begin.mistake(each.line, each.column, each.message) for each in reader.mistakes)
+    return Document(value, mistakes, node, reader.fields, begin)

@@ -1,0 +1,186 @@
+"""`kubectl dtj events` shows the Events of jobs, of their StatefulSets and of their pods in the order of time.
+
+Both kinds of Events have the same facts under other names: those of events.k8s.io count in `series` (or, from before,
+in `deprecatedCount`) and have `eventTime` with microseconds; core v1's have `count` and two times of whole seconds. So
+all times are compared as whole seconds, and within a second the version says which event was written first. Events of
+one object that say the same are one row with the sum of their counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from trainmaster.cli.show import parse_time
+from trainmaster.client import TrainingJob
+from trainmaster_operator.api.v1alpha1 import KIND
+from trainmaster_operator.wire.values import mapping, mappings
+
+# What a job is made of, by the kind of the object that an event is about.
+_PODS = "Pod"
+_CHILDREN = frozenset({_PODS, "StatefulSet", "PodGroup", "Workload"})
+_OF_A_POD = re.compile(r"-\d{1,9}$")
+COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """JobEvent is what happened to an object, `count` times from `first` to `last`."""
+
+    namespace: str
+    kind: str
+    name: str
+    uid: str
+    type: str
+    reason: str
+    message: str
+    first: datetime
+    last: datetime
+    count: int
+    raw: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> JobEvent | None:
+        """Reads an Event of either API; None for one without a time."""
+        metadata, series = mapping(raw.get("metadata")), mapping(raw.get("series"))
+        about = mapping(raw.get("involvedObject") or raw.get("regarding"))
+        last = _time(
+            series.get("lastObservedTime"),
+            raw.get("lastTimestamp"),
+            raw.get("deprecatedLastTimestamp"),
+            raw.get("eventTime"),
+            metadata.get("creationTimestamp"),
+        )
+        first = _time(raw.get("firstTimestamp"), raw.get("deprecatedFirstTimestamp"), raw.get("eventTime")) or last
+        if first is None or last is None:
+            return None
+        counts = (series.get("count"), raw.get("count"), raw.get("deprecatedCount"))
+        return cls(
+            namespace=str(metadata.get("namespace") or ""),
+            kind=str(about.get("kind") or ""),
+            name=str(about.get("name") or ""),
+            uid=str(about.get("uid") or ""),
+            type=str(raw.get("type") or ""),
+            reason=str(raw.get("reason") or ""),
+            message=str(raw.get("message") or raw.get("note") or "").strip(),
+            first=min(first, last),
+            last=last,
+            count=next((count for count in counts if isinstance(count, int) and count > 0), 1),
+            raw=raw,
+        )
+
+    @property
+    def object(self) -> str:
+        """Returns what the event is about, as kubectl writes it: pod/reviews-0; a job by its short name."""
+        kind = "dtj" if self.kind == KIND else self.kind.lower()
+        return f"{kind}/{self.name}"
+
+    @property
+    def order(self) -> tuple[datetime, int, str]:
+        """Returns what events are sorted by: their time, then their versions, which are whole numbers that grow (an
+        API server's of which they aren't is left in the order of its list)."""
+        version = str(mapping(self.raw.get("metadata")).get("resourceVersion") or "")
+        return (self.last, len(version), version) if version.isdecimal() else (self.last, 0, "")
+
+    def seen(self, now: datetime) -> str:
+        """Returns how long ago it was last seen, as kubectl writes it: 12s, 5m (x3 over 10m)."""
+        last = age((now - self.last).total_seconds())
+        return last if self.count == 1 else f"{last} (x{self.count} over {age((now - self.first).total_seconds())})"
+
+    def cells(self, now: datetime) -> list[str]:
+        """Returns its row of the table."""
+        return [self.seen(now), self.type, self.reason, self.object, self.message]
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Owners says which job an object belongs to, also one that is gone: children are named for their job."""
+
+    jobs: Mapping[tuple[str, str], TrainingJob]
+    """By namespace and name."""
+    sets: Mapping[tuple[str, str], TrainingJob]
+    """By the same of each StatefulSet."""
+
+    @classmethod
+    def of(cls, jobs: Iterable[TrainingJob]) -> Owners:
+        """Returns the owners of everything that some jobs are made of."""
+        known = {(job.namespace, job.name): job for job in jobs}
+        sets = {(space, set_name): job for (space, _), job in known.items() for set_name in _set_names(job)}
+        return cls(known, {**sets, **known})
+
+    def job_of(self, event: JobEvent) -> TrainingJob | None:
+        """Returns the job that an event is about; None for another object, and for what was before the job."""
+        if event.kind == KIND:
+            job = self.jobs.get((event.namespace, event.name))
+            return job if job is not None and event.uid in ("", job.uid) else None
+        name = event.name
+        if event.kind == _PODS:
+            # Its number is no part of its StatefulSet's name.
+            name = name[: of_set.start()] if (of_set := _OF_A_POD.search(name)) else ""
+        job = self.sets.get((event.namespace, name)) if event.kind in _CHILDREN else None
+        if job is None:
+            return None
+        created = parse_time(job.raw["metadata"].get("creationTimestamp"))
+        return None if created is not None and event.last < created else job
+
+
+def events_of(raw: Iterable[Mapping[str, Any]], owners: Owners, types: Sequence[str] = ()) -> list[JobEvent]:
+    """Returns the events of jobs, oldest first, each that says the same of the same object once."""
+    found: dict[tuple[str, str, str, str, str], JobEvent] = {}
+    for event in filter(None, map(JobEvent.parse, raw)):
+        if owners.job_of(event) is None or not _is_of_type(event, types):
+            continue
+        key = (event.uid or event.name, event.kind, event.type, event.reason, event.message)
+        known = found.get(key)
+        found[key] = event if known is None else _together(known, event)
+    return sorted(found.values(), key=lambda event: event.order)
+
+
+def _together(one: JobEvent, other: JobEvent) -> JobEvent:
+    newest = max(one, other, key=lambda event: event.order)
+    return replace(newest, first=min(one.first, other.first), count=one.count + other.count)
+
+
+def _is_of_type(event: JobEvent, types: Sequence[str]) -> bool:
+    return not types or event.type.lower() in map(str.lower, types)
+
+
+def age(seconds: float) -> str:
+    """Returns a time as kubectl's ages have it: 119s, 5m20s, 3h, 47h, 5d3h, 200d."""
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if whole < 120:
+        return f"{whole}s"
+    if minutes < 10:
+        return f"{minutes}m{_rest(whole % 60, 's')}"
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return f"{hours}h{_rest(minutes % 60, 'm')}"
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return f"{days}d{_rest(hours % 24, 'h')}"
+    return f"{days}d" if days < 730 else f"{days // 365}y{_rest(days % 365, 'd')}"
+
+
+def _rest(number: int, unit: str) -> str:
+    return f"{number}{unit}" if number else ""
+
+
+def _set_names(job: TrainingJob) -> list[str]:
+    """Returns the names of the job's StatefulSets (rendering/layout.py), as far as its spec can be read."""
+    spec = mapping(job.raw.get("spec"))
+    groups = [str(group.get("name")) for group in mappings(spec.get("workerGroups"))]
+    return [job.name] if len(groups) < 2 else [f"{job.name}-{group}" for group in groups]
+
+
+def _time(*candidates: object) -> datetime | None:
+    """Returns the first of the candidates that is a time, in whole seconds."""
+    for text in candidates:
+        if isinstance(text, str) and text and (time := parse_time(text)) is not None:
+            return time.astimezone(UTC).replace(microsecond=0)
+    return None

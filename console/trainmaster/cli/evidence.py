@@ -1,0 +1,145 @@
+"""`kubectl dtj evidence` prints for each failed attempt its failure, every worker's report, stacks and ends of logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+from rich.text import Text
+
+from trainmaster.cli.console import SafeConsole
+from trainmaster.cli.terminal import say
+from trainmaster.client.diagnosis.hangs import waits_for
+from trainmaster.client.diagnosis.objects import plural
+from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.printable import one_line, printable
+from trainmaster_operator.api.v1alpha1 import RecoveryTimes
+from trainmaster_operator.wire.values import is_number, mapping
+
+MAX_SHOWN = 100_000
+BRIEF_LINES = 12
+# Columns by which the second line of a sentence stands behind its first one, and the fewest that a line has.
+HANGING_COLUMNS, FEWEST_COLUMNS = 2, 20
+
+
+class Sentence(str):
+    """Sentence is a line of the page that a terminal breaks between words only; lines of logs and stacks are none."""
+
+
+def print_page(lines: Iterable[str]) -> None:
+    """Prints the page: sentences within the terminal's width, each in one line where it goes to a pipe."""
+    console = SafeConsole()
+    for line in lines:
+        if not isinstance(line, Sentence) or not console.is_terminal:
+            say(line)
+            continue
+        text = line.lstrip()
+        indent = len(line) - len(text)
+        width = max(FEWEST_COLUMNS, console.width - indent - HANGING_COLUMNS)
+        for at, part in enumerate(Text(text).wrap(console, width)):
+            say(" " * (indent + HANGING_COLUMNS * (at > 0)) + part.plain.rstrip())
+
+
+def evidence_lines(attempts: list[AttemptEvidence], rank: int | None) -> Iterator[str]:
+    """Yields the page line by line. Without a rank, only the culprit's stacks are shown whole."""
+    for index, attempt in enumerate(attempts):
+        if index:
+            yield ""
+        yield from _attempt(attempt, rank)
+
+
+def as_json(attempts: list[AttemptEvidence], rank: int | None) -> list[dict[str, Any]]:
+    """Returns the same evidence for a program."""
+    return [
+        {
+            "attempt": one.attempt,
+            "failure": one.failure,
+            "workers": one.workers,
+            "ranks": {number: state for number, state in one.ranks.items() if rank in (None, number)},
+            "logs": one.logs,
+        }
+        for one in attempts
+    ]
+
+
+def recovery_sentence(times: Mapping[str, Any]) -> str:
+    """Returns how long the way to the next attempt's first step took, how many steps are repeated, and the parts of the
+    time; empty where that isn't known."""
+    known = {name: value for name in RecoveryTimes.model_fields if is_number(value := times.get(to_camel(name)))}
+    if "seconds" not in known:
+        return ""
+    seconds, steps = known.pop("seconds"), known.pop("repeated_steps", None)
+    repeated = "" if steps is None else f", {plural(int(steps), 'step')} repeated"
+    parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in known.items())
+    return f"recovered in {seconds:.2f} s{repeated}: {parts}"
+
+
+def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
+    failure = one.failure
+    where = [f"{name} {failure[name]}" for name in ("worker", "rank", "pod", "node") if failure.get(name) is not None]
+    code = f", exit code {failure['exitCode']}" if failure.get("exitCode") is not None else ""
+    culprit = f" of {', '.join(where)}" if where else ""
+    at = f" at {failure['failedAt']}" if failure.get("failedAt") else ""
+    yield _line(f"Attempt {one.attempt}: {failure.get('reason', 'unknown')}{culprit}{code}{at}")
+    yield from map(Sentence, _text(failure.get("message"), "  "))
+    if times := recovery_sentence(mapping(failure.get("recovery"))):
+        yield Sentence(f"  {times}")
+    for number, state in sorted(one.ranks.items(), key=lambda item: (item[0] != failure.get("rank"), item[0])):
+        if rank in (None, number):
+            yield from rank_lines(number, state, whole=rank is not None or number == failure.get("rank"))
+    if rank is not None and rank not in one.ranks and rank != failure.get("rank"):
+        yield Sentence(f"  Nothing was kept of rank {rank}: stacks are collected where ranks make no progress.")
+    if rank is None or rank == failure.get("rank"):
+        culprit_worker = failure.get("worker")
+        for worker, report in sorted(one.workers.items(), key=lambda item: (item[0] != culprit_worker, item[0])):
+            yield from _worker(worker, report)
+        for worker, log in sorted(one.logs.items()):
+            yield f"  The log of worker {worker} ends:"
+            yield from _text(log, "    ")
+
+
+def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
+    """Yields how a rank stands, and its stacks: all of them, or the first lines."""
+    facts = []
+    if "step" in state:
+        facts.append(f"step {state['step']}")
+    if "section" in state:
+        facts.append(f"section {state['section']}")
+    if isinstance(state.get("silentSeconds"), int | float):
+        facts.append(f"no progress for {state['silentSeconds']:.0f} s")
+    if state.get("state") in ("T", "t"):
+        facts.append("stopped by a signal (state T)")
+    if "collective" in state:
+        facts.append(f"last entered collective {state['collective']}")
+    if waits := waits_for(state):
+        facts.append(waits)
+    yield _line(f"  Rank {rank}: {', '.join(facts) or 'nothing is known of its progress'}")
+    lines = list(_text(state.get("text"), "    "))
+    yield from lines if whole else lines[:BRIEF_LINES]
+    if not whole and len(lines) > BRIEF_LINES:
+        yield f"    ... {len(lines) - BRIEF_LINES} more lines: --rank {rank}"
+
+
+def _worker(worker: int, report: Mapping[str, Any]) -> Iterator[str]:
+    facts = [str(report.get("state", "unknown"))]
+    if report.get("reason"):
+        facts.append(str(report["reason"]))
+    facts += [f"{name} {report[name]}" for name in ("rank", "pod", "node") if report.get(name) is not None]
+    if report.get("exitCode") is not None:
+        facts.append(f"exit code {report['exitCode']}")
+    if report.get("culprit") is False and report.get("state") == "Failed":
+        facts.append("only lost its peers")
+    yield _line(f"  Worker {worker}: {', '.join(facts)}")
+    if report.get("environment"):
+        yield _line(f"    environment: {report['environment']}")
+    yield from map(Sentence, _text(report.get("error"), "    "))
+
+
+def _text(text: object, indent: str) -> Iterator[str]:
+    for line in printable(str(text or "")[:MAX_SHOWN]).splitlines():
+        yield indent + line
+
+
+def _line(text: str) -> Sentence:
+    return Sentence(one_line(text[:2_000]))

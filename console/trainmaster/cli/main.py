@@ -1,0 +1,53 @@
+"""`trainmaster` is all commands: the operator, a local cluster, jobs' files without any cluster, and jobs in one.
+
+`kubectl dtj` (`dtj.py`) is the same tree by another name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.connection import with_options
+from trainmaster.cli.program import Program
+from trainmaster.cli.terminal import say
+from trainmaster_operator import __version__
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        say(f"trainmaster {__version__}")
+        raise typer.Exit
+
+
+_VERSION = inspect.Parameter(
+    "version",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say the version.")
+    ],
+)
+
+
+def program(name: str) -> Program:
+    """Returns all commands as the program of that name."""
+    made = Program(name)
+
+    def root(**options: object) -> None:
+        """Distributed PyTorch training on Kubernetes: run jobs, and see, steer and understand them.
+
+        Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 the time given was over.
+        """
+
+    with_options(root, [_VERSION])
+    made.callback()(root)
+    return made
+
+
+app = program("trainmaster")
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,177 @@
+"""`trainmaster validate` and `trainmaster render` check and render jobs in files, without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
+from trainmaster.cli.new_files import require_room, write_file
+from trainmaster.cli.other_kinds import is_job, items_of, mistake_of, other_job
+from trainmaster.cli.terminal import say, write
+from trainmaster.cli.yaml_output import yaml_text
+from trainmaster.client.errors import ClientError
+from trainmaster_operator.agent.build import zipapp_bytes
+from trainmaster_operator.api.parsing import InvalidJob, ParsedJob, parse_job
+from trainmaster_operator.api.printable import json_text
+from trainmaster_operator.api.v1alpha1 import KIND
+from trainmaster_operator.api.values import show
+from trainmaster_operator.rendering import AgentConfigMap, JobIdentity, Manifest, Settings, first_assignment, render
+from trainmaster_operator.rendering.agent_source import config_map_name
+from trainmaster_operator.wire.values import mapping
+
+# Stands for the uid that the API server will give.
+UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
+
+
+def validate_files(files: Sequence[str]) -> int:
+    """Checks every job, prints what is wrong, and returns the exit code: 1 when anything is."""
+    wrong = False
+    for source in files:
+        for file, job in _jobs(source):
+            wrong = wrong or job is None
+            if job is not None:
+                say(f"{file}: {KIND} {job.name} is valid")
+    return 1 if wrong else 0
+
+
+def render_files(
+    files: Sequence[str], output: str, directory: Path | None, namespace: str, *, force: bool = False
+) -> int:
+    """Renders every job's children to stdout or into a folder, and returns the exit code.
+
+    Files with another content stay without `force`, and then nothing is written.
+    """
+    settings = Settings(agent=AgentConfigMap(config_map_name(zipapp_bytes())))
+    manifests: list[Manifest] = []
+    wrong = False
+    for source in files:
+        for _, job in _jobs(source):
+            if job is None:
+                wrong = True
+                continue
+            identity = JobIdentity(job.namespace or namespace, job.name, UNKNOWN_UID)
+            manifests += render(identity, job.spec, first_assignment(identity, job.spec), settings=settings)
+    if directory is None:
+        write(_text([manifest.body for manifest in manifests], output))
+        return 1 if wrong else 0
+    try:
+        _write(manifests, directory, output, force=force)
+    except ClientError as error:
+        say(f"error: {error}", error=True)
+        return 1
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}; name a folder that can be written", error=True)
+        return 1
+    return 1 if wrong else 0
+
+
+def _write(manifests: Sequence[Manifest], directory: Path, output: str, *, force: bool) -> None:
+    texts: dict[Path, bytes] = {}
+    for manifest in manifests:
+        path = directory / f"{manifest.name}.{manifest.kind.lower()}.{output}"
+        if path in texts:
+            raise ClientError(f"two jobs have a child in {path}; render each into a folder of its own")
+        texts[path] = _text([manifest.body], output).encode()
+    for path, text in texts.items():
+        require_room(path, force=force or (path.is_file() and path.read_bytes() == text))
+    directory.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        write_file(path, text)
+        say(f"wrote {path}", error=True)
+
+
+def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
+    """Yields the jobs of a file or a folder, each with its file, and None for what is wrong and reported on stderr."""
+    try:
+        files = files_of(source)
+    except UnreadableFile as error:
+        say(str(error), error=True)
+        yield source, None
+        return
+    found, missing = False, "document"
+    for file in files:
+        try:
+            documents = read_documents(file)
+        except UnreadableFile as error:
+            say(str(error), error=True)
+            yield file, None
+            found = True
+            continue
+        if documents:
+            missing = KIND
+        for job in _jobs_of(file, documents):
+            found = True
+            yield file, job
+    if not found:
+        say(f"{source}: there is no {missing} in it; give a file with a {KIND}", error=True)
+        yield source, None
+
+
+def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | None]:
+    """Yields the jobs of one file, and None for each document that is wrong.
+
+    What stands beside a job is named and skipped, and so are other operators' jobs; without a job they are a mistake.
+    """
+    objects = [
+        (position, document, path, value)
+        for position, document in enumerate(documents, 1)
+        for path, value in _objects(document)
+    ]
+    names: set[tuple[str, str]] = set()
+    has_job = any(isinstance(value, Mapping) and is_job(value) for _, _, _, value in objects)
+    for position, document, path, value in objects:
+        if document.value is None or (isinstance(value, Mapping) and is_job(value)):
+            job = _parse(file, document, path, value)
+            if job is not None and mapping(value["metadata"]).get("name"):
+                if (job.namespace, job.name) in names:
+                    place = document.place(f"{path}.metadata.name".lstrip("."))
+                    message = (
+                        f"metadata.name: {show(job.name)} is the name of another job in this file; give it its own"
+                    )
+                    _report(file, [(*place, message)])
+                    job = None
+                else:
+                    names.add((job.namespace, job.name))
+            yield job
+            continue
+        mistake = mistake_of(value)
+        if mistake is None or (has_job and isinstance(value, Mapping) and other_job(value)):
+            say(f"{file}: skipped document {position} ({value['kind']} in {value['apiVersion']})", error=True)
+        else:
+            _report(file, [(*document.place(path), mistake)])
+            yield None
+
+
+def _objects(document: Document) -> Iterator[tuple[str, Any]]:
+    """Yields the objects of a document, each with its path in it: of a list, what is in the list."""
+    items = items_of(document.value) if isinstance(document.value, Mapping) else None
+    if items is None:
+        yield "", document.value
+        return
+    for position, item in enumerate(items):
+        yield f"items[{position}]", item
+
+
+def _parse(file: str, document: Document, path: str, value: Any) -> ParsedJob | None:
+    mistakes = [(each.line, each.column, each.message) for each in document.mistakes]
+    job = None
+    if document.value is not None:
+        try:
+            job = parse_job(value)
+        except InvalidJob as error:
+            mistakes += [(*document.place(f"{path}.{each.field}".lstrip(".")), str(each)) for each in error.problems]
+    _report(file, mistakes)
+    return None if mistakes else job
+
+
+def _report(file: str, mistakes: list[tuple[int, int, str]]) -> None:
+    for line, column, message in sorted(mistakes, key=lambda each: each[:2]):
+        say(f"{file}:{line}:{column}: {message}", error=True)
+
+
+def _text(objects: list[Mapping[str, Any]], output: str) -> str:
+    if output == "json":
+        return "".join(json_text(body) + "\n" for body in objects)
+    return yaml_text([dict(body) for body in objects])

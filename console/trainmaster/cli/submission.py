@@ -1,0 +1,132 @@
+"""A job to be submitted is read from a manifest, or made of flags."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from trainmaster.cli.documents import UnreadableFile, read_documents
+from trainmaster.cli.other_kinds import is_job
+from trainmaster.client.code import Archive
+from trainmaster.client.errors import InvalidRequest
+from trainmaster_operator.api.parsing import InvalidJob, parse_job
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
+from trainmaster_operator.api.values import show
+
+SEPARATOR = "--"
+_MANIFESTS = (".yaml", ".yml", ".json")
+_LONGEST_STEM = 30
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Flags are what the command line says of a job; `words` are what stands behind `--`."""
+
+    name: str | None
+    image: str | None
+    workers: int | None
+    gpus: int | None
+    script: str | None
+    words: tuple[str, ...]
+
+
+def split_words(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Returns the manifest that stands before `--`, and what stands behind it. Raises BadParameter for other words."""
+    at = words.index(SEPARATOR) if SEPARATOR in words else len(words)
+    before, behind = words[:at], tuple(words[at + 1 :])
+    for word in before:
+        if word == "-" or word.endswith(_MANIFESTS):
+            continue
+        if word.endswith(".py"):
+            remedy = f"a script is given by --script {word}"
+        else:
+            remedy = "the job's name is given by --name, and what each worker runs stands behind --"
+        raise typer.BadParameter(f"{show(word)} is no manifest (.yaml, .yml or .json); {remedy}", param_hint="FILE")
+    if len(before) > 1:
+        raise typer.BadParameter(f"one manifest is submitted at a time, not {len(before)}", param_hint="FILE")
+    return (before[0] if before else None), behind
+
+
+def manifest_from_file(file: str, flags: Flags) -> dict[str, Any]:
+    """Returns the only job of a file, under the flags' name where they give one. Raises InvalidRequest."""
+    if flags.words:
+        raise typer.BadParameter(f"a command stands behind -- beside the manifest {file}; write it there")
+    given = {"--image": flags.image, "--workers": flags.workers, "--gpus": flags.gpus, "--script": flags.script}
+    for option, value in given.items():
+        if value is not None:
+            raise typer.BadParameter(f"stands beside the manifest {file}; write it there", param_hint=option)
+    try:
+        documents = read_documents(file)
+    except UnreadableFile as error:
+        raise InvalidRequest(str(error)) from error
+    found = [document.value for document in documents if isinstance(document.value, Mapping) and is_job(document.value)]
+    if len(found) != 1:
+        raise InvalidRequest(
+            f"{file}: there are {len(found)} {KIND}s in it, and one is submitted at a time; give a file with one"
+        )
+    manifest = {**found[0], "metadata": dict(found[0].get("metadata") or {})}
+    if flags.name is not None:
+        manifest["metadata"]["name"] = flags.name
+    return manifest
+
+
+def manifest_from_flags(flags: Flags, code: Path | None, archive: Archive | None) -> dict[str, Any]:
+    """Returns a job of flags. Raises BadParameter for what no job can be made of."""
+    if flags.script is None and not flags.words and flags.image is None:
+        raise typer.BadParameter("give a manifest, --script, or a command after --", param_hint="FILE")
+    spec: dict[str, Any] = {"workers": 1 if flags.workers is None else flags.workers}
+    if flags.image is not None:
+        spec["image"] = flags.image
+    command = list(flags.words)
+    if flags.script is not None:
+        command = ["python", _script(flags, code, archive), *command]
+    if command:
+        spec["command"] = command
+    if flags.gpus is not None:
+        spec["resources"] = {"gpus": flags.gpus}
+    name = flags.name or _generated_name(flags)
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
+
+
+def require_valid(manifest: Mapping[str, Any]) -> None:
+    """Checks a job as `validate` does. Raises InvalidRequest with all that is wrong."""
+    try:
+        parse_job(manifest)
+    except InvalidJob as error:
+        raise InvalidRequest("\n".join(map(str, error.problems))) from error
+
+
+def _script(flags: Flags, code: Path | None, archive: Archive | None) -> str:
+    """Returns the script's path where the workers start."""
+    script = flags.script or ""
+    if archive is None or code is None:
+        if flags.image is None:
+            raise typer.BadParameter(
+                f"{script} is not in the bundled image; add --code DIR, the folder that it is in, or --image",
+                param_hint="--script",
+            )
+        return script
+    if script in archive.sizes:
+        return script
+    path, root = Path(script).resolve(), code.resolve()
+    inside = path.relative_to(root).as_posix() if path.is_relative_to(root) else ""
+    if inside in archive.sizes:
+        return inside
+    ignored = ", where .gitignore or .trainmasterignore leaves it out" if (code / script).exists() else ""
+    raise typer.BadParameter(f"{script} is not in the code of {code}{ignored}", param_hint="--script")
+
+
+def _generated_name(flags: Flags) -> str:
+    words = [flags.script] if flags.script else [word for word in flags.words if not word.startswith("-")]
+    stem = Path(
+        next((word for word in words if word and word.endswith(".py")), words[-1] if words else "job") or "job"
+    ).stem
+    plain = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_LONGEST_STEM]
+    plain = plain if plain[:1].isalpha() else f"job-{plain}".strip("-")
+    return f"{plain}-{secrets.token_hex(3)}"

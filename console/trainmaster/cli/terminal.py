@@ -1,0 +1,77 @@
+"""Every command prints through `say`, `write`, `log_line` or the console of `console.py`.
+
+What others wrote (names, messages, figures, logs) can't command the terminal that it is shown on: see
+`api/printable.py`. Results for a program (`-o json`, `render`) are made safe by their encoders.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+
+import typer
+
+from trainmaster_operator.api.printable import printable
+
+# Select Graphic Rendition: colours, and nothing that moves, asks or writes.
+_COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
+_PLAIN_AGAIN = "\x1b[0m"
+
+
+def shows_colours() -> bool:
+    """Returns whether results go to a terminal whose user wants colours (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def terminal_width() -> int | None:
+    """Returns how many columns the terminal has that results go to; None for a pipe or a file: lines stay whole."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wrapped(text: str, width: int | None, *, first: str = "", further: str = "") -> list[str]:
+    """Returns a sentence in lines that break between words only, each behind its indentation."""
+    if width is None:
+        return [first + text]
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Prints a message for a person. Its further lines are indented, so that none passes for a message of its own."""
+    typer.echo(printable(text.rstrip("\n")).replace("\n", "\n  "), err=error)
+
+
+def write(text: str) -> None:
+    """Prints an encoder's text as it is."""
+    typer.echo(text, nl=False)
+
+
+def log_line(line: str, label: str = "") -> None:
+    """Prints a line of a worker's log behind its label.
+
+    Into a file or a pipe it goes as it is. On a terminal only colours are left of its controls, and what would be
+    written over (a progress bar's carriage returns) stands in lines of its own.
+    """
+    if not sys.stdout.isatty():
+        # color: click would take escape sequences out. A kept log may hold surrogates, which no stream can encode.
+        typer.echo(label + line.encode("utf-8", "replace").decode(), color=True)
+        return
+    for part in line.rstrip("\r").split("\r"):
+        typer.echo(label + _with_colours(part), color=True)
+
+
+def _with_colours(text: str) -> str:
+    pieces = _COLOUR.split(text)
+    if len(pieces) == 1:
+        return printable(text)
+    # Every second piece is a colour; the last one must not reach beyond its line.
+    return "".join(piece if at % 2 else printable(piece) for at, piece in enumerate(pieces)) + _PLAIN_AGAIN

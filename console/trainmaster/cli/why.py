@@ -1,0 +1,69 @@
+"""The answer to "why" as a person reads it: the cause in a sentence, then the evidence, then what can be pasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from trainmaster.cli.terminal import wrapped
+from trainmaster.client import JobClient, TrainingJob
+from trainmaster.client.diagnosis import Diagnosis, diagnose
+from trainmaster.client.gathering import gather, gather_all
+from trainmaster_operator.api.printable import one_line
+
+# Jobs of a list that are looked into, each with its own few requests.
+MAX_JOBS = 50
+# Characters of a line of evidence: the scheduler's words about a large cluster, or a policy's, go on for pages.
+MAX_LINE = 1_000
+FINE = frozenset({"Healthy", "Succeeded", "Starting"})
+
+
+def why_lines(diagnosis: Diagnosis, width: int | None = None) -> Iterator[str]:
+    """Yields the lines of an answer, broken between words where a width is given.
+
+    The lines below "Next:" can be pasted into a shell: what isn't a command is a comment, and no command is broken.
+    """
+    yield from wrapped(_line(diagnosis.sentence), width)
+    if diagnosis.evidence:
+        yield "Evidence:"
+        yield from _entries(diagnosis.evidence, width)
+    if diagnosis.steps:
+        yield "Next:"
+        for step in diagnosis.steps:
+            yield from wrapped(_line(step.text), width, first="  # ", further="  # ")
+            if step.command:
+                yield f"  {_line(' '.join(step.command.split()))}"
+    if diagnosis.others:
+        yield "Also seen:"
+        yield from _entries(diagnosis.others, width)
+    if diagnosis.unread:
+        yield "Not read:"
+        yield from _entries(diagnosis.unread, width)
+
+
+def why(jobs: JobClient, job: TrainingJob) -> Diagnosis:
+    """Returns the answer for a job."""
+    return diagnose(gather(jobs.transport, job))
+
+
+def why_not_fine(jobs: JobClient, listed: Sequence[TrainingJob]) -> list[Diagnosis]:
+    """Returns the answers for the jobs that aren't fine, of the newest MAX_JOBS that haven't succeeded."""
+    open_jobs = [job for job in listed if job.phase != "Succeeded"]
+    newest = sorted(open_jobs, key=lambda job: str(job.raw["metadata"].get("creationTimestamp")), reverse=True)
+    answers = (diagnose(situation) for situation in gather_all(jobs.transport, newest[:MAX_JOBS]))
+    return [answer for answer in answers if answer.cause not in FINE]
+
+
+def brief(diagnosis: Diagnosis, *, namespaces: bool) -> str:
+    """Returns an answer in one line."""
+    where = f"{diagnosis.namespace}/" if namespaces else ""
+    return _line(f"{where}{diagnosis.sentence}")
+
+
+def _entries(texts: Iterable[str], width: int | None) -> Iterator[str]:
+    for text in texts:
+        yield from wrapped(_line(text), width, first="  ", further="    ")
+
+
+def _line(text: str) -> str:
+    text = one_line(text.strip("\n").replace("\n", " | "))
+    return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}..."

@@ -1,0 +1,174 @@
+"""What an API server answers, or fails to, becomes decoded JSON or one of our errors, whatever library asked it."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.client.errors import (
+    ClientError,
+    InvalidRequest,
+    JobExists,
+    JobNotFound,
+    NoCluster,
+    NotAllowed,
+    NotKnown,
+)
+from trainmaster_operator.api.decoding import decode
+from trainmaster_operator.api.v1alpha1.names import GROUP, INSTALL_CRD, PLURAL
+from trainmaster_operator.wire.values import mapping
+
+# Characters of an answer that a sentence quotes.
+MAX_QUOTED = 60
+# What an API server answers for a path of which it serves nothing; a proxy has words of its own.
+NO_SUCH_PATH = b"404 page not found"
+_JOB = re.compile(rf"/apis/{re.escape(GROUP)}/[^/]+/namespaces/(?P<namespace>[^/]+)/{PLURAL}/(?P<name>[^/]+)")
+# The API server passes on what a pod answers.
+_POD_PROXY = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<pod>[^/:]+)[^/]*/proxy/")
+# After a field that is missing or of a wrong type, the rules in CEL are skipped, and that is a cause of its own.
+_UNCHECKED_RULES = (
+    r"<nil>: Invalid value: (?:null|\"null\"|\"\"): some validation rules were not checked because the object was "
+    "invalid; correct the existing errors to complete validation"
+)
+_UNCHECKED = re.compile(rf", {_UNCHECKED_RULES}|{_UNCHECKED_RULES}, ")
+_LIST_OF_ONE = re.compile(r": \[(.*)\]\Z", re.DOTALL)
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer is a whole answer over HTTP."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reader makes sense of the answers that come from one address."""
+
+    address: str
+
+    def decoded(self, answer: Answer) -> dict[str, Any]:
+        """Returns the JSON object of an answer, which has a kind. Raises NoCluster."""
+        try:
+            found = decode(answer.body)
+        except ValueError as error:
+            raise self.no_such_server(answer) from error
+        if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
+            raise self.no_such_server(answer)
+        return found
+
+    def refusal(self, answer: Answer, path: str) -> ClientError:
+        """Returns the API server's Status as one of our errors, with its own message."""
+        status = answer.status
+        try:
+            found = decode(answer.body)
+        except ValueError:
+            found = None
+        is_status = isinstance(found, dict) and found.get("kind") == "Status"
+        message = _message(found, status) if is_status else ""
+        if not is_status and (proxied := _POD_PROXY.match(path)):
+            return InvalidRequest(f"Pod {proxied['pod']} answers {self.description(answer)}.")
+        if status == 401:
+            return NotKnown(
+                f"The cluster at {self.address} doesn't know you (401 Unauthorized): the kubeconfig's token or "
+                "certificate may have expired; log in anew, or choose another context."
+            )
+        if (
+            status == 404
+            and path.startswith(f"/apis/{GROUP}/")
+            and (answer.body.strip() == NO_SUCH_PATH or "could not find the requested resource" in message)
+        ):
+            # What answers where no type of the group is served names no object.
+            return JobNotFound(
+                "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
+                f"({INSTALL_CRD})"
+            )
+        if status == 404 and is_status and (job := _JOB.fullmatch(path)):
+            return JobNotFound(f"There is no job {job['name']} in namespace {job['namespace']}.")
+        if status == 404 and path.startswith("/apis/") and answer.body.strip() == NO_SUCH_PATH:
+            return JobNotFound(f"this cluster doesn't serve {'/'.join(path.split('/')[2:4])}")
+        if not is_status and status not in (429, *range(500, 600)):
+            return self.no_such_server(answer)
+        if status == 429 or status >= 500:
+            said = message or beginning(answer.body)
+            return NoCluster(f"The cluster at {self.address} can't answer now (HTTP {status}): {said}; try again.")
+        if status == 409 and found.get("reason") == "AlreadyExists":
+            return JobExists(message)
+        kinds: dict[int, type[ClientError]] = {403: NotAllowed, 404: JobNotFound}
+        return kinds.get(status, InvalidRequest)(message)
+
+    def unreachable(self, error: BaseException) -> NoCluster:
+        """Returns what to raise where no connection came about, or none that answers."""
+        return NoCluster(
+            f"The cluster at {self.address} doesn't answer: {innermost(error)}; is it up, and is the kubeconfig's "
+            "server its address?"
+        )
+
+    def broken_off(self, error: BaseException) -> NoCluster:
+        """Returns what to raise where an answer began and didn't end."""
+        return NoCluster(f"The answer of the cluster at {self.address} broke off: {innermost(error)}.")
+
+    def untrusted(self, error: BaseException) -> NoCluster:
+        """Returns what to raise where TLS failed."""
+        reason = innermost(error)
+        if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER" in str(error):
+            return NoCluster(f"The server at {self.address} doesn't speak TLS; does its address begin with http://?")
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return NoCluster(
+                f"The cluster at {self.address} can't be trusted: {reason}; the kubeconfig's certificate-authority is "
+                "not the one of this cluster: get a kubeconfig of it, or choose another context."
+            )
+        return NoCluster(f"No TLS connection to the cluster at {self.address}: {reason}.")
+
+    def no_such_server(self, answer: Answer) -> NoCluster:
+        """Returns what to raise where something else answers."""
+        return NoCluster(
+            f"What answers at {self.address} is no Kubernetes API server ({self.description(answer)}): check the "
+            "kubeconfig's server, and proxies in between."
+        )
+
+    @staticmethod
+    def description(answer: Answer) -> str:
+        """Returns what a strange answer is, and how it begins."""
+        kind = str(answer.headers.get("Content-Type") or "").partition(";")[0]
+        what = f"{kind} " if kind else ""
+        where = f" to {location}" if (location := answer.headers.get("Location")) else ""
+        return f"HTTP {answer.status}{where}, {what}{beginning(answer.body)!r}"
+
+
+def _message(status: Mapping[str, Any], code: int) -> str:
+    """Returns the message of a Status, without what an API server says of rules that it didn't come to."""
+    message = str(status.get("message") or status.get("reason") or f"HTTP {code}")
+    shorter = _UNCHECKED.sub("", message)
+    causes = mapping(status.get("details")).get("causes")
+    if shorter != message and isinstance(causes, list) and len(causes) == 2:
+        # One is left, and no list of them.
+        shorter = _LIST_OF_ONE.sub(r": \1", shorter)
+    return shorter
+
+
+def innermost(error: BaseException) -> str:
+    """Returns what a chain of exceptions is about: the innermost of them says it in the fewest words."""
+    while isinstance(reason := getattr(error, "reason", None), BaseException) or (
+        error.args and isinstance(reason := error.args[-1], BaseException)
+    ):
+        error = reason
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error.verify_message).rstrip(".")
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "the handshake failed").lower().replace("_", " ")
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return _ERRNO.sub("", str(error)).rsplit(": ", 1)[-1].rstrip(".")
+
+
+def beginning(body: bytes) -> str:
+    """Returns as much of an answer as a sentence quotes, in one line."""
+    text = " ".join(body.decode("utf-8", "replace").split())
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."

@@ -1,0 +1,323 @@
+"""`AsyncJobClient` submits, watches and steers jobs from coroutines; it has the logic of `JobClient` too.
+
+async with AsyncJobClient() as jobs:
+    async for job in jobs.watch("bert-mrpc"):
+        print(job.phase)
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from trainmaster.client.all_workers import AllWorkers
+from trainmaster.client.arguments import require, require_count, require_manifest, require_seconds, require_text
+from trainmaster.client.blocking import AsyncTransport
+from trainmaster.client.errors import InvalidRequest, WaitTimeout
+from trainmaster.client.events import list_events, watch_events
+from trainmaster.client.job import (
+    TrainingJob,
+    collection_path,
+    items_of,
+    label_query,
+    require_name,
+    require_name_text,
+    require_namespace,
+)
+from trainmaster.client.metrics import JobMetrics, job_metrics
+from trainmaster.client.output import Output
+from trainmaster.client.watching import Watcher, read_job
+from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.limits import check_size
+from trainmaster_operator.api.stacks import Stacks
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
+from trainmaster_operator.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
+
+FIELD_MANAGER = "trainmaster-client"
+# Between two looks whether the stacks that were asked for are there: the ranks take a few tenths of a second.
+STACKS_POLL_SECONDS = 0.2
+_STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+
+
+class AsyncJobClient:
+    """AsyncJobClient reads and changes the jobs of one namespace. Every method raises a ClientError with one sentence.
+
+    It has connections of its own: close it, or use it with `async with`.
+    """
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        *,
+        kubeconfig: str | os.PathLike[str] | None = None,
+        context: str | None = None,
+        transport: AsyncTransport | None = None,
+    ) -> None:
+        self._close: Callable[[], Any] | None = None
+        if transport is None:
+            # aiohttp takes half a second to import, and the synchronous client doesn't need it.
+            from trainmaster.client.asynchronous import AiohttpTransport
+            from trainmaster.client.server import server_for
+
+            server = server_for(kubeconfig, context)
+            namespace = namespace or server.namespace
+            transport = own = AiohttpTransport(server)
+            self._close = own.close
+        self.namespace = namespace or "default"
+        require_namespace(self.namespace)
+        self.transport = transport
+        self._output = Output(transport, self.namespace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._close is not None:
+            await self._close()
+
+    async def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
+        """Creates a job; with `replace`, applies it (server-side). Raises JobExists, InvalidRequest."""
+        require_manifest(manifest)
+        body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
+        problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
+        if problem is not None:
+            # The API server would accept the job, and the operator refuse it in its status.
+            raise InvalidRequest(str(problem))
+        if not replace:
+            path = collection_path(self.namespace)
+            return TrainingJob.of(await self.transport.request("POST", path, query=_STRICT, body=body))
+        metadata = body.get("metadata")
+        path = self._path(str(metadata.get("name", "") if isinstance(metadata, Mapping) else ""))
+        return TrainingJob.of(
+            await self.transport.request(
+                *("PATCH", path),
+                query={**_STRICT, "force": "true"},
+                body=body,
+                content_type="application/apply-patch+yaml",
+            )
+        )
+
+    async def get(self, name: str) -> TrainingJob:
+        """Returns one job. Raises JobNotFound."""
+        require_name(name)
+        return await read_job(self.transport, self.namespace, name)
+
+    async def list(self, *, all_namespaces: bool = False, selector: str | None = None) -> list[TrainingJob]:
+        """Returns all jobs of the namespace, or of all namespaces, by name; of `selector`, those with such labels."""
+        path = collection_path(None if all_namespaces else self.namespace)
+        answer = await self.transport.request("GET", path, query=label_query(selector))
+        jobs = [TrainingJob.of(item) for item in items_of(answer)]
+        return sorted(jobs, key=lambda job: (job.namespace, job.name))
+
+    async def delete(self, name: str) -> None:
+        """Deletes a job and, through the garbage collector, all that belongs to it."""
+        await self.transport.request("DELETE", self._path(name), query={"propagationPolicy": "Background"})
+
+    async def suspend(self, name: str) -> TrainingJob:
+        """Stops a job with a checkpoint and frees its resources. Raises InvalidRequest for one that has ended."""
+        return await self._set_suspend(name, "suspend", suspend=True)
+
+    async def resume(self, name: str) -> TrainingJob:
+        """Lets a suspended job go on. Raises InvalidRequest for one that has ended."""
+        return await self._set_suspend(name, "resume", suspend=False)
+
+    async def scale(self, name: str, workers: int) -> TrainingJob:
+        """Asks for another number of workers."""
+        require("workers", workers, int, "a whole number")
+        return await self.merge(name, {"spec": {"workers": workers}})
+
+    async def restart(self, name: str) -> TrainingJob:
+        """Starts all ranks anew in their pods, from a checkpoint. Raises InvalidRequest for a job that has ended."""
+        job = await self.get(name)
+        if job.finished:
+            raise InvalidRequest(
+                f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it anew."
+            )
+        # A reader knows the time; the fraction keeps two requests apart.
+        moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: moment}}})
+
+    async def merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
+        """Changes a job by a merge patch."""
+        require("patch", patch, Mapping, "a mapping with the fields that change")
+        return TrainingJob.of(
+            await self.transport.request(
+                *("PATCH", self._path(name)),
+                query=_STRICT,
+                body=patch,
+                content_type="application/merge-patch+json",
+            )
+        )
+
+    def watch(self, name: str) -> AsyncGenerator[TrainingJob, None]:
+        """Yields the job now and at every change, until it is deleted. A watch that breaks is opened again."""
+        require_name(name)
+        return Watcher(self.transport, self.namespace).one(name)
+
+    def watch_all(
+        self, *, all_namespaces: bool = False, selector: str | None = None
+    ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
+        """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
+        return Watcher(self.transport, None if all_namespaces else self.namespace, selector).all()
+
+    async def wait(
+        self,
+        name: str,
+        *,
+        until: Callable[[TrainingJob], bool] = lambda job: job.finished,
+        timeout: float | None = None,
+    ) -> TrainingJob:
+        """Waits until a job has ended, or `until` holds, and returns the job.
+
+        Raises WaitTimeout after `timeout` seconds and JobNotFound when the job is deleted meanwhile.
+        """
+        require_name(name)
+        require_seconds("timeout", timeout)
+        if not callable(until):
+            raise InvalidRequest(f"until is of type {type(until).__name__}: give a function of a job, or leave it out")
+        return await Watcher(self.transport, self.namespace).until(name, until, timeout)
+
+    async def metrics(self, name: str) -> JobMetrics:
+        """Returns what each rank says now: step, loss, samples a second, seconds of a step. Raises JobNotFound."""
+        pods = await self.pods(name)
+        if not pods:
+            await self.get(name)
+        return await job_metrics(self.transport, self.namespace, pods)
+
+    async def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
+        """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
+        require_name_text(name)
+        return await self._output.pods(name)
+
+    def logs(
+        self, name: str, worker: int | None = None, *, follow: bool = False, tail: int | None = None
+    ) -> AsyncGenerator[str, None]:
+        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
+
+        Where there are several workers each line of all begins with its rank's or its worker's label. What was kept is
+        there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
+        job ends. `tail`: only so many lines of each worker, the last ones.
+        """
+        require_name_text(name)
+        require_count("worker", worker)
+        require_count("tail", tail)
+        if worker is None:
+            return self._all_logs(name, follow=follow, tail=tail)
+        return self._output.log(name, worker, follow=follow, tail=tail)
+
+    def pod_log(
+        self,
+        pod: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+        timestamps: bool = False,
+        since: float | None = None,
+    ) -> AsyncGenerator[str, None]:
+        """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
+
+        InvalidRequest where the container has not started. A log that is followed ends with its container, or where the
+        connection breaks. With `timestamps` each line begins with its time (api/stamped_lines.py). `since`: no lines
+        before that second (since the epoch).
+        """
+        require("pod", pod, str, "the name of a pod as text")
+        require_count("tail", tail)
+        require_seconds("since", since)
+        return self._output.pod_log(
+            pod, follow=follow, tail=tail, previous=previous, timestamps=timestamps, since=since
+        )
+
+    async def kept_workers(self, name: str) -> builtins.list[int]:
+        """Returns the workers whose output the operator kept when the job ended."""
+        return sorted(await self.kept_logs(name))
+
+    async def kept_logs(self, name: str) -> dict[int, KeptLog]:
+        """Returns what the operator kept of the workers' output when their pods went, by worker."""
+        require_name_text(name)
+        return await self._output.kept_logs(name)
+
+    async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
+        """Returns the raw Events of the namespace, or of all: those of anything, not only of jobs."""
+        return await list_events(self.transport, None if all_namespaces else self.namespace)
+
+    def watch_events(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+        """Yields the raw Events that there are as ADDED, then each that is added or changed, for ever."""
+        return watch_events(self.transport, None if all_namespaces else self.namespace)
+
+    async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
+        """Asks all ranks of a running job for their stacks, stops none, and returns what they answer.
+
+        Raises InvalidRequest where no ranks run, and WaitTimeout after `timeout` seconds.
+        """
+        require_seconds("timeout", timeout)
+        job = await self.get(name)
+        if job.phase not in ("Starting", "Running"):
+            raise InvalidRequest(f"Job {name} is {job.phase}: there are no ranks that could be asked for their stacks.")
+        request = secrets.token_hex(8)
+        await self.merge(name, {"metadata": {"annotations": {STACKS_ANNOTATION: request}}})
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            found = await self._output.stacks(name)
+            if found is not None and found.request == request:
+                return found
+            await self.transport.sleep(STACKS_POLL_SECONDS)
+        raise WaitTimeout(
+            f"Nobody has answered for job {name} within {timeout:g} s: an operator passes the question on, while it "
+            "watches the job's agents.",
+            job.phase,
+        )
+
+    async def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
+        """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
+        require_name_text(name)
+        return await self._output.evidence(name)
+
+    async def history(
+        self, name: str, *, uid: str | None = None, history: str | None = None, token: str | None = None
+    ) -> dict[str, builtins.list[Any]]:
+        """Returns a job's recorded curves as columns (docs/history-exports.md), also of one that is gone.
+
+        Raises JobNotFound for one that wasn't recorded.
+        `uid` names an earlier job of that name, `history` the address of a history that isn't the cluster's, and
+        `token` what it knows you by, where the kubeconfig has none.
+        """
+        from trainmaster.client.history import curves
+        from trainmaster.client.history.connecting import history_beside
+
+        require_name(name)
+        for argument, value in (("uid", uid), ("history", history), ("token", token)):
+            require_text(argument, value, "text")
+        async with history_beside(self.transport, history, token) as reader:
+            return await curves(reader, self.namespace, name, uid=uid)
+
+    async def _all_logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[str, None]:
+        lines = AllWorkers(self._output, await self.get(name), tail).text(follow=follow)
+        async with aclosing(lines):
+            async for line in lines:
+                yield line
+
+    async def _set_suspend(self, name: str, verb: str, *, suspend: bool) -> TrainingJob:
+        job = await self.get(name)
+        if job.finished:
+            raise InvalidRequest(
+                f"Job {name} has ended ({job.phase}): there is nothing to {verb}, and nothing was changed."
+            )
+        if job.to_be_suspended == suspend:
+            return job
+        return await self.merge(name, {"spec": {"runPolicy": {"suspend": suspend}}})
+
+    def _path(self, name: str) -> str:
+        require_name(name)
+        return f"{collection_path(self.namespace)}/{name}"

@@ -1,0 +1,258 @@
+"""Requests go to the API server from coroutines over aiohttp; what they mean is the same as over urllib3."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+import time
+from collections.abc import AsyncGenerator, Coroutine, Hashable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
+
+import aiohttp
+
+from trainmaster.client.answers import Answer, Reader
+from trainmaster.client.arrivals import MAX_AHEAD, Arrival, Ended, Readers
+from trainmaster.client.authorization import Fixed
+from trainmaster.client.errors import NoCluster
+from trainmaster.client.server import Server
+from trainmaster.client.transport import (
+    CONNECT_SECONDS,
+    JSON,
+    MOST_CONNECTIONS,
+    READ_SECONDS,
+    encoded,
+    longest_line,
+    request_headers,
+    url,
+)
+from trainmaster_operator.kubeconfig import KubeconfigError
+
+T = TypeVar("T")
+
+# Bytes of a refusal that are read: its sentence. Pods answer through the API server's proxy with what they like.
+MOST_REFUSAL = 65_536
+
+
+class AiohttpTransport:
+    """AiohttpTransport sends requests over aiohttp, within the loop that makes the first of them.
+
+    With a connector (`connector_to`) it shares connections with others, who ask the same server as somebody else.
+    """
+
+    # What a subclass that reads for many sets otherwise, and the bytes of a whole answer that it reads.
+    session_options: Mapping[str, Any] = {}
+    most_bytes: float = math.inf
+
+    def __init__(
+        self, server: Server, connector: aiohttp.BaseConnector | None = None, *, reader: Reader | None = None
+    ) -> None:
+        """`reader` has the words for what isn't a Kubernetes API server."""
+        if (server.proxy or "").startswith("socks"):
+            raise NoCluster("The asynchronous client uses no SOCKS proxy; use JobClient, or a proxy of HTTP.")
+        self.server = server
+        self._reader = reader or Reader(server.address)
+        self._session: aiohttp.ClientSession | None = None
+        self._connector = connector
+        # An exec plugin runs once at a time.
+        self._authorizing = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Closes the connections, those apart that are shared."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+    ) -> Any:
+        """Sends one request and returns the decoded JSON, which has a kind."""
+        response = await self._send(method, path, query or {}, body, content_type, READ_SECONDS)
+        return self._reader.decoded(await self._whole(response))
+
+    async def lines(
+        self, path: str, *, query: Mapping[str, str], read_seconds: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yields the lines of a streaming answer, until the server ends it or nothing came for `read_seconds`."""
+        response = await self._send("GET", path, query, None, JSON, read_seconds)
+        rest = b""
+        try:
+            async for chunk in response.content.iter_any():
+                *whole, rest = (rest + chunk).split(b"\n")
+                for line in whole:
+                    yield line
+                if len(rest) > longest_line(path):
+                    yield rest
+                    rest = b""
+            if rest:
+                yield rest
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            # The connection broke or stood still: the caller starts again where it was.
+            return
+        finally:
+            response.close()
+
+    async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+        found = b""
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._send("GET", path, {}, None, JSON, seconds)
+                try:
+                    while len(found) < limit and (chunk := await response.content.readany()):
+                        found += chunk
+                finally:
+                    response.close()
+        except TimeoutError as error:
+            raise self._reader.broken_off(TimeoutError(f"not whole after {seconds:g} s")) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._reader.broken_off(error) from error
+        return found[:limit]
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits."""
+        await asyncio.sleep(seconds)
+
+    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Runs the coroutines as tasks, some at a time."""
+        free = asyncio.Semaphore(MOST_CONNECTIONS)
+
+        async def limited(part: Coroutine[Any, Any, T]) -> T:
+            async with free:
+                return await part
+
+        return list(await asyncio.gather(*map(limited, parts)))
+
+    def readers(self) -> Readers[Any]:
+        """Returns what reads several streams at once, each in a task."""
+        return TaskReaders()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Any,
+        content_type: str,
+        read_seconds: float | None,
+    ) -> aiohttp.ClientResponse:
+        """Returns an answer whose body is still to come, of a request that went well. Raises a ClientError."""
+        from yarl import URL
+
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=self._connector or connector_to(self.server),
+                connector_owner=self._connector is None,
+                **self.session_options,
+            )
+        try:
+            headers = await self._headers(content_type)
+            response = await self._session.request(
+                method,
+                URL(url(self.server, path, query), encoded=True),
+                headers=headers,
+                data=None if body is None else encoded(body),
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=read_seconds),
+                allow_redirects=False,
+                proxy=self.server.proxy,
+                server_hostname=self.server.certificate_name,
+            )
+        except KubeconfigError as error:
+            raise NoCluster(f"{error}.") from error
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError, ssl.SSLError) as error:
+            raise self._reader.untrusted(error) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._reader.unreachable(error) from error
+        if not 200 <= response.status < 300:
+            raise self._reader.refusal(await self._whole(response, MOST_REFUSAL), path)
+        return response
+
+    async def _headers(self, content_type: str) -> dict[str, str]:
+        if isinstance(self.server.authorization, Fixed) and self.server.passed_on is None:
+            return request_headers(self.server, content_type)
+        async with self._authorizing:
+            # It may run a plugin or have a token made, and the other coroutines go on meanwhile.
+            return await asyncio.to_thread(request_headers, self.server, content_type)
+
+    async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
+        """Returns an answer to its end, or cut. Raises NoCluster for one that breaks off, or is too large."""
+        body = bytearray()
+        try:
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > min(cut_at, self.most_bytes):
+                    break
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._reader.broken_off(error) from error
+        finally:
+            response.release()
+        if len(body) > self.most_bytes:
+            raise self._reader.broken_off(ValueError(f"it has more than {self.most_bytes / 2**20:g} MiB"))
+        return Answer(response.status, response.headers, bytes(body[: int(min(cut_at, len(body)))]))
+
+
+def connector_to(server: Server) -> aiohttp.TCPConnector:
+    """Returns connections to a server. The logs of all workers are followed at once, each over one of them."""
+    return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
+
+
+class TaskReaders(Generic[T]):
+    """TaskReaders read each stream in a task of its own."""
+
+    def __init__(self, ahead: int = MAX_AHEAD) -> None:
+        """`ahead` items of each stream are read before they are taken."""
+        self._ahead = ahead
+        self._arrivals: asyncio.Queue[Arrival[T]] = asyncio.Queue()
+        self._room: dict[Hashable, asyncio.Semaphore] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, source: Hashable, stream: AsyncGenerator[T, None]) -> None:
+        """Starts to read a stream."""
+        self._room[source] = room = asyncio.Semaphore(self._ahead)
+        task = asyncio.create_task(self._read(source, stream, room))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def take(self, seconds: float | None) -> list[Arrival[T]]:
+        """Returns all that has come; waits so long (None: for ever) where that is nothing."""
+        # The tasks read only while this one waits.
+        await asyncio.sleep(0)
+        found = []
+        if self._arrivals.empty():
+            try:
+                async with asyncio.timeout(seconds):
+                    found.append(await self._arrivals.get())
+            except TimeoutError:
+                return []
+        while not self._arrivals.empty():
+            found.append(self._arrivals.get_nowait())
+        return found
+
+    def passed(self, source: Hashable) -> None:
+        """Makes room for one more item of a stream."""
+        self._room[source].release()
+
+    async def close(self) -> None:
+        """Ends the reading."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, source: Hashable, stream: AsyncGenerator[T, None], room: asyncio.Semaphore) -> None:
+        error: Exception | None = None
+        try:
+            async with aclosing(stream) as items:
+                async for item in items:
+                    await room.acquire()
+                    self._arrivals.put_nowait(Arrival(source, item, time.monotonic()))
+        except Exception as found:
+            error = found
+        self._arrivals.put_nowait(Arrival(source, Ended(error), time.monotonic()))

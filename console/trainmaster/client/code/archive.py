@@ -1,0 +1,273 @@
+"""A folder becomes an archive that is the same bytes for the same files, whoever makes it and when.
+
+Caches and environments stay behind. So do secrets, what `.gitignore` and `.trainmasterignore` leave out (each folder's
+own, as git reads them), links out of the folder and what is no file; these are named, because a script may want them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import posixpath
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmaster.client.code.secret_files import is_private_key, secret_files
+from trainmaster.client.errors import InvalidRequest
+from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_CODE_BYTES
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+OWN_IGNORE_FILE = ".trainmasterignore"
+# Of one folder the later one counts.
+IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
+ALWAYS_LEFT_OUT = frozenset(
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        ".venv",
+        ".trainmaster",
+        "__pycache__",
+        "node_modules",
+        ".ipynb_checkpoints",
+        ".mypy_cache",
+        ".pytest_cache",
+        ".ruff_cache",
+        ".tox",
+    }
+)
+# Files that a sentence names: the largest ones, or those left out for one reason.
+NAMED_FILES = 5
+SECRET = "may hold secrets; to take one along, name it in .trainmasterignore, as !{path}"
+_KB = 1000
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """LeftOut is a file, link or folder (its path ends with a slash) that isn't in an archive, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Archive is a tar file, compressed with gzip, and what is in it.
+
+    `sizes` has the bytes of each file by its path. `left_out` names what was found and isn't in it, apart from caches
+    and environments. `folder` is where the files are from; empty: no folder.
+    """
+
+    data: bytes
+    digest: str
+    sizes: Mapping[str, int]
+    left_out: tuple[LeftOut, ...] = ()
+    folder: str = field(default="", compare=False)
+
+    def largest(self) -> str:
+        """Returns the largest files with their sizes, for a sentence."""
+        return _largest(self.sizes)
+
+    def summary(self) -> str:
+        """Returns one line: how many files and bytes, and what was left out for which reason."""
+        files = "1 file" if len(self.sizes) == 1 else f"{len(self.sizes)} files"
+        return "; ".join([f"{files}, {size_text(len(self.data))}", *([self.left()] if self.left_out else [])])
+
+    def left(self) -> str:
+        """Returns what was left out for which reason, for a line; empty: nothing."""
+        reasons: dict[str, list[str]] = {}
+        for each in self.left_out:
+            reasons.setdefault(each.reason, []).append(each.path)
+        some = [f"{_some(paths)} ({reason.format(path=paths[0])})" for reason, paths in reasons.items()]
+        return f"left out: {'; '.join(some)}" if some else ""
+
+
+def archive_folder(folder: str | Path) -> Archive:
+    """Returns the archive of a folder's code. Raises InvalidRequest for what no job can take."""
+    root = Path(folder)
+    if not root.is_dir():
+        what = "is no folder" if root.exists() else "is not there"
+        raise InvalidRequest(f"{folder} {what}: give the folder that the code is in, such as .")
+    files: dict[str, bytes | str] = {}
+    executables: set[str] = set()
+    left_out: list[LeftOut] = []
+    total = 0
+    for path, found, is_named in _walk(root, PurePosixPath(), (), left_out):
+        name = str(path)
+        place = root / path
+        if stat.S_ISLNK(found.st_mode):
+            files[name] = str(place.readlink())
+            continue
+        total += found.st_size
+        if total > MAX_UNPACKED_CODE_BYTES or len(files) >= MAX_CODE_FILES:
+            sizes = {**_sizes(files), name: found.st_size}
+            raise InvalidRequest(
+                f"{folder} has more than {MAX_CODE_FILES} files or {size_text(MAX_UNPACKED_CODE_BYTES)}; leave data "
+                f"and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
+            )
+        try:
+            content = place.read_bytes()
+        except OSError as error:
+            raise InvalidRequest(f"{place} can't be read: {error.strerror}; make it readable, or ignore it") from error
+        if is_private_key(content) and not is_named:
+            left_out.append(LeftOut(name, SECRET))
+            continue
+        files[name] = content
+        if found.st_mode & stat.S_IXUSR:
+            executables.add(name)
+    if not any(isinstance(content, bytes) for content in files.values()):
+        raise InvalidRequest(f"{folder} has no files, apart from what is ignored; give the folder that the code is in")
+    return _pack(files, executables, tuple(left_out), str(folder))
+
+
+def archive_files(files: Mapping[str, bytes]) -> Archive:
+    """Returns the archive of files by their paths in it. Raises InvalidRequest where they are too large."""
+    return _pack(dict(files), set(), (), "")
+
+
+def size_text(count: int) -> str:
+    """Returns a number of bytes for a sentence: 512 bytes, 34.1 KB, 1.5 MB."""
+    if count < _KB:
+        return f"{count} byte{'' if count == 1 else 's'}"
+    # What would be rounded to 1000.0 KB is 1.0 MB.
+    return f"{count / _KB:.1f} KB" if count < _MB - _KB / 20 else f"{count / _MB:.1f} MB"
+
+
+class _Ignore(NamedTuple):
+    """_Ignore is an ignore file: its folder, its name and its patterns."""
+
+    folder: PurePosixPath
+    name: str
+    patterns: GitIgnoreSpec
+
+
+def _walk(
+    root: Path, folder: PurePosixPath, ignores: tuple[_Ignore, ...], left_out: list[LeftOut]
+) -> Iterator[tuple[PurePosixPath, os.stat_result, bool]]:
+    """Yields files and links below a folder in the order of their names, and if `.trainmasterignore` names them."""
+    # Here, because no other command needs it.
+    from pathspec import GitIgnoreSpec
+
+    try:
+        entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise InvalidRequest(
+            f"{root / folder} can't be read: {error.strerror}; make it readable, or ignore it"
+        ) from error
+    names = {entry.name for entry in entries}
+    if "pyvenv.cfg" in names:
+        return
+    ignores += tuple(
+        _Ignore(folder, name, GitIgnoreSpec.from_lines(_lines(root / folder / name)))
+        for name in IGNORE_FILES
+        if name in names
+    )
+    for entry in entries:
+        if entry.name in ALWAYS_LEFT_OUT:
+            continue
+        path = folder / entry.name
+        found = entry.stat(follow_symlinks=False)
+        is_folder = stat.S_ISDIR(found.st_mode)
+        shown = f"{path}/" if is_folder else str(path)
+        is_named, reason = _ignored(path, ignores, is_folder=is_folder)
+        if not _is_portable(entry.name):
+            left_out.append(LeftOut(shown, "no name in UTF-8"))
+        elif reason is not None:
+            left_out.append(LeftOut(shown, reason))
+        elif is_folder:
+            yield from _walk(root, path, ignores, left_out)
+        elif stat.S_ISLNK(found.st_mode) and not _stays_inside(path, str((root / path).readlink())):
+            left_out.append(LeftOut(shown, "a link out of the folder"))
+        elif stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
+            yield path, found, is_named
+        else:
+            left_out.append(LeftOut(shown, "not a file"))
+
+
+def _ignored(path: PurePosixPath, ignores: tuple[_Ignore, ...], *, is_folder: bool) -> tuple[bool, str | None]:
+    """Returns whether `.trainmasterignore` names a path to be taken, and why it is left out; None: it isn't.
+
+    The nearest ignore file that has a pattern for the path decides.
+    """
+    slash = "/" if is_folder else ""
+    decisions = [
+        (ignore.name, ignore.patterns.check_file(f"{path.relative_to(ignore.folder)}{slash}").include)
+        for ignore in reversed(ignores)
+    ]
+    decided = [(name, include) for name, include in decisions if include is not None]
+    is_named = next((not include for name, include in decided if name == OWN_IGNORE_FILE), False)
+    if not is_named and secret_files().check_file(f"{path}{slash}").include:
+        return False, SECRET
+    name, include = next(iter(decided), ("", False))
+    return is_named, name if include else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise InvalidRequest(f"{path} can't be read: {error.strerror}; make it readable, or remove it") from error
+
+
+def _is_portable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _stays_inside(path: PurePosixPath, target: str) -> bool:
+    if target.startswith("/"):
+        return False
+    end = posixpath.normpath(path.parent / target)
+    return end != ".." and not end.startswith("../")
+
+
+def _pack(
+    files: Mapping[str, bytes | str], executables: set[str], left_out: tuple[LeftOut, ...], folder: str
+) -> Archive:
+    """Returns the archive of files (bytes) and links (their targets)."""
+    packed = io.BytesIO()
+    # The name, time and owner of a file's making are no part of it.
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(files):
+            content = files[name]
+            member = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.SYMTYPE, content
+                archive.addfile(member)
+            else:
+                member.size, member.mode = len(content), 0o755 if name in executables else 0o644
+                archive.addfile(member, io.BytesIO(content))
+    data = gzip.compress(packed.getvalue(), 9 if packed.tell() < _MB else 6, mtime=0)
+    sizes = _sizes(files)
+    if len(data) > MAX_CODE_BYTES:
+        raise InvalidRequest(
+            f"the code has {size_text(len(data))} compressed, and a job takes {size_text(MAX_CODE_BYTES)} at most; "
+            f"leave data and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
+        )
+    return Archive(data, sha256(data).hexdigest(), sizes, left_out, folder)
+
+
+def _sizes(files: Mapping[str, bytes | str]) -> dict[str, int]:
+    return {name: len(content) for name, content in files.items()}
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = len(paths) - NAMED_FILES
+    return ", ".join(paths[:NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _largest(sizes: Mapping[str, int]) -> str:
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:NAMED_FILES]
+    return ", ".join(f"{name} ({size_text(sizes[name])})" for name in largest)

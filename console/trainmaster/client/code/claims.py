@@ -1,0 +1,337 @@
+"""An archive that no ConfigMap holds comes onto a volume by a pod that lives for a moment, on any cluster.
+
+The pod has the job's image, mounts the claim and the archive in pieces, puts them together, and compares the digest.
+The pieces are ConfigMaps that the pod owns, and they go with it. This program removes the pod whatever happens, Ctrl-C
+too; where it can't (it was killed), the pod ends by its deadline, and the next upload removes it. The archive that the
+job names stays: pods that come back need it until the job names the new one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from trainmaster.client.code.archive import Archive
+from trainmaster.client.code.places import CODE_LABEL, MAX_CONFIG_MAP_BYTES
+from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NotAllowed
+from trainmaster.client.jobs import FIELD_MANAGER, JobClient, TrainingJob
+from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE
+from trainmaster_operator.wire.names import JOB_UID_LABEL
+
+UPLOAD_SECONDS = 300
+POLL_SECONDS = 0.2
+KEPT_ARCHIVES = 2
+UPLOAD_ANNOTATION = "trainmaster.dev/upload"
+"""It says which run of this program has made the pod."""
+# gid of the bundled image's user: the volume must be writable for it (images/trainer/Dockerfile).
+BUNDLED_GROUP = 65532
+# Of the job's podTemplate what lets a pod come up where its workers do.
+_TAKEN_FROM_POD = ("imagePullSecrets", "tolerations", "nodeSelector", "securityContext", "priorityClassName")
+NO_NODE = "it has no node"
+_WAITING = {
+    "ErrImagePull": "its image can't be pulled",
+    "ImagePullBackOff": "its image can't be pulled",
+    "InvalidImageName": "its image has no valid name",
+    "CreateContainerConfigError": "its container can't be made",
+    "CreateContainerError": "its container can't be made",
+}
+
+# `python3 -c` runs this with the folder, the digest, the number of pieces, the archives to keep, the digest that the
+# job names (or nothing), and the job. Others' files may be in the folder: a list there names the archives that the job
+# has brought, the newest last, and whether it made each. It removes only these, and none that another job's list names.
+_PROGRAM = """
+import hashlib, json, os, sys
+folder, digest, pieces, kept, named, job = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:]
+path = os.path.join(folder, digest + ".tar.gz")
+new = os.path.join(folder, ".code-of-" + job + ".new")
+listed = os.path.join(folder, ".code-of-" + job + ".json")
+def read(name):
+    try:
+        with open(name) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+def write(data, name):
+    with open(new, "wb") as file:
+        file.writelines(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, name)
+try:
+    os.makedirs(folder, exist_ok=True)
+    found = hashlib.sha256()
+    def content():
+        for piece in range(pieces):
+            with open("/run/pieces/piece-%d" % piece, "rb") as source:
+                data = source.read()
+            found.update(data)
+            yield data
+        if found.hexdigest() != digest:
+            sys.exit("the pieces have the digest " + found.hexdigest())
+    brought = read(listed)
+    made = brought.pop(digest, not os.path.exists(path))
+    try:
+        write(content(), path)
+        brought[digest] = made
+        needed = set(sorted(brought, key=lambda each: (each == digest, each == named))[-kept:])
+        for name in os.listdir(folder):
+            name = os.path.join(folder, name)
+            if os.path.basename(name).startswith(".code-of-") and name.endswith(".json") and name != listed:
+                needed.update(read(name))
+        for old in [each for each in brought if each not in needed]:
+            if brought.pop(old) and os.path.exists(os.path.join(folder, old + ".tar.gz")):
+                os.remove(os.path.join(folder, old + ".tar.gz"))
+        write([json.dumps(brought).encode()], listed)
+    finally:
+        if os.path.exists(new):
+            os.remove(new)
+except OSError as error:
+    sys.exit("%s: %s" % (error.filename or folder, error.strerror))
+except (ValueError, AttributeError):
+    sys.exit("%s: a list of archives is damaged; remove the file .code-of-*.json that is no JSON" % folder)
+"""
+
+
+def upload_to_claim(
+    jobs: JobClient, name: str, spec: Mapping[str, Any], archive: Archive, *, beside: TrainingJob | None = None
+) -> None:
+    """Puts the archive onto the claim that `spec.code` names; `beside`: the job whose pods mount it already.
+
+    Raises InvalidRequest and NotAllowed with what stood in the way.
+    """
+    pieces = [
+        archive.data[start : start + MAX_CONFIG_MAP_BYTES]
+        for start in range(0, len(archive.data), MAX_CONFIG_MAP_BYTES)
+    ]
+    claim = spec["code"]["claim"]["claimName"]
+    try:
+        jobs.transport.request("GET", f"/api/v1/namespaces/{jobs.namespace}/persistentvolumeclaims/{claim}")
+    except JobNotFound as error:
+        raise InvalidRequest(
+            f"there is no PersistentVolumeClaim {claim} in {jobs.namespace} to bring the code to; create it, or name "
+            "another by --code-claim"
+        ) from error
+    pod = f"{name}-code-upload"
+    path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod}"
+    with _refusals_explained(claim), _made_pod(jobs, _pod(pod, name, spec, archive.digest, len(pieces), beside)) as uid:
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
+        try:
+            for number, piece in enumerate(pieces):
+                config_map = {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "metadata": {"name": _piece(pod, number), "labels": {CODE_LABEL: name}, "ownerReferences": [owner]},
+                    "binaryData": {"piece": b64encode(piece).decode()},
+                }
+                _replace(jobs, config_map)
+            _wait(jobs, path, pod, uid)
+        finally:
+            # The pod comes first: it takes its pieces with it, should this be interrupted too.
+            _delete(jobs, path, uid)
+            for number in range(len(pieces)):
+                _delete(jobs, f"/api/v1/namespaces/{jobs.namespace}/configmaps/{_piece(pod, number)}")
+
+
+@contextmanager
+def _refusals_explained(claim: str) -> Iterator[None]:
+    """Says of what the API server refuses (rights, quotas, admission) what it was for, and what needs no pod."""
+    try:
+        yield
+    except NotAllowed as error:
+        raise NotAllowed(
+            f"a pod has to bring the code to claim {claim}, and the cluster refuses it or its pieces: {error}; code of "
+            f"up to {MAX_CONFIG_MAP_BYTES // 1000} KB (compressed) needs no pod: ignore what isn't code"
+        ) from error
+
+
+@contextmanager
+def _made_pod(jobs: JobClient, body: dict[str, Any]) -> Iterator[str]:
+    """Gives the uid of a pod that is made; no pod of ours is left where nobody learns whether it was made."""
+    pods = f"/api/v1/namespaces/{jobs.namespace}/pods"
+    pod, token = body["metadata"]["name"], secrets.token_hex(8)
+    body["metadata"]["annotations"] = {UPLOAD_ANNOTATION: token}
+    try:
+        try:
+            made = jobs.transport.request("POST", pods, query={"fieldManager": FIELD_MANAGER}, body=body)
+        except JobExists:
+            _remove_ended(jobs, f"{pods}/{pod}", pod)
+            made = jobs.transport.request("POST", pods, query={"fieldManager": FIELD_MANAGER}, body=body)
+    except (InvalidRequest, NotAllowed, JobExists, JobNotFound):
+        raise
+    except BaseException:
+        # Ctrl-C, or the connection broke: the request may have come through all the same.
+        _delete_own(jobs, f"{pods}/{pod}", token)
+        raise
+    yield made["metadata"]["uid"]
+
+
+def _remove_ended(jobs: JobClient, path: str, pod: str) -> None:
+    """Removes the pod of an upload that was killed. Raises InvalidRequest where it may be at work."""
+    try:
+        present = jobs.transport.request("GET", path)
+    except JobNotFound:
+        return
+    if (present.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+        raise InvalidRequest(
+            f"pod {pod} is there: code is being brought to the job by somebody else; wait for it, or delete "
+            f"the pod where nobody does that any more (kubectl delete pod {pod})"
+        )
+    _delete(jobs, path, present["metadata"]["uid"])
+
+
+def _delete_own(jobs: JobClient, path: str, token: str) -> None:
+    try:
+        present = jobs.transport.request("GET", path)
+    except ClientError:
+        # It wasn't made; or the connection is gone for good, and the next upload removes it.
+        return
+    if (present["metadata"].get("annotations") or {}).get(UPLOAD_ANNOTATION) == token:
+        _delete(jobs, path, present["metadata"]["uid"])
+
+
+def _pod(
+    pod: str, job: str, spec: Mapping[str, Any], digest: str, pieces: int, beside: TrainingJob | None
+) -> dict[str, Any]:
+    claim = spec["code"]["claim"]
+    image = str(spec.get("image") or DEFAULT_IMAGE)
+    template = (spec.get("podTemplate") or {}).get("spec") or {}
+    taken = {field: template[field] for field in _TAKEN_FROM_POD if template.get(field) is not None}
+    if "securityContext" not in taken:
+        taken["securityContext"] = {"fsGroup": BUNDLED_GROUP, "seccompProfile": {"type": "RuntimeDefault"}}
+    if beside is not None:
+        # A volume that one node mounts at a time is where its pods are.
+        taken["affinity"] = {
+            "podAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 100,
+                        "podAffinityTerm": {
+                            "topologyKey": "kubernetes.io/hostname",
+                            "labelSelector": {"matchLabels": {JOB_UID_LABEL: beside.uid}},
+                        },
+                    }
+                ]
+            }
+        }
+    sources = [
+        {"configMap": {"name": _piece(pod, number), "items": [{"key": "piece", "path": f"piece-{number}"}]}}
+        for number in range(pieces)
+    ]
+    named = "" if beside is None else str(((beside.raw.get("spec") or {}).get("code") or {}).get("digest") or "")
+    arguments = [f"/run/claim/{claim['path']}", digest, str(pieces), str(KEPT_ARCHIVES), named, job]
+    limits = {"cpu": "500m", "memory": "256Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": pod, "labels": {CODE_LABEL: job}},
+        "spec": {
+            **taken,
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": UPLOAD_SECONDS,
+            "automountServiceAccountToken": False,
+            "containers": [
+                {
+                    "name": "upload",
+                    "image": image,
+                    **({"imagePullPolicy": spec["imagePullPolicy"]} if spec.get("imagePullPolicy") else {}),
+                    "command": ["python3", "-c", _PROGRAM, *arguments],
+                    "resources": {"requests": limits, "limits": limits},
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                    "volumeMounts": [
+                        {"name": "claim", "mountPath": "/run/claim"},
+                        {"name": "pieces", "mountPath": "/run/pieces", "readOnly": True},
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "claim", "persistentVolumeClaim": {"claimName": claim["claimName"]}},
+                {"name": "pieces", "projected": {"sources": sources}},
+            ],
+        },
+    }
+
+
+def _piece(pod: str, number: int) -> str:
+    return f"{pod}-{number}"
+
+
+def _replace(jobs: JobClient, body: Mapping[str, Any]) -> None:
+    """Creates a piece; one that another upload has left behind makes way."""
+    path = f"/api/v1/namespaces/{jobs.namespace}/configmaps"
+    try:
+        jobs.transport.request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=body)
+    except JobExists:
+        _delete(jobs, f"{path}/{body['metadata']['name']}")
+        jobs.transport.request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=body)
+
+
+def _wait(jobs: JobClient, path: str, pod: str, uid: str) -> None:
+    """Waits for the pod to succeed. Raises InvalidRequest with why it can't, or doesn't."""
+    until = time.monotonic() + UPLOAD_SECONDS
+    which = f"pod {pod}, which brings the code to its volume,"
+    while True:
+        try:
+            status = jobs.transport.request("GET", path).get("status") or {}
+        except JobNotFound as error:
+            raise InvalidRequest(f"{which} was deleted; try again") from error
+        phase = status.get("phase")
+        if phase == "Succeeded":
+            return
+        problem = _problem(status)
+        if phase == "Failed" or (problem and not problem.startswith(NO_NODE)):
+            raise InvalidRequest(
+                f"{which} has failed: {problem or _warning(jobs, uid) or 'no reason'}; the code is as it was: mend "
+                "that, and try again"
+            )
+        if time.monotonic() >= until:
+            why = problem or _warning(jobs, uid) or f"it is {phase}"
+            raise InvalidRequest(
+                f"{which} wasn't done within {UPLOAD_SECONDS} s: {why}; the code is as it was: mend that, and try again"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _warning(jobs: JobClient, uid: str) -> str:
+    """Returns what the newest Event says is wrong with a pod; empty: nothing, or it can't be read.
+
+    A volume that can't be mounted is in no status, and the pod is gone before anybody can describe it.
+    """
+    try:
+        events = jobs.events()
+    except ClientError:
+        return ""
+    own = [each for each in events if each.get("type") == "Warning" and each["involvedObject"].get("uid") == uid]
+    newest = max(own, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""), default={})
+    return " ".join(str(newest.get("message") or newest.get("reason") or "").split())
+
+
+def _problem(status: Mapping[str, Any]) -> str:
+    """Returns what a pod's status says is wrong; empty: nothing."""
+    for container in status.get("containerStatuses") or []:
+        state = container.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+        if waiting.get("reason") in _WAITING:
+            return f"{_WAITING[waiting['reason']]} ({waiting.get('message') or waiting['reason']})"
+        if ended.get("exitCode"):
+            # A traceback's last line says what it is about.
+            lines = str(ended.get("message") or ended.get("reason") or "").strip().splitlines()
+            return f"exit code {ended['exitCode']}: {lines[-1] if lines else 'it said nothing'}"
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"{NO_NODE}: {condition.get('message') or condition.get('reason')}"
+    return str(status.get("message") or "")
+
+
+def _delete(jobs: JobClient, path: str, pod_uid: str | None = None) -> None:
+    """Deletes an object, a pod (of that uid, and no other) at once."""
+    body = None if pod_uid is None else {"gracePeriodSeconds": 0, "preconditions": {"uid": pod_uid}}
+    try:
+        jobs.transport.request("DELETE", path, body=body)
+    except ClientError:
+        # It is gone; or the next upload removes it.
+        return

@@ -1,0 +1,111 @@
+"""The script that a job runs has to be in its code: without it every attempt would fail, and the job with it.
+
+A job is refused only when that is certain: its command is plain Python or torchrun with the script's relative path,
+which is looked for in the folder of the code. That folder has the archive's files alone; what the agent finds there of
+an older archive it removes.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainmaster.client.code.archive import IGNORE_FILES, Archive, LeftOut
+from trainmaster.client.errors import InvalidRequest
+from trainmaster_operator.api.torchrun_words import FLAGS, VALUES, is_python, option_of
+
+# https://docs.python.org/3/using/cmdline.html; behind -c and -m stands no script.
+_PYTHON_FLAGS, _PYTHON_FLAGS_WITH_VALUE = "bBdEiIOPqRsSuvx", "WX"
+# Behind these torchrun runs no script of a path, or not as Python's own command line does.
+_NO_SCRIPT = {"module", "no_python", "use_env"}
+# A container of the user's that knows the folder of the code may write into it (rendering/paths.py).
+_STATE = re.compile("trainmaster.state")
+
+
+def require_script(name: str, spec: Mapping[str, Any], archive: Archive) -> None:
+    """Raises InvalidRequest where the job would certainly miss the script that it runs."""
+    script = missing_script(spec, archive)
+    if script is None:
+        return
+    folder = archive.folder
+    code = f"the code of {folder}" if folder else "the code"
+    if folder and (Path(folder) / script).is_file() and not _is_named(script, archive.left_out):
+        raise InvalidRequest(
+            f"job {name} runs {script}, and {code} doesn't have it: .gitignore or .trainmasterignore leaves it out; "
+            f"bring it back by a line !{script} in {posixpath.join(folder, '.trainmasterignore')}"
+        )
+    below = sorted((each for each in archive.sizes if each.endswith(f"/{script}")), key=len)
+    such_as = f", such as {posixpath.join(folder, below[0][: -len(script) - 1])}" if below else ""
+    raise InvalidRequest(
+        f"job {name} runs {script}, and {code} doesn't have it; give the folder that has {script}{such_as}"
+    )
+
+
+def missing_script(spec: Mapping[str, Any], archive: Archive) -> str | None:
+    """Returns the script that a job of this spec runs and the archive certainly lacks; else None."""
+    if spec.get("setup") or _STATE.search(str(spec.get("podTemplate"))):
+        # It may make the script, or go elsewhere.
+        return None
+    script = _script([*_words(spec.get("command")), *_words(spec.get("args"))])
+    if script is None or "$" in script or script.startswith("/") or ".." in script.split("/"):
+        return None
+    path = posixpath.normpath(script)
+    folders = [path[:at] for at, letter in enumerate(path) if letter == "/"]
+    # A link is what it leads to, and Python runs a folder with a __main__.py too.
+    known = any(each in archive.sizes for each in (path, *folders)) or any(
+        each.startswith(f"{path}/") for each in archive.sizes
+    )
+    return None if known or path == "." else path
+
+
+def _words(value: Any) -> list[str]:
+    return list(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else []
+
+
+def _script(words: Sequence[str]) -> str | None:
+    """Returns the script of a command of Python or torchrun; None: it has none, or isn't known."""
+    program = posixpath.basename(words[0]) if words else ""
+    if program == "torchrun":
+        return _script_of_torchrun(words[1:])
+    return _script_of_python(words[1:]) if is_python(program) else None
+
+
+def _script_of_python(words: Sequence[str]) -> str | None:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            return word or None
+        if not word[1:]:
+            return None
+        for at, letter in enumerate(word[1:], 1):
+            if letter in _PYTHON_FLAGS_WITH_VALUE:
+                if not word[at + 1 :]:
+                    del rest[:1]
+                break
+            if letter not in _PYTHON_FLAGS:
+                return None
+    return None
+
+
+def _script_of_torchrun(words: Sequence[str]) -> str | None:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            return word or None
+        name, has_value, _ = word.partition("=")
+        option = option_of(name)
+        if option in VALUES | {"shutdown_timeout"}:
+            if not has_value:
+                del rest[:1]
+        elif option not in FLAGS - _NO_SCRIPT or has_value:
+            return None
+    return None
+
+
+def _is_named(script: str, left_out: Sequence[LeftOut]) -> bool:
+    return any(each.path == script and each.reason not in IGNORE_FILES for each in left_out)

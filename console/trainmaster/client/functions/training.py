@@ -1,0 +1,94 @@
+"""`train` makes a job of a function and submits it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, Unpack
+
+from trainmaster.client.arguments import require
+from trainmaster.client.code import archive_files, submit_with_code
+from trainmaster.client.errors import InvalidRequest
+from trainmaster.client.functions.bundle import SCRIPT, bundle
+from trainmaster.client.functions.handle import JobHandle
+from trainmaster.client.jobs import JobClient
+from trainmaster_operator.api.v1alpha1 import API_VERSION, DEFAULT_IMAGE, KIND
+
+# Characters of the part of a job's name that is the function's.
+_MAX_NAME = 40
+
+
+class TrainOptions(TypedDict, total=False):
+    """TrainOptions say what a function is given and where it runs."""
+
+    # By name; None, True, False, finite numbers, text, and lists and mappings of them.
+    arguments: Mapping[str, Any]
+    workers: int
+    # Of each worker.
+    gpus: int
+    image: str
+    # Statements before the function: "import torch\nfrom pathlib import Path".
+    imports: str
+    # Of the job; the function's and a few random letters where it is left out.
+    name: str
+    # More fields of the job's spec; they come before what the other options make.
+    spec: Mapping[str, Any]
+
+
+def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **options: Unpack[TrainOptions]) -> JobHandle:
+    """Submits a job whose ranks call the function, each with the same arguments.
+
+    Its source goes along and nothing around it: what it needs it imports, or gets as an argument. `jobs` is the current
+    context's namespace where it is left out. Raises InvalidRequest before anything is submitted where the function
+    can't run alone, and what `JobClient.submit` raises.
+
+    >>> def fit(steps: int) -> None:
+    ...     import torch.distributed as dist
+    ...
+    ...     dist.init_process_group("gloo")
+    ...     print(f"rank {dist.get_rank()} of {dist.get_world_size()} does {steps} steps")
+    ...     dist.destroy_process_group()
+    >>> job = train(fit, workers=2, arguments={"steps": 10}, name="fit", spec={"processesPerWorker": 1})
+    >>> job.wait(timeout=120).phase
+    'Succeeded'
+    >>> [line for line in job.logs(worker=1) if "of 2" in line]
+    ['[rank 1]: rank 1 of 2 does 10 steps']
+    >>> job.delete()
+    """
+    _check(jobs, options)
+    files = bundle(function, options.get("arguments", {}), options.get("imports", ""))
+    name = options.get("name") or _name(function)
+    spec: dict[str, Any] = {
+        "image": options.get("image", DEFAULT_IMAGE),
+        "command": ["python3", SCRIPT],
+        "workers": options.get("workers", 1),
+    }
+    if options.get("gpus"):
+        spec["resources"] = {"gpus": options["gpus"]}
+    manifest = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name},
+        "spec": {**spec, **options.get("spec", {})},
+    }
+    jobs = jobs or JobClient()
+    return JobHandle(jobs, submit_with_code(jobs, manifest, archive_files(files)).name)
+
+
+def _check(jobs: object, options: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for options that there aren't, and for values of another type."""
+    known = TrainOptions.__annotations__
+    if unknown := [option for option in options if option not in known]:
+        raise InvalidRequest(f"{', '.join(unknown)}: train has no such option; it has {', '.join(known)}")
+    if jobs is not None:
+        require("jobs", jobs, JobClient, "a JobClient")
+    require("arguments", options.get("arguments", {}), Mapping, "them by name, such as {'steps': 10}")
+    require("imports", options.get("imports", ""), str, "import statements as text, such as 'import torch'")
+    require("spec", options.get("spec", {}), Mapping, "more fields of the job's spec as a mapping")
+
+
+def _name(function: Callable[..., Any]) -> str:
+    words = re.sub(r"[^a-z0-9]+", "-", getattr(function, "__name__", "").lower()).strip("-")[:_MAX_NAME].rstrip("-")
+    stem = words if words[:1].isalpha() else f"train-{words}".rstrip("-")
+    return f"{stem}-{secrets.token_hex(3)}"

@@ -1,0 +1,147 @@
+"""`TrainingJob` is a job as the API server holds it, and its names are checked here before they are part of a path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainmaster.client.arguments import require, require_text
+from trainmaster.client.errors import ClientError, InvalidRequest, NoCluster
+from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
+from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
+from trainmaster_operator.wire.names import POD_INDEX_LABEL
+
+# Characters of a name (RFC 1123, as Kubernetes has it).
+MAX_NAME = 253
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingJob:
+    """TrainingJob is a job as the API server holds it: the raw object and its parsed status. Notebooks show a table."""
+
+    raw: Mapping[str, Any]
+    status: JobStatus
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> TrainingJob:
+        """Parses the status of an object from the API server. Raises ClientError for one of another release."""
+        metadata = raw.get("metadata") if isinstance(raw, Mapping) else None
+        if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
+            raise NoCluster("What was answered is no job; is the kubeconfig's server a Kubernetes API server?")
+        try:
+            return cls(raw, JobStatus.model_validate(raw.get("status") or {}))
+        except ValidationError as error:
+            places = {".".join(map(str, detail["loc"])) for detail in error.errors(include_url=False)}
+            raise ClientError(
+                f"The status of job {raw['metadata']['name']} can't be read ({', '.join(sorted(places))}); is the "
+                "operator of another release than this program?"
+            ) from error
+
+    @property
+    def name(self) -> str:
+        """Returns metadata.name."""
+        return str(self.raw["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """Returns metadata.namespace."""
+        return str(self.raw["metadata"].get("namespace") or "")
+
+    @property
+    def uid(self) -> str:
+        """Returns metadata.uid."""
+        return str(self.raw["metadata"]["uid"])
+
+    @property
+    def version(self) -> str:
+        """Returns metadata.resourceVersion, which every change makes another one."""
+        return str(self.raw["metadata"].get("resourceVersion") or "")
+
+    @property
+    def to_be_suspended(self) -> bool:
+        """Returns whether runPolicy.suspend is set, which the operator follows."""
+        policy = (self.raw.get("spec") or {}).get("runPolicy")
+        return isinstance(policy, Mapping) and policy.get("suspend") is True
+
+    @property
+    def phase(self) -> str:
+        """Returns the phase; Pending until the operator has seen the job."""
+        return self.status.phase or "Pending"
+
+    @property
+    def finished(self) -> bool:
+        """Returns whether the phase is terminal."""
+        return self.phase in TERMINAL_PHASES
+
+    def __repr__(self) -> str:
+        progress = self.status.progress
+        step = None if progress is None else progress.step
+        return (
+            f"TrainingJob({self.name!r}, namespace={self.namespace!r}, phase={self.phase!r}, "
+            f"attempt={self.status.attempt}{'' if step is None else f', step={step}'})"
+        )
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        from trainmaster.client.notebook import job_bundle
+
+        del include, exclude
+        return job_bundle(self)
+
+
+def collection_path(namespace: str | None) -> str:
+    """Returns the path of all jobs of a namespace; None: of all namespaces."""
+    base = f"/apis/{GROUP}/{VERSION}"
+    return f"{base}/{PLURAL}" if namespace is None else f"{base}/namespaces/{namespace}/{PLURAL}"
+
+
+def label_query(selector: str | None) -> dict[str, str]:
+    """Returns the query of a list or a watch by which the API server selects by labels."""
+    require_text("selector", selector, "labels as text, such as 'team=vision'")
+    return {} if selector is None else {"labelSelector": selector}
+
+
+def require_name(name: str) -> None:
+    """Raises InvalidRequest for what no job can be named: it would be part of the path of a request."""
+    require_name_text(name)
+    if len(name) > MAX_NAME or re.fullmatch(SUBDOMAIN_PATTERN, name) is None:
+        raise InvalidRequest(
+            f"{show(name)} is no name of a job: it has small letters, digits and '-', such as bert-mrpc"
+        )
+
+
+def require_name_text(name: str) -> None:
+    """Raises InvalidRequest for a name that is no text, where the API server may have given it."""
+    require("name", name, str, "the name of a job as text, such as 'bert-mrpc'")
+
+
+def require_namespace(name: str) -> None:
+    """Raises InvalidRequest for what no namespace can be named."""
+    require("namespace", name, str, "the name of a namespace as text")
+    if re.fullmatch(DNS_LABEL_PATTERN, name) is None:
+        raise InvalidRequest(f"{show(name)} is no name of a namespace: give small letters, digits and '-'")
+
+
+def items_of(answer: Any) -> list[Mapping[str, Any]]:
+    """Returns the objects of a list. Raises NoCluster for what is none."""
+    # Go writes an empty list as null.
+    items = answer.get("items", "") if answer.get("items", "") is not None else []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise NoCluster("What was answered is no list; is the kubeconfig's server a Kubernetes API server?")
+    return items
+
+
+def worker_index(pod: Mapping[str, Any]) -> int:
+    """Returns the global index of a raw pod's worker. Raises ClientError for a pod that no StatefulSet of ours made."""
+    if not has_index(pod):
+        raise ClientError(f"Pod {pod['metadata']['name']} has no {POD_INDEX_LABEL} label; is it ours?")
+    return int(pod["metadata"]["labels"][POD_INDEX_LABEL])
+
+
+def has_index(pod: Mapping[str, Any]) -> bool:
+    """Returns whether a raw pod says which worker it is."""
+    index = str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
+    return index.isascii() and index.isdigit()

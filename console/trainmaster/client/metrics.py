@@ -1,0 +1,136 @@
+"""What each rank says of itself now is read from the agents' /metrics, through the API server's proxy to the pods.
+
+Whoever runs in a pod may answer there, so an answer is read to a limit of bytes and time, what is no figure is left
+out, and which worker it is about is said by the pod's label and not by the answer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from trainmaster.client.blocking import AsyncTransport
+from trainmaster.client.errors import ClientError
+from trainmaster.client.job import worker_index
+from trainmaster_operator.wire.limits import MAX_INDEX, MAX_PROCESSES
+from trainmaster_operator.wire.names import AGENT_PORT
+from trainmaster_operator.wire.states import STATES
+from trainmaster_operator.wire.values import decimal
+
+# A worker's page, with as many ranks as it can have and every figure of theirs, is half of it.
+MAX_BYTES = 2 * 1024 * 1024
+SECONDS = 3.0
+# A sample of the text format, and the one label that is read of it.
+_SAMPLE = re.compile(r'^trainmaster_([a-z_]{1,40})\{[^{}\n]{0,1000}rank="(\d{1,10})"\} (\S{1,40})\r?$', re.MULTILINE)
+
+_ATTEMPT = re.compile(r"(?m)^trainmaster_attempt\{[^{}]{0,1000}\} (\d{1,9})$")
+_STATE = re.compile(r'(?m)^trainmaster_worker_state\{[^{}]{0,1000}state="(\w{1,20})"\} 1$')
+
+
+@dataclass(frozen=True)
+class RankMetrics:
+    """RankMetrics is what a rank said last; None for what its script doesn't report."""
+
+    worker: int
+    rank: int
+    step: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    # The time of a step, with all that the rank waits for; where it says none, the time between its steps.
+    step_seconds: float | None = None
+    # The norm of the rank's own gradients where it knows that, else of their mean over the ranks.
+    gradient_norm: float | None = None
+    learning_rate: float | None = None
+    # The rank's own forward and backward of a step, without waiting for others or for data.
+    compute_seconds: float | None = None
+
+    @property
+    def own_seconds(self) -> float | None:
+        """Returns the time by which ranks are compared: computing alone where it is known, because who waits for a slow
+        rank takes as long for a step as it does.
+        """
+        return self.step_seconds if self.compute_seconds is None else self.compute_seconds
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """WorkerState is what an agent said last of its worker; `attempt` is the newest one that it took part in."""
+
+    worker: int
+    attempt: int
+    state: str
+
+
+_FIELDS = {field.name for field in fields(RankMetrics)} - {"worker", "rank"}
+
+
+@dataclass(frozen=True)
+class JobMetrics:
+    """JobMetrics is what all ranks say now, by worker and rank, and why each worker that says nothing doesn't."""
+
+    ranks: tuple[RankMetrics, ...]
+    silent: Mapping[int, str]
+
+
+async def job_metrics(
+    transport: AsyncTransport, namespace: str, pods: list[Mapping[str, Any]], *, most: int | None = None
+) -> JobMetrics:
+    """Asks the agents of all these pods at once; never raises for what one of them does.
+
+    Of about `most` ranks in all, every worker has as many.
+    """
+    each = MAX_PROCESSES if most is None else min(MAX_PROCESSES, -(-most // max(1, len(pods))))
+    answers = await transport.together([_worker(transport, namespace, pod, each) for pod in pods])
+    ranks = sorted((rank for found, _ in answers for rank in found), key=lambda rank: (rank.worker, rank.rank))
+    silent = {worker_index(pod): why for pod, (_, why) in zip(pods, answers, strict=True) if why}
+    return JobMetrics(tuple(ranks), silent)
+
+
+async def _worker(
+    transport: AsyncTransport, namespace: str, pod: Mapping[str, Any], most: int
+) -> tuple[list[RankMetrics], str | None]:
+    """Returns what a worker's ranks say, or why nothing came."""
+    phase = (pod.get("status") or {}).get("phase")
+    if phase != "Running":
+        return [], f"its pod is {phase or 'new'}"
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}:{AGENT_PORT}/proxy/metrics"
+    try:
+        page = await transport.beginning(path, limit=MAX_BYTES, seconds=SECONDS)
+    except ClientError as error:
+        return [], str(error)
+    return parse_metrics(worker_index(pod), page.decode("utf-8", "replace"), most), None
+
+
+def parse_metrics(worker: int, page: str, most: int = MAX_PROCESSES) -> list[RankMetrics]:
+    """Returns the ranks of an agent's page, by rank, at most so many; accepts whatever stands there."""
+    found: dict[int, dict[str, Any]] = {}
+    for sample in _SAMPLE.finditer(page):
+        if sample[1] not in _FIELDS:
+            continue
+        rank, value = decimal(sample[2], MAX_INDEX), _figure(sample[3])
+        if rank is None or value is None or (rank not in found and len(found) >= most):
+            continue
+        whole = sample[1] in ("step", "total_steps")
+        found.setdefault(rank, {})[sample[1]] = int(value) if whole else value
+    return [RankMetrics(worker, rank, **figures) for rank, figures in sorted(found.items())]
+
+
+def parse_worker_state(worker: int, page: str) -> WorkerState | None:
+    """Returns the attempt and the state that an agent's page has; None where it has none."""
+    attempt = _ATTEMPT.search(page)
+    state = _STATE.search(page)
+    if attempt is None or state is None or state[1] not in STATES:
+        return None
+    return WorkerState(worker, int(attempt[1]), state[1])
+
+
+def _figure(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and abs(value) < 2**53 else None

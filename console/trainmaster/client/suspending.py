@@ -1,0 +1,54 @@
+"""What becomes of a job's work when it is suspended and resumed, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.client.job import TrainingJob
+from trainmaster_operator.wire.values import mapping, mappings, whole
+
+# Volumes of a podTemplate that go with the pod, or that no checkpoint can be written to.
+_SHORT_LIVED = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"})
+KEEPING = "a job whose spec.checkpoint.volume.claimName names a claim keeps its checkpoints"
+
+
+def lost_checkpoints(job: TrainingJob) -> str | None:
+    """Returns what goes with the pods of a job that is suspended; None: nothing, or that isn't known."""
+    if job.status.attempt == 0:
+        return None
+    spec = mapping(job.raw.get("spec"))
+    checkpoint = spec.get("checkpoint")
+    if checkpoint is not None:
+        if not mapping(mapping(checkpoint).get("volume")).get("emptyDir"):
+            return None
+        return (
+            f"the checkpoints of {job.name} are on an emptyDir, which goes with its pods: it begins at step 0 when it "
+            "is resumed"
+        )
+    volumes = mappings(mapping(mapping(spec.get("podTemplate")).get("spec")).get("volumes"))
+    if not all(map(_is_short_lived, volumes)):
+        return None
+    return (
+        f"{job.name} has no spec.checkpoint, and what it saves in its pods goes with them: it begins at step 0 when it "
+        "is resumed, unless its script saves elsewhere"
+    )
+
+
+def start_of_resumed(job: TrainingJob) -> str:
+    """Returns from where a suspended job goes on, as far as its status says it."""
+    lost = lost_checkpoints(job)
+    if lost is not None:
+        return f"{lost[0].upper()}{lost[1:]}."
+    progress = job.status.progress
+    step = whole(progress.step) if progress is not None else None
+    if step is None:
+        return "It goes on from its last checkpoint, if it has one; it has reported no step."
+    return (
+        "It goes on from its last checkpoint. Which step that has isn't known here; the last reported step is "
+        f"{step:,}."
+    )
+
+
+def _is_short_lived(volume: Mapping[str, Any]) -> bool:
+    return volume.keys() - {"name"} <= _SHORT_LIVED

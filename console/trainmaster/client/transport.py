@@ -1,0 +1,263 @@
+"""Requests go to the API server with raw dicts, over urllib3.
+
+The official client would do it too, but takes longer to import than a command takes in all.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import ssl
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+import urllib3
+from urllib3.exceptions import HTTPError, InsecureRequestWarning, ReadTimeoutError, SSLError
+
+from trainmaster.client.answers import Answer, Reader
+from trainmaster.client.errors import InvalidRequest, NoCluster
+from trainmaster.client.server import Server, server_for
+from trainmaster_operator import __version__
+from trainmaster_operator.api.encoding import encode
+from trainmaster_operator.kubeconfig import KubeconfigError
+
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 60.0
+JSON = "application/json"
+# Services behind the API server's proxy read the viewer's token here: the proxy takes Authorization for itself.
+PASSED_ON = "X-Trainmaster-Authorization"
+CHUNK_BYTES = 65536
+# A longer line of a log comes in pieces: whoever prints it decides where it ends, and if.
+MOST_LOG_LINE = 1024 * 1024
+# Kept open: a job's agents are asked at once.
+MOST_CONNECTIONS = 16
+# The logs of so many workers are read at once; urllib3 warns of each connection that it doesn't keep.
+MOST_KEPT = 256
+
+
+class Transport(Protocol):
+    """Transport is what `JobClient` needs of a connection; tests give it another one."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+    ) -> Any:
+        """Sends one request and returns the decoded JSON. Raises a ClientError."""
+
+    def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
+        """Yields the lines of a streaming answer (a watch, a log), until it ends."""
+
+    def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+
+
+def longest_line(path: str) -> float:
+    """Returns the bytes that are waited for until a line ends; those of a watch are objects, and whole."""
+    return MOST_LOG_LINE if path.endswith("/log") else math.inf
+
+
+class HttpTransport:
+    """HttpTransport sends requests over urllib3."""
+
+    def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS, reader: Reader | None = None) -> None:
+        """`seconds` is how long an answer that isn't streamed may take, to its end; None is for ever.
+
+        `reader` has the words for what isn't a Kubernetes API server.
+        """
+        self.server = server
+        self._seconds = seconds
+        self._reader = reader or Reader(server.address)
+        self._pool = _pool(server)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+    ) -> Any:
+        """Sends one request and returns the decoded JSON, which has a kind."""
+        limit = _Limit(self._seconds)
+        response = self._send(method, path, query or {}, body, content_type, limit)
+        return self._reader.decoded(self._whole(response, limit))
+
+    def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
+        """Yields the lines of a streaming answer, until the server ends it or nothing came for `read_seconds`."""
+        response = self._send("GET", path, query, None, JSON, _Limit(None, read_seconds))
+        rest = b""
+        try:
+            for chunk in response.stream(CHUNK_BYTES, decode_content=True):
+                *whole, rest = (rest + chunk).split(b"\n")
+                yield from whole
+                if len(rest) > longest_line(path):
+                    yield rest
+                    rest = b""
+            if rest:
+                yield rest
+        except HTTPError:
+            # The connection broke or stood still: the caller starts again where it was.
+            return
+        finally:
+            response.close()
+
+    def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer that is no object; an answer that isn't whole in time is an error."""
+        time_limit = _Limit(seconds)
+        response = self._send("GET", path, {}, None, JSON, time_limit)
+        found = b""
+        try:
+            for chunk in time_limit.chunks(response):
+                found += chunk
+                if len(found) >= limit:
+                    break
+        except (HTTPError, TimeoutError) as error:
+            raise self._reader.broken_off(error) from error
+        finally:
+            response.close()
+        return found[:limit]
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Any,
+        content_type: str,
+        limit: _Limit,
+    ) -> urllib3.BaseHTTPResponse:
+        """Returns an answer whose body is still to come, of a request that went well. Raises a ClientError."""
+        try:
+            headers = request_headers(self.server, content_type)
+            with self._silence():
+                response = self._pool.request(
+                    method,
+                    url(self.server, path, query),
+                    headers=headers,
+                    body=None if body is None else encoded(body),
+                    timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=limit.read_seconds, total=limit.seconds),
+                    preload_content=False,
+                    redirect=False,
+                )
+        except KubeconfigError as error:
+            # The plugin was asked for new credentials.
+            raise NoCluster(f"{error}.") from error
+        except (SSLError, ssl.SSLError) as error:
+            raise self._reader.untrusted(error) from error
+        except ReadTimeoutError as error:
+            raise self._reader.unreachable(limit.over("nothing came for")) from error
+        except (HTTPError, OSError) as error:
+            raise self._reader.unreachable(error) from error
+        if not 200 <= response.status < 300:
+            raise self._reader.refusal(self._whole(response, limit), path)
+        return response
+
+    def _silence(self) -> AbstractContextManager[object]:
+        """Returns what keeps urllib3 from warning those whose kubeconfig says insecure-skip-tls-verify: they know."""
+        if self.server.tls is None or self.server.tls.verify_mode != ssl.CERT_NONE:
+            return nullcontext()
+        return warnings.catch_warnings(action="ignore", category=InsecureRequestWarning)
+
+    def _whole(self, response: urllib3.BaseHTTPResponse, limit: _Limit) -> Answer:
+        try:
+            return Answer(response.status, response.headers, b"".join(limit.chunks(response)))
+        except (HTTPError, TimeoutError) as error:
+            raise self._reader.broken_off(error) from error
+        finally:
+            response.release_conn()
+
+
+class _Limit:
+    """_Limit is how long an answer may take, of which urllib3 only limits each wait for more of it."""
+
+    def __init__(self, seconds: float | None, read_seconds: float | None = None) -> None:
+        """`seconds` are those of the whole answer, from now on; `read_seconds` those of each wait for more of it."""
+        self.seconds, self.read_seconds = seconds, read_seconds
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def chunks(self, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+        """Yields the answer's body as it comes. Raises TimeoutError when the time is over, and urllib3's errors."""
+        while True:
+            self._wait_no_longer(response)
+            try:
+                chunk = response.read1(CHUNK_BYTES, decode_content=True)
+            except ReadTimeoutError as error:
+                raise self.over() from error
+            if not chunk:
+                return
+            yield chunk
+
+    def over(self, what: str = "not whole after") -> TimeoutError:
+        """Returns what to raise when the time is over."""
+        return TimeoutError(f"{what} {(self.read_seconds if self.seconds is None else self.seconds) or 0:g} s")
+
+    def _wait_no_longer(self, response: urllib3.BaseHTTPResponse) -> None:
+        if self._until is None:
+            return
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise self.over()
+        socket = getattr(response.connection, "sock", None)
+        if socket is not None:
+            # urllib3 sets it anew for the next request.
+            socket.settimeout(left)
+
+
+def request_headers(server: Server, content_type: str) -> dict[str, str]:
+    """Returns the headers of the next request. Raises KubeconfigError."""
+    headers = {"Accept": JSON, "Content-Type": content_type, "User-Agent": f"trainmaster/{__version__}"}
+    if server.acting_as is not None:
+        headers["Impersonate-User"] = server.acting_as
+    if server.passed_on is not None and (passed_on := server.passed_on()) is not None:
+        headers[PASSED_ON] = passed_on
+    authorization = server.authorization()
+    return headers if authorization is None else {**headers, "Authorization": authorization}
+
+
+def encoded(body: Any) -> bytes:
+    """Returns the body of a request. Raises InvalidRequest for what can't be JSON, such as an array's number."""
+    try:
+        return encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"what was given can't be JSON ({error}): give None, True, False, finite numbers, text, and lists and "
+            "mappings of them"
+        ) from error
+
+
+def url(server: Server, path: str, query: Mapping[str, str]) -> str:
+    """Returns the address of a request."""
+    return f"{server.address}{path}?{urlencode(query, quote_via=quote)}" if query else f"{server.address}{path}"
+
+
+def _pool(server: Server) -> urllib3.PoolManager:
+    options: dict[str, Any] = {"retries": False, "maxsize": MOST_KEPT}
+    if server.tls is not None:
+        options |= {"ssl_context": server.tls, "cert_reqs": server.tls.verify_mode}
+    if server.certificate_name is not None:
+        options["server_hostname"] = server.certificate_name
+    if server.proxy is None:
+        return urllib3.PoolManager(**options)
+    if server.proxy.startswith("socks"):
+        from urllib3.contrib.socks import SOCKSProxyManager
+
+        return SOCKSProxyManager(server.proxy, **options)
+    account = urllib3.util.parse_url(server.proxy).auth
+    headers = urllib3.make_headers(proxy_basic_auth=account) if account else None
+    return urllib3.ProxyManager(server.proxy, proxy_headers=headers, **options)
+
+
+def connect(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> tuple[HttpTransport, str]:
+    """Connects by kubeconfig (or from inside a pod); returns also the context's namespace. Raises NoCluster."""
+    server = server_for(kubeconfig, context)
+    return HttpTransport(server), server.namespace

@@ -1,0 +1,130 @@
+"""Jobs are watched over connections that break, end and expire: the state is read again each time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.client.blocking import AsyncTransport
+from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
+from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query
+from trainmaster_operator.api.decoding import decode
+
+# A watch is opened anew after this long without a line: a half-open connection is noticed.
+WATCH_SECONDS = 60
+REOPEN_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Watcher watches the jobs of a namespace; None: of all namespaces."""
+
+    transport: AsyncTransport
+    namespace: str | None
+    # Of labels; only the jobs that it selects are there for `all`.
+    selector: str | None = None
+
+    @property
+    def _path(self) -> str:
+        return collection_path(self.namespace)
+
+    async def one(self, name: str) -> AsyncGenerator[TrainingJob, None]:
+        """Yields the job now and at every change, until it is deleted."""
+        while True:
+            try:
+                job = await read_job(self.transport, self.namespace, name)
+            except JobNotFound:
+                return
+            yield job
+            async with aclosing(self._events(job.version, name=name)) as events:
+                async for kind, changed in events:
+                    if kind == "DELETED":
+                        return
+                    yield changed
+
+    async def all(self) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
+        """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
+        known: dict[str, TrainingJob] = {}
+        while True:
+            answer = await self.transport.request("GET", self._path, query=label_query(self.selector))
+            listed = {job.uid: job for job in map(TrainingJob.of, items_of(answer))}
+            for uid in known.keys() - listed.keys():
+                yield known.pop(uid), True
+            for uid, job in sorted(listed.items(), key=lambda item: (item[1].namespace, item[1].name)):
+                if uid not in known or known[uid].version != job.version:
+                    yield job, False
+            known = listed
+            version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
+            async with aclosing(self._events(version)) as events:
+                async for kind, job in events:
+                    if kind == "DELETED":
+                        known.pop(job.uid, None)
+                    else:
+                        known[job.uid] = job
+                    yield job, kind == "DELETED"
+
+    async def until(self, name: str, reached: Callable[[TrainingJob], bool], seconds: float | None) -> TrainingJob:
+        """Waits until `reached` holds of a job. Raises WaitTimeout, and JobNotFound when it is deleted meanwhile."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        job = await read_job(self.transport, self.namespace, name)
+        while not reached(job):
+            left = WATCH_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise WaitTimeout(f"Job {name} is {job.phase} after {seconds:g} s.", job.phase)
+            async with aclosing(self._events(job.version, name=name, seconds=min(left, WATCH_SECONDS))) as events:
+                async for kind, job in events:
+                    if kind == "DELETED":
+                        raise JobNotFound(f"Job {name} was deleted while it was waited for.")
+                    if reached(job):
+                        return job
+            try:
+                job = await read_job(self.transport, self.namespace, name)
+            except JobNotFound as error:
+                raise JobNotFound(f"Job {name} was deleted while it was waited for.") from error
+        return job
+
+    async def _events(
+        self, version: str, *, name: str | None = None, seconds: float = WATCH_SECONDS
+    ) -> AsyncGenerator[tuple[str, TrainingJob], None]:
+        """Yields what a watch says of jobs until it ends; the caller then reads the state again."""
+        narrowed = label_query(self.selector)
+        if name is not None:
+            narrowed["fieldSelector"] = f"metadata.name={name}"
+        async with aclosing(changes(self.transport, self._path, version, narrowed, seconds)) as found:
+            async for kind, changed in found:
+                yield kind, TrainingJob.of(changed)
+
+
+async def read_job(transport: AsyncTransport, namespace: str | None, name: str) -> TrainingJob:
+    """Returns a job. Raises JobNotFound."""
+    return TrainingJob.of(await transport.request("GET", f"{collection_path(namespace)}/{name}"))
+
+
+async def changes(
+    transport: AsyncTransport,
+    path: str,
+    version: str,
+    narrowed: Mapping[str, str] | None = None,
+    seconds: float = WATCH_SECONDS,
+) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+    """Yields what a watch says until it ends, or says what is no event; the caller then reads the state again."""
+    query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
+    query |= narrowed or {}
+    began = time.monotonic()
+    try:
+        async with aclosing(transport.lines(path, query=query, read_seconds=seconds + 5)) as lines:
+            async for line in lines:
+                event = decode(line)
+                kind, changed = event["type"], event["object"]
+                if kind not in ("ADDED", "MODIFIED", "DELETED") or not isinstance(changed, dict):
+                    break
+                yield kind, changed
+    except (InvalidRequest, ValueError, TypeError, KeyError):
+        # 410: the version is too old. What isn't an event is a proxy's: it is no reason to give up.
+        pass
+    if time.monotonic() - began < REOPEN_SECONDS:
+        # What cuts watches off at once isn't asked again and again.
+        await transport.sleep(REOPEN_SECONDS)

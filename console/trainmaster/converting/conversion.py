@@ -1,0 +1,238 @@
+"""Manifests of other operators become jobs, and every field of them is answered: the one way in.
+
+Several manifests are converted together, because a TrainJob needs its runtime. What is no job stays as it is. A job
+that was made is checked as `trainmaster validate` checks it: what it would refuse is taken out and refused here, at the
+field of the source that it came from, and what it would miss is a note without a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainmaster.converting.draft import Draft, paths, remove
+from trainmaster.converting.fields import Answer, Field, Path, dotted
+from trainmaster.converting.job_set import convert_job_set
+from trainmaster.converting.metadata import settle_gang
+from trainmaster.converting.pytorch_job import convert_pytorch_job
+from trainmaster.converting.train_job import convert_train_job
+from trainmaster_operator.api.parsing import InvalidJob, parse_job
+from trainmaster_operator.api.problems import Problem
+
+_RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
+# A problem that goes away brings the next one; more of them than fields is none.
+_MOST_CHECKS = 100
+
+
+@dataclass(frozen=True)
+class Note:
+    """Note says what became of one field of one manifest."""
+
+    # Which one of the manifests.
+    manifest: int
+    # Empty where the answer is about what the manifest doesn't have.
+    field: Path
+    value: Any
+    answer: Answer
+    # What the fields are called that it became, with their values.
+    became: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Conversion is what became of one manifest: the documents in its place, and a note on each of its fields."""
+
+    manifest: int
+    documents: tuple[Mapping[str, Any], ...]
+    # None for a manifest that stays as it is.
+    notes: tuple[Note, ...] | None
+
+
+def is_runtime(value: Any) -> bool:
+    """Returns whether a manifest is a runtime of Kubeflow Trainer."""
+    return isinstance(value, Mapping) and value.get("kind") in _RUNTIMES and _group(value) == "trainer.kubeflow.org"
+
+
+def can_convert(value: Any) -> bool:
+    """Returns whether a manifest is a job of another operator that can be converted."""
+    return isinstance(value, Mapping) and (_group(value), value.get("kind")) in _CONVERTERS
+
+
+def convert(manifests: Sequence[Any]) -> list[Conversion]:
+    """Returns what becomes of each manifest, in their order."""
+    runtimes = {
+        (str(value.get("kind")), _name(value)): number for number, value in enumerate(manifests) if is_runtime(value)
+    }
+    used: set[int] = set()
+    found = []
+    for number, value in enumerate(manifests):
+        if is_runtime(value):
+            found.append(Conversion(number, (), ()))
+        elif can_convert(value):
+            found.append(_converted(number, value, manifests, runtimes, used))
+        else:
+            found.append(Conversion(number, (value,), None))
+    return [
+        each if each.notes != () or not is_runtime(manifests[each.manifest]) else _runtime(each, manifests, used)
+        for each in found
+    ]
+
+
+def _converted(
+    number: int,
+    value: Mapping[str, Any],
+    manifests: Sequence[Any],
+    runtimes: Mapping[tuple[str, str], int],
+    used: set[int],
+) -> Conversion:
+    source = Field(value)
+    sources = [(number, source)]
+    if value.get("kind") == "TrainJob":
+        kind = source.text("spec", "runtimeRef", "kind") or "ClusterTrainingRuntime"
+        at = runtimes.get((kind, source.text("spec", "runtimeRef", "name")))
+        runtime = Field(manifests[at]) if at is not None else None
+        if runtime is not None and at is not None:
+            sources.append((at, runtime))
+            used.add(at)
+        draft = convert_train_job(source, runtime)
+    else:
+        draft = _CONVERTERS[_group(value), str(value["kind"])](source)
+    leaves = [leaf for _, each in sources for leaf in each.leaves()]
+    settle_gang(leaves, draft)
+    for leaf in leaves:
+        if leaf.value is None or leaf.value in ({}, []):
+            leaf.dropped("it is empty")
+        leaf.refused("convert knows no such field here; if it matters, find its like in docs/reference.md")
+    missing = _checked(draft, leaves)
+    notes = [note for at_, each in sources for note in _notes(at_, each, draft)]
+    notes += [Note(number, (), None, Answer("refused", str(problem))) for problem in missing]
+    return Conversion(number, (*draft.beside.values(), draft.ordered()), tuple(notes))
+
+
+def _notes(manifest: int, field: Field, draft: Draft) -> Iterator[Note]:
+    """Yields a note for each field: one where all that is in it has one answer, else those of what is in it."""
+    first, *others = field.leaves()
+    answer = first.answer
+    assert answer is not None
+    if not others or all(leaf.answer is answer for leaf in others):
+        # A leaf that is alone is named itself, since where it went may be further down too.
+        shown = field if others else first
+        yield Note(manifest, shown.path, shown.plain(), answer, _became(answer, draft))
+        return
+    for each in (*(field.fields or {}).values(), *(field.items or ())):
+        yield from _notes(manifest, each, draft)
+
+
+def _became(answer: Answer, draft: Draft) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (", ".join((*filter(None, [target.document]), dotted(target.path))), draft.target(target))
+        for target in answer.targets
+    )
+
+
+def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Conversion:
+    """Returns a runtime's conversion: it is answered with the TrainJobs that use it, and refused where none does."""
+    if found.manifest in used:
+        return found
+    answer = Answer("refused", "no TrainJob in the files uses this runtime, and it is no job by itself")
+    return Conversion(found.manifest, (), (Note(found.manifest, (), manifests[found.manifest], answer),))
+
+
+def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
+    """Takes out what the job can't have, refuses it where it came from, and returns what else is wrong or missing."""
+    found = list[Problem]()
+    if "image" not in draft.job["spec"]:
+        message = "is missing, and the bundled trainer's would be used; set it to the image that has the program"
+        found.append(Problem("spec.image", None, message))
+    taken_out: dict[str, Problem] = {}
+    for _ in range(_MOST_CHECKS):
+        wrong = next(_that_can_go(draft, taken_out), None)
+        if wrong is None:
+            break
+        problem, path = wrong
+        taken_out[problem.field] = problem
+        if not _take_out(problem, path, draft, leaves):
+            found.append(problem)
+    return [*found, *(each for each in _problems(draft) if each not in found)]
+
+
+def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[Problem, Path]]:
+    """Yields the problems that go away with what is at a path: the field that is wrong, or the one that can't be
+    without what was taken out of it.
+    """
+    there = {dotted(path): path for path in paths(draft.job)}
+    for problem in _problems(draft):
+        path = there.get(problem.field)
+        if path is None and problem.field in taken_out:
+            path = there.get(problem.field.rpartition(".")[0])
+            problem = taken_out.pop(problem.field)
+        # A job without metadata or a spec is none.
+        if path is not None and len(path) > 1:
+            yield problem, path
+
+
+def _problems(draft: Draft) -> Sequence[Problem]:
+    try:
+        parse_job(draft.ordered())
+    except InvalidJob as error:
+        return error.problems
+    return ()
+
+
+def _take_out(problem: Problem, path: Path, draft: Draft, leaves: Sequence[Field]) -> bool:
+    """Takes out what is at a path, and returns whether a field of the source is refused for it."""
+    concerned = [leaf for leaf in leaves if _made(leaf, dotted(path))]
+    for leaf in concerned:
+        leaf.overruled(str(problem))
+    removed = remove(draft.job, path)
+    moved: dict[int, Answer] = {}
+    for leaf in leaves:
+        # Leaves that became one thing together share their answer.
+        if leaf.answer is not None:
+            leaf.answer = moved.setdefault(id(leaf.answer), _without(removed, leaf.answer))
+    return bool(concerned)
+
+
+def _without(removed: Path, answer: Answer) -> Answer:
+    """Returns an answer whose targets are where they stand when an item of a list is gone."""
+    *before, last = removed
+    length = len(removed)
+    if not isinstance(last, int):
+        return answer
+    targets = tuple(
+        replace(target, path=(*before, here - 1, *target.path[length:]))
+        if not target.document
+        and target.path[: length - 1] == tuple(before)
+        and isinstance(here := target.path[length - 1], int)
+        and here > last
+        else target
+        for target in answer.targets
+    )
+    return answer if targets == answer.targets else replace(answer, targets=targets)
+
+
+def _made(leaf: Field, field: str) -> bool:
+    return leaf.answer is not None and any(
+        not target.document and _touches(dotted(target.path), field) for target in leaf.answer.targets
+    )
+
+
+def _touches(one: str, other: str) -> bool:
+    longer, shorter = (one, other) if len(one) > len(other) else (other, one)
+    return longer == shorter or longer.startswith((f"{shorter}.", f"{shorter}["))
+
+
+def _group(value: Mapping[str, Any]) -> str:
+    return str(value.get("apiVersion")).partition("/")[0]
+
+
+def _name(value: Mapping[str, Any]) -> str:
+    return Field(value).text("metadata", "name")
+
+
+_CONVERTERS: dict[tuple[str, str], Callable[[Field], Draft]] = {
+    ("kubeflow.org", "PyTorchJob"): convert_pytorch_job,
+    ("trainer.kubeflow.org", "TrainJob"): lambda source: convert_train_job(source, None),
+    ("jobset.x-k8s.io", "JobSet"): convert_job_set,
+}

@@ -1,0 +1,129 @@
+"""Several pod templates of one program become one job: with worker groups where resources or node labels differ.
+
+Groups can't differ in anything else, so what else a template has of its own is refused: the program decides by rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.converting.draft import POD, Draft, at
+from trainmaster.converting.fields import Answer, Field, Path, Target, dotted
+from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
+
+# What a group can have of its own, as paths of the job and of the group.
+_OF_GROUPS: tuple[tuple[Path, Path], ...] = (
+    (("spec", "resources"), ("resources",)),
+    (("spec", "accelerator"), ("accelerator",)),
+    ((*POD, "nodeSelector"), ("nodeSelector",)),
+)
+_GANG: Path = ("spec", "scheduling", "gang", "scheduler")
+# How a program is told from another one.
+_PROGRAM: tuple[Path, ...] = (("spec", "image"), ("spec", "command"), ("spec", "args"), ("spec", "launcher"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part is one template of a job, with a draft of its own; `field` is what the template's answers are given to."""
+
+    name: str
+    workers: int
+    draft: Draft
+    field: Field
+
+
+def is_same_program(one: Part, other: Part) -> bool:
+    """Returns whether two templates run one program."""
+    return all(one.draft.at(path) == other.draft.at(path) for path in _PROGRAM)
+
+
+def combine(parts: Sequence[Part]) -> Draft:
+    """Returns the job of all parts, in the order of their ranks; the last one's template is the pods'."""
+    base = parts[-1]
+    job = base.draft
+    if len(parts) == 1:
+        job.set(("spec", "workers"), base.workers)
+        return job
+    # All pods of a gang have one scheduler, and some manifests name it once.
+    gangs = [gang for part in parts if (gang := part.draft.at(_GANG)) is not None]
+    if gangs and job.at(_GANG) is None:
+        job.set(_GANG, gangs[0])
+    differ = any(part.draft.at(path) != job.at(path) for part in parts for path, _ in _OF_GROUPS)
+    own = [{below[0]: part.draft.at(path) for path, below in _OF_GROUPS} for part in parts]
+    if differ:
+        groups: list[dict[str, Any]] = []
+        for part, values in zip(parts, own, strict=True):
+            group: dict[str, Any] = {"name": part.name, "workers": part.workers}
+            group.update({str(name): value for name, value in values.items() if value is not None})
+            groups.append(group)
+        job.set(("spec", "workerGroups"), groups)
+    else:
+        job.set(("spec", "workers"), sum(part.workers for part in parts))
+    for position, part in enumerate(parts):
+        for leaf in part.field.leaves():
+            if leaf.answer is not None and leaf.answer.outcome == "kept":
+                _settle(leaf, part, position if differ else None, base)
+    if differ:
+        for path, _ in _OF_GROUPS:
+            parent = at(job.job, path[:-1])
+            if isinstance(parent, dict):
+                parent.pop(path[-1], None)
+    return job
+
+
+def answer_pods(field: Field, path: Path, remark: str = "") -> None:
+    """Answers a number of pods, from which the workers at a path are counted."""
+    if field.whole() is None:
+        field.refused(f"is no whole number of pods; correct {dotted(path)}")
+    else:
+        field.became(Target(path), remark=remark)
+
+
+def _settle(leaf: Field, part: Part, group: int | None, base: Part) -> None:
+    """Gives a kept leaf the target that it has in the combined job, or refuses it where the job has another value."""
+    assert leaf.answer is not None
+    targets = []
+    for target in leaf.answer.targets:
+        of_group = _of_group(target.path)
+        if group is not None and of_group is not None:
+            targets.append(Target(("spec", "workerGroups", group, *of_group)))
+            continue
+        place = _place(target.path, part.draft.job, base.draft.job)
+        if place is None or at(base.draft.job, place) != at(part.draft.job, target.path):
+            leaf.answer = Answer(
+                "refused",
+                f"isn't so for {base.name}, and a job has one pod template; let the program decide by its RANK, or add "
+                "it for all",
+            )
+            return
+        targets.append(Target(place))
+    leaf.answer = Answer("kept", leaf.answer.text, tuple(targets))
+
+
+def _of_group(path: Path) -> Path | None:
+    for here, there in _OF_GROUPS:
+        if path[: len(here)] == here:
+            return (*there, *path[len(here) :])
+    return None
+
+
+def _place(path: Path, own: Any, other: Any) -> Path | None:
+    """Returns where the same item is in another job, since items of lists are known by keys and not by their places."""
+    place: Path = ()
+    for part in path:
+        if isinstance(part, int):
+            item, items, keys = at(own, (part,)), other, MERGE_KEYS.get(str(place[-1]))
+            if keys is not None and isinstance(item, dict) and isinstance(items, list):
+                found = next((at_ for at_, each in enumerate(items) if _key(each, keys) == _key(item, keys)), None)
+                if found is None:
+                    return None
+                own, other, place = item, items[found], (*place, found)
+                continue
+        own, other, place = at(own, (part,)), at(other, (part,)), (*place, part)
+    return place
+
+
+def _key(item: Any, keys: tuple[str, ...]) -> Any:
+    return [item.get(key, KEY_DEFAULTS.get(key)) for key in keys] if isinstance(item, dict) else None

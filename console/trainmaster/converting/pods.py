@@ -1,0 +1,220 @@
+"""A pod's template becomes the job's image, command and resources, and podTemplate for the rest.
+
+The container that trains is called `worker` there. What the agent needs of a pod is refused or left out, each with its
+reason.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from trainmaster.converting.draft import POD, Draft
+from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.program import convert_program
+from trainmaster.converting.resources import convert_resources, shared_memory
+from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
+from trainmaster_operator.api.pod_template import (
+    RESERVED_DOMAIN,
+    RESERVED_LABELS,
+    RESERVED_VARIABLE_PREFIXES,
+    RESERVED_VARIABLES,
+)
+from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
+
+_OWN_DOMAINS = re.compile(r"(^|[.])(kubeflow\.org|jobset\.sigs\.k8s\.io|jobset\.x-k8s\.io)/|^batch\.kubernetes\.io/")
+# Volcano's, and the coscheduling plugin's as its chart names it.
+_GANGS = {"volcano": "volcano", "scheduler-plugins-scheduler": "coscheduling"}
+_TOPOLOGIES = {
+    "kueue.x-k8s.io/podset-required-topology": True,
+    "kueue.x-k8s.io/podset-preferred-topology": False,
+}
+# Fields of the downward API that other operators' pods have, and ours by other names.
+_JOB_NAMES = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name")
+_INDEXES = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
+_METADATA = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+_LEFT_OUT = {
+    "hostname": "the workers find each other by the names that they have",
+    "subdomain": "the workers find each other by the names that they have",
+    "setHostnameAsFQDN": "the workers find each other by the names that they have",
+    "restartPolicy": "the group restarts in its pods; failurePolicy says how often",
+}
+_CONTAINERS_LEFT_OUT = {
+    "terminationMessagePath": "the agent reports there",
+    "terminationMessagePolicy": "the agent reports there",
+    "restartPolicy": "the group restarts in its pods; failurePolicy says how often",
+    "restartPolicyRules": "the group restarts in its pods; failurePolicy says how often",
+}
+
+
+def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> None:
+    """Puts a pod's template into the job. `trains` is the container that trains, where it is called so; `torch` tells
+    whether its operator is one of PyTorch, so that a bare Python script is one of torch.
+    """
+    _metadata(template, draft)
+    spec = template.get("spec")
+    if spec is None:
+        return
+    container = training_container(spec, trains)
+    if container is not None:
+        # First, because volumes and sidecars depend on it.
+        _worker(container, spec, draft, torch=torch)
+    for name, field in (spec.fields or {}).items():
+        if name == "containers":
+            _sidecars(spec, container, draft)
+        elif name == "volumes":
+            _list([each for each in spec.each(name) if not _answered(each)], (*POD, name), draft, field)
+        elif name == "hostNetwork":
+            draft.keep(field, ("spec", "interconnect", "hostNetwork"))
+        elif name == "priorityClassName":
+            draft.keep(field, ("spec", "scheduling", "priorityClassName"))
+        elif name == "schedulerName" and field.text() in _GANGS:
+            draft.keep(field, ("spec", "scheduling", "gang", "scheduler"), _GANGS[str(field.value)])
+        elif name == "schedulingGroup":
+            draft.keep(field, ("spec", "scheduling", "gang", "scheduler"), "kubernetes", remark="its PodGroup is made")
+        elif name == "activeDeadlineSeconds":
+            field.refused("a pod ends with its job; set spec.runPolicy.activeDeadlineSeconds")
+        elif name == "terminationGracePeriodSeconds" and field.value == 0:
+            draft.keep(field, (*POD, name), 1, remark="the least, in which ranks save")
+        elif name in _LEFT_OUT:
+            field.dropped(_LEFT_OUT[name])
+        else:
+            draft.keep(field, (*POD, name))
+
+
+def training_container(spec: Field, trains: str) -> Field | None:
+    """Returns the container that trains: by its name, or else the first one."""
+    containers = spec.each("containers")
+    named = [each for each in containers if each.text("name") == trains]
+    return next(iter(named or containers), None)
+
+
+def _metadata(template: Field, draft: Draft) -> None:
+    metadata = template.get("metadata") or Field(None)
+    for kind in ("labels", "annotations"):
+        for name, field in metadata.named(kind).items():
+            if kind == "annotations" and name in _TOPOLOGIES and isinstance(field.value, str):
+                topology: Path = ("spec", "scheduling", "topology")
+                draft.keep(field, (*topology, "key"), field.value)
+                draft.set((*topology, "required"), _TOPOLOGIES[name])
+            elif name in RESERVED_LABELS or name.startswith(RESERVED_DOMAIN):
+                field.dropped("Trainmaster sets it")
+            elif _OWN_DOMAINS.search(name):
+                field.dropped("it is the other operator's own")
+            else:
+                draft.keep(field, ("spec", "podTemplate", "metadata", kind, name))
+    metadata.dropped("pods are named and numbered by the job")
+
+
+def _worker(container: Field, spec: Field, draft: Draft, *, torch: bool) -> None:
+    place: Path = (*POD, "containers", 0)
+    resources = container.get("resources")
+    if resources is not None:
+        convert_resources(resources, draft, place)
+    _shared_memory(container, spec, draft)
+    convert_program(container, draft, torch=torch)
+    for name, field in (container.fields or {}).items():
+        if name == "name":
+            continue
+        if name in ("image", "imagePullPolicy"):
+            draft.keep(field, ("spec", name))
+        elif name == "env":
+            _environment(field, draft, (*place, name))
+        elif name == "volumeMounts":
+            _list([each for each in container.each(name) if not _answered(each)], (*place, name), draft, field)
+        elif name in _CONTAINERS_LEFT_OUT:
+            field.dropped(_CONTAINERS_LEFT_OUT[name])
+        elif name == "securityContext":
+            draft.keep(field, (*place, name))
+            if field.get("privileged") is not None and field.get("allowPrivilegeEscalation") is None:
+                # Kubernetes takes it for granted where nothing else is said, and here something is.
+                draft.set((*place, name, "allowPrivilegeEscalation"), draft.at((*place, name, "privileged")))
+        elif name not in ("command", "args", "resources"):
+            draft.keep(field, (*place, name))
+    name_field = container.get("name")
+    if draft.at(place) is not None:
+        rest = draft.at(place)
+        draft.set((*POD, "containers"), [{"name": WORKER_CONTAINER, **rest}])
+        if name_field is not None:
+            name_field.became(Target((*place, "name")))
+    elif name_field is not None:
+        name_field.dropped(f"the container that trains is called {WORKER_CONTAINER}")
+
+
+def _sidecars(spec: Field, worker: Field | None, draft: Draft) -> None:
+    others = [each for each in spec.each("containers") if each is not worker]
+    if others and draft.at((*POD, "containers")) is None:
+        draft.set((*POD, "containers"), [])
+    for each in others:
+        if each.text("name") == WORKER_CONTAINER:
+            each.refused(f"{WORKER_CONTAINER} is the name of the container that trains; give this one another name")
+        else:
+            draft.keep(each, (*POD, "containers", len(draft.at((*POD, "containers")))))
+
+
+def _environment(field: Field, draft: Draft, place: Path) -> None:
+    if field.items is None:
+        draft.keep(field, place)
+    for each in field.items or []:
+        name = each.text("name")
+        if name in RESERVED_VARIABLES or name.startswith(RESERVED_VARIABLE_PREFIXES):
+            each.dropped("Trainmaster sets it, anew in each attempt")
+        else:
+            _variable(each, draft, (*place, len(draft.at(place) or [])))
+
+
+def _variable(variable: Field, draft: Draft, place: Path) -> None:
+    """Puts a variable; one that is read from another operator's label is read from ours."""
+    path = variable.get("valueFrom", "fieldRef", "fieldPath")
+    found = _METADATA.fullmatch(path.value) if path is not None and isinstance(path.value, str) else None
+    if path is not None and found is not None and found[2] in (*_JOB_NAMES, *_INDEXES):
+        label = POD_INDEX_LABEL if found[2] in _INDEXES else JOB_NAME_LABEL
+        path.became(Target((*place, "valueFrom", "fieldRef", "fieldPath")))
+        draft.keep(variable, place)
+        draft.set((*place, "valueFrom", "fieldRef", "fieldPath"), f"metadata.labels['{label}']")
+    elif found is not None and _OWN_DOMAINS.search(found[2]):
+        variable.refused(
+            "no pod of Trainmaster's has this label; use NODE_RANK, NNODES, RANK and WORLD_SIZE, which are set"
+        )
+    else:
+        draft.keep(variable, place)
+
+
+def _shared_memory(container: Field, spec: Field, draft: Draft) -> None:
+    """Makes sharedMemory of a memory volume at /dev/shm, which nothing else mounts."""
+    mount = next((each for each in container.each("volumeMounts") if each.text("mountPath") == "/dev/shm"), None)
+    if mount is None:
+        return
+    name = mount.text("name")
+    volume = next((each for each in spec.each("volumes") if each.text("name") == name), None)
+    mounts = [
+        each
+        for kind in ("containers", "initContainers")
+        for other in spec.each(kind)
+        for each in other.each("volumeMounts")
+        if each.text("name") == name
+    ]
+    medium = volume.get("emptyDir", "medium") if volume is not None else None
+    if volume is None or medium is None or medium.value != "Memory" or len(mounts) != 1:
+        return
+    limit: Any = volume.get("emptyDir", "sizeLimit")
+    size = shared_memory(limit.plain() if limit is not None else None, draft)
+    path: Path = ("spec", "resources", "sharedMemory")
+    if size is not None:
+        remark = "" if limit is not None and limit.plain() == size else "the container's memory is its limit"
+        draft.keep(volume, path, size, remark=remark)
+        mount.became(Target(path))
+    elif draft.at(("spec", "resources", "gpus")):
+        volume.dropped("where there are GPUs, /dev/shm has 8Gi; spec.resources.sharedMemory is another size")
+        mount.dropped("where there are GPUs, /dev/shm has 8Gi; spec.resources.sharedMemory is another size")
+
+
+def _list(items: list[Field], place: Path, draft: Draft, field: Field) -> None:
+    if field.items is None:
+        draft.keep(field, place)
+    for position, each in enumerate(items):
+        draft.keep(each, (*place, position))
+
+
+def _answered(field: Field) -> bool:
+    return all(leaf.answer is not None for leaf in field.leaves())

@@ -1,0 +1,230 @@
+"""The application: its routes, and the live answers among them; `serving` runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from aiohttp import web
+
+from trainmaster.client.errors import JobNotFound
+from trainmaster.client.job import TrainingJob
+from trainmaster.client.permission import Access
+from trainmaster.client.server import Server
+from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
+from trainmaster.dashboard.encoding import answer
+from trainmaster.dashboard.errors import Refused
+from trainmaster.dashboard.figures import Figures
+from trainmaster.dashboard.guards import add_headers, guard
+from trainmaster.dashboard.history import HistoryOf, answers, no_history
+from trainmaster.dashboard.job_answers import JobAnswers
+from trainmaster.dashboard.job_page import JobPage
+from trainmaster.dashboard.launch import Launch
+from trainmaster.dashboard.logs import Chosen, send_logs, send_recorded
+from trainmaster.dashboard.nodes import nodes_of
+from trainmaster.dashboard.parameters import body_of, job_of, namespace_of, uid_of, viewer_of, whole_of
+from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
+from trainmaster.dashboard.rows import failure_in_words
+from trainmaster.dashboard.scopes import Scopes
+from trainmaster.dashboard.seen import Seen
+from trainmaster.dashboard.static_files import INDEX, PAGE, read_files
+from trainmaster.dashboard.streams import EventStream, first_to_end, streamed
+from trainmaster.dashboard.viewers import Viewer, Viewers
+from trainmaster_operator import __version__
+from trainmaster_operator.serving import HttpServer, application
+from trainmaster_operator.serving.places import MAX_CONNECTIONS, Places
+from trainmaster_operator.wire.values import mapping, mappings
+
+Mode = Literal["cluster", "laptop"]
+
+MOST_BODY = 65_536
+# Lines of each worker's log that a page begins with.
+TAIL, MOST_TAIL = 1_000, 20_000
+SWEEP_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings are what a person may choose. On a laptop `server` has the kubeconfig's credentials, else none."""
+
+    mode: Mode
+    server: Server
+    namespace: str = ""
+    page: Path = PAGE
+    recheck_seconds: float = RECHECK_SECONDS
+
+
+class Dashboard:
+    """Dashboard has what the requests share. Make it within the loop that runs it."""
+
+    def __init__(self, settings: Settings, history_of: HistoryOf = no_history) -> None:
+        self._settings = settings
+        self.launch = Launch() if settings.mode == "laptop" else None
+        self._viewers = Viewers(settings.server, history_of)
+        self._scopes = Scopes(settings.recheck_seconds)
+        self._seen = Seen()
+        self._figures = Figures(self._seen)
+        self._files = read_files(settings.page)
+
+    def application(self) -> web.Application:
+        """Returns what aiohttp serves."""
+        app = application(most_body=MOST_BODY, middlewares=[guard(self._viewers, self.launch)])
+        app.on_response_prepare.append(add_headers)
+        app.add_routes(
+            [
+                web.get("/healthz", self._healthy),
+                web.get("/readyz", self._healthy),
+                web.post("/api/launch", self._launched),
+                web.get("/api/viewer", self._viewer),
+                web.get("/api/jobs", self._jobs, allow_head=False),
+                web.get("/api/history/jobs", self._recorded_jobs),
+                web.get("/api/nodes", self._nodes),
+                web.get("/api/jobs/{namespace}/{name}", self._job, allow_head=False),
+                web.get("/api/jobs/{namespace}/{name}/logs", self._logs, allow_head=False),
+                *JobAnswers(self._seen).routes(),
+                web.get("/page/{path:.+}", self._file),
+                *(web.get(path, self._index) for path in ("/", "/jobs/{namespace}/{name}", "/nodes")),
+            ]
+        )
+        app.cleanup_ctx.append(self._running)
+        return app
+
+    async def _running(self, _: web.Application) -> AsyncGenerator[None, None]:
+        async def sweep() -> None:
+            while True:
+                await asyncio.sleep(SWEEP_SECONDS)
+                self._viewers.forget_idle()
+
+        sweeping = asyncio.create_task(sweep())
+        yield
+        sweeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await sweeping
+        await self._scopes.close()
+        await self._viewers.close()
+
+    async def _healthy(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _launched(self, request: web.Request) -> web.Response:
+        key = None if self.launch is None else self.launch.exchange((await body_of(request)).get("code"))
+        if key is None:
+            raise Refused(
+                403, "This address was used already, or is too old: open the page anew by `kubectl dtj open`."
+            )
+        return answer({"key": key})
+
+    async def _viewer(self, request: web.Request) -> web.Response:
+        viewer, settings = viewer_of(request), self._settings
+        return answer(
+            {
+                "mode": settings.mode,
+                "user": viewer.user,
+                "cluster": settings.server.address,
+                "namespace": settings.namespace,
+                "allNamespaces": await viewer.access.allows(*seeing(None)),
+                "history": await answers(viewer.history),
+                "version": __version__,
+            }
+        )
+
+    async def _jobs(self, request: web.Request) -> web.StreamResponse:
+        viewer, namespace = viewer_of(request), namespace_of(request)
+        with viewer.streaming():
+            # Who may not see them gets a status, and no stream.
+            await viewer.access.require(*seeing(namespace))
+            return await streamed(request, lambda stream: self._scopes.send_to(stream, viewer, namespace))
+
+    async def _recorded_jobs(self, request: web.Request) -> web.Response:
+        viewer, namespace = viewer_of(request), namespace_of(request)
+        if viewer.history is None:
+            raise JobNotFound("There is no history of jobs here (docs/history.md).")
+        history = viewer.history
+        found = await viewer.party.heavy(lambda: history.jobs(namespace))
+        items = mappings(found.get("items"))
+        return answer(
+            {"items": [{**job, "failure": failure_in_words(mapping(job.get("lastFailure")))} for job in items]}
+        )
+
+    async def _nodes(self, request: web.Request) -> web.Response:
+        viewer, namespace = viewer_of(request), namespace_of(request)
+
+        async def read() -> web.Response:
+            async with self._scopes.joined(viewer, namespace) as scope:
+                await scope.loaded(viewer)
+                blame = list(scope.board.blame.values())
+            return answer(await nodes_of(viewer.transport, namespace, blame))
+
+        return await viewer.party.heavy(read)
+
+    async def _job(self, request: web.Request) -> web.StreamResponse:
+        viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
+        page = JobPage(viewer, self._figures, namespace, name, uid)
+        seeing_it = Access("get", namespace=namespace, name=name)
+        with viewer.streaming():
+            found = await viewer.look_up(namespace, name, uid)
+            if isinstance(found, TrainingJob):
+                await viewer.access.require(Access("watch", namespace=namespace, name=name))
+            else:
+                page.show_recorded(found)
+            # A page holds only what it shows.
+            del found
+            return await streamed(request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream)))
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
+        worker, rank, attempt = (whole_of(request, given, None) for given in ("worker", "rank", "attempt"))
+        chosen = Chosen(worker, rank, attempt)
+        tail = whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0
+        follow = request.query.get("follow") == "1"
+        reading = Access("get", "pods", "", namespace=namespace, subresource="log")
+        with viewer.streaming():
+            found = await viewer.look_up(namespace, name, uid)
+            job = found if isinstance(found, TrainingJob) else None
+            del found
+            await viewer.access.require(reading, Access("list", "pods", "", namespace=namespace))
+
+            async def send(stream: EventStream) -> None:
+                if job is None:
+                    await send_recorded(stream, viewer, namespace, name, uid, chosen, tail=tail)
+                    return
+                lines = send_logs(stream, viewer, job, chosen, tail=tail, follow=follow)
+                await self._while_allowed(viewer, reading, lines)
+
+            return await streamed(request, send)
+
+    async def _while_allowed(self, viewer: Viewer, access: Access, sending: Any) -> None:
+        """Sends until that is over, or the viewer may not see it any more. Raises NotAllowed then."""
+        recheck = viewer.access.until_refused(access, seconds=self._settings.recheck_seconds)
+        await first_to_end(sending, recheck)
+
+    async def _file(self, request: web.Request) -> web.Response:
+        found = self._files.get(request.match_info["path"])
+        if found is None:
+            raise Refused(404, "There is no such file.")
+        return found.answer(request)
+
+    async def _index(self, request: web.Request) -> web.Response:
+        found = self._files.get(INDEX)
+        if found is None:
+            raise Refused(404, "This installation has no page: its files in dashboard/page are missing.")
+        return found.answer(request)
+
+
+@asynccontextmanager
+async def serving(
+    dashboard: Dashboard, host: str, port: int, *, tls: Any = None
+) -> AsyncGenerator[tuple[str, int], None]:
+    """Serves; gives address and port. Raises OSError where that can't be listened on."""
+    # Live pages leave room for all others, so that a newcomer ends none of them.
+    places = Places(MOST_STREAMS_IN_ALL + MAX_CONNECTIONS)
+    server = HttpServer(dashboard.application(), cancels=True, places=places)
+    address = await server.start(host, port, tls=tls)
+    try:
+        yield address
+    finally:
+        await server.close()

@@ -1,0 +1,198 @@
+"""The live answer of one job: the job and its attempts at each change, its pods, its events, and what its ranks say.
+
+Everything is asked with the viewer's own token. A job that is gone is shown as the history has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
+from trainmaster.client.job import TrainingJob
+from trainmaster.client.suspending import KEEPING, lost_checkpoints, start_of_resumed
+from trainmaster.client.watching import Watcher
+from trainmaster.dashboard.attempts import Attempt, attempts_of, attempts_of_record
+from trainmaster.dashboard.figures import Figures, seconds_between
+from trainmaster.dashboard.history import RecordedJob
+from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
+from trainmaster.dashboard.rows import row_of
+from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
+from trainmaster.dashboard.viewers import Viewer
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
+from trainmaster_operator.wire.values import mapping, number
+
+# Between two looks at pods, and at events; many pods are read less often, and at once when the job stands otherwise.
+PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
+# What the viewer may not read is tried again after this, and what can't be read now.
+RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0
+# Between two looks whether the first answer of another part is there.
+FIRST_SECONDS = 0.05
+# The history has a change of a job's attempts after a moment.
+HISTORY_SECONDS = 1.5
+# Reading pods takes at most one of so many parts of the time.
+PODS_TIMES = 10.0
+# Memory that a page holds for each byte of its last events, about: rows, the job and its attempts are objects.
+MEMORY_OF_A_BYTE = 4
+_SPENT = frozenset(("until", *TIME_CATEGORIES))
+
+
+@dataclass
+class JobPage:
+    """JobPage follows one job for one viewer; `uid` is of one life of the job, where another has its name now."""
+
+    viewer: Viewer
+    figures: Figures
+    namespace: str
+    name: str
+    uid: str | None = None
+    _latest: Latest = field(default_factory=Latest)
+    # Bytes that are counted for this page.
+    _weight: int = 0
+    _is_gone: bool = False
+    _job: TrainingJob | None = None
+    # None until they were read, and where the viewer may not read them.
+    _pods: list[PodRow] | None = None
+    _pods_forbidden: str = ""
+    _recorded: list[Attempt] = field(default_factory=list)
+    # The job stands otherwise: another phase, attempt or failure.
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed_for_pods: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def show_recorded(self, found: RecordedJob) -> None:
+        """Prepares the page of a job that is gone: the history knows all of it, and nothing more comes."""
+        job = mapping(found.get("job"))
+        row = {**row_of(job), "deletedAt": found.get("deletedAt")}
+        self._latest.put("job", {**_head(job), "row": row, "live": False})
+        self._latest.put("attempts", attempts_of_record(found))
+        self._is_gone = True
+
+    async def send_to(self, stream: EventStream) -> None:
+        """Sends what comes of a job until it is deleted. Raises ClientError."""
+        looks = [self._follow, self._look_at_pods, self._look_at_events, self._look_at_ranks, self._look_at_attempts]
+        try:
+            self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
+            await first_to_end(self._latest.send_to(stream), *(look() for look in looks if not self._is_gone))
+        finally:
+            self._weigh(0)
+
+    async def _follow(self) -> None:
+        async with aclosing(Watcher(self.viewer.transport, self.namespace).one(self.name)) as jobs:
+            async for job in jobs:
+                if self.uid not in (None, job.uid):
+                    break
+                self.uid = job.uid
+                self._show(job)
+        self._latest.put("gone", {})
+        self._latest.end()
+        # The sending ends when it has sent that.
+        await asyncio.Event().wait()
+
+    def _show(self, job: TrainingJob) -> None:
+        before, self._job = self._job, job
+        lost = lost_checkpoints(job)
+        said = {"warning": lost and f"Warning: {lost}; {KEEPING}.", "resumes": start_of_resumed(job)}
+        self._latest.put("job", {**_head(job.raw), "row": row_of(job.raw), "live": True, **said})
+        self._latest.put("attempts", attempts_of(job, self._recorded))
+        self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
+        if before is None or _stands(before) != _stands(job):
+            self._changed.set()
+            self._changed_for_pods.set()
+
+    def _weigh(self, weight: int) -> None:
+        """Counts what this page holds. Raises NoCluster where the party's pages, or all, hold too much."""
+        share, party = self.viewer.party.all.bytes, self.viewer.party.name
+        if weight - self._weight > max(0, share.room(party)):
+            raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
+        share.take(party, weight - self._weight)
+        self._weight = weight
+
+    async def _look_at_pods(self) -> None:
+        while True:
+            self._changed_for_pods.clear()
+            began = time.monotonic()
+            try:
+                self._pods, self._pods_forbidden = await pods_of(self.viewer.transport, self.namespace, self.name), ""
+                # Pods that take long to read are read seldom.
+                took = time.monotonic() - began
+                wait = max(PODS_SECONDS, len(self._pods) / PODS_A_SECOND, PODS_TIMES * took)
+                if self._job is not None and self._job.finished and not self._pods:
+                    wait = RETRY_SECONDS
+            except NotAllowed as error:
+                self._pods, self._pods_forbidden, wait = None, str(error), RETRY_SECONDS
+            except ClientError:
+                wait = BROKEN_SECONDS
+            self._latest.put("pods", self._pods or [])
+            self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._changed_for_pods.wait()
+            # All that changes together is read once.
+            await asyncio.sleep(FIRST_SECONDS)
+
+    async def _look_at_events(self) -> None:
+        while True:
+            wait = EVENTS_SECONDS
+            if self._job is not None:
+                try:
+                    events = await events_of(self.viewer.transport, self._job, self._pods or ())
+                    self._latest.put("events", events)
+                except ClientError:
+                    wait = RETRY_SECONDS
+            await asyncio.sleep(wait if self._job is not None else FIRST_SECONDS)
+
+    async def _look_at_ranks(self) -> None:
+        while True:
+            job, pods = self._job, self._pods
+            wait = seconds_between(len(pods or ()))
+            if job is None or (pods is None and not self._pods_forbidden):
+                wait = FIRST_SECONDS
+            elif job.phase == "Running":
+                try:
+                    if pods is None:
+                        ranks = await self.figures.recorded(self.viewer, job, self._pods_forbidden)
+                    else:
+                        ranks = await self.figures.of(self.viewer, job, asked_pods(pods))
+                    self._latest.put_event("ranks", ranks)
+                except ClientError:
+                    wait = BROKEN_SECONDS
+            await asyncio.sleep(wait)
+
+    async def _look_at_attempts(self) -> None:
+        """Reads the history when the job stands otherwise, and a moment later, when it has recorded that."""
+        history = self.viewer.history
+        while history is not None:
+            await self._changed.wait()
+            self._changed.clear()
+            for _ in range(2):
+                try:
+                    found = await history.job(self.namespace, self.name, uid=self.uid)
+                    self._recorded = attempts_of_record(found)
+                    if self._job is not None:
+                        self._latest.put("attempts", attempts_of(self._job, self._recorded))
+                except ClientError:
+                    pass
+                await asyncio.sleep(HISTORY_SECONDS)
+        await asyncio.Event().wait()
+
+
+def _head(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a page's head shows of an object beside its row."""
+    spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
+    shown = {name: spec[name] for name in ("workers", "processesPerWorker") if isinstance(spec.get(name), int)}
+    gpus, most = mapping(spec.get("resources")).get("gpus"), mapping(spec.get("failurePolicy")).get("maxRestarts")
+    if isinstance(gpus, int):
+        shown["resources"] = {"gpus": gpus}
+    if isinstance(most, int):
+        shown["failurePolicy"] = {"maxRestarts": most}
+    spent = {name: value for name, value in mapping(status.get("timeSpent")).items() if name in _SPENT}
+    epoch = number(mapping(status.get("progress")).get("epoch"))
+    return {"spec": shown, "status": {"timeSpent": spent, "progress": {"epoch": epoch}}}
+
+
+def _stands(job: TrainingJob) -> tuple[str, int, int]:
+    return job.phase, job.status.attempt, len(job.status.failures)

@@ -1,0 +1,256 @@
+"""A viewer's requests go to the API server with their token, and what is answered is bounded while it comes.
+
+Objects are trimmed to what is shown (`shapes`), lines of logs are cut, and nothing is decompressed, because a pod that
+is asked through the API server's proxy decides what its answer unpacks to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import aiohttp
+
+from trainmaster.client.answers import Answer, Reader
+from trainmaster.client.arrivals import Readers
+from trainmaster.client.asynchronous import AiohttpTransport, TaskReaders
+from trainmaster.client.server import Server
+from trainmaster.client.transport import JSON, READ_SECONDS
+from trainmaster.dashboard.encoding import dumps
+from trainmaster.dashboard.parties import Party
+from trainmaster.dashboard.shapes import RECORDED_JOB, Fields, answer_shape, item_shape
+from trainmaster_operator.api.trimming import Trimmer, Whole
+
+T = TypeVar("T")
+
+# Bytes that are kept of one answer, and of all that a diagnosis asks for; of a larger list the first objects, and it
+# says that more would follow.
+MOST_KEPT, MOST_DIAGNOSED = 4 * 2**20, 16 * 2**20
+# Bytes of memory that an object, and a value in it, takes beside its text.
+OBJECT_BYTES, VALUE_BYTES = 300, 80
+# Bytes that are read in one turn; fewer are read at once, without waiting for one.
+PIECE, SMALL = 16_384, 16_384
+# Bytes of a line of a log, with its time and rank, and lines of each pod that are read ahead.
+MOST_LOG_BYTES, LINES_AHEAD = 10_000, 8
+# Bytes of what an agent says of its ranks.
+MOST_METRICS = 262_144
+# Bytes of an answer of a history.
+MOST_HISTORY = 6 * 2**20
+_RECORDED_JOB = re.compile(r"/v1/namespaces/[^/]+/jobs/[^/]+$")
+# What is in a list's metadata where it was cut here.
+CUT = "cut"
+
+
+class BoundedTransport(AiohttpTransport):
+    """BoundedTransport reads whole answers up to a limit, and as they are sent."""
+
+    session_options = MappingProxyType(
+        {"headers": {"Accept-Encoding": "identity"}, "auto_decompress": False, "read_bufsize": PIECE}
+    )
+    most_bytes = MOST_HISTORY
+
+
+class HistoryTransport(BoundedTransport):
+    """HistoryTransport asks a history, which knows jobs as they were written: these are trimmed too."""
+
+    async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
+        """Returns an answer to its end; of a recorded job what is kept of it. Raises NoCluster."""
+        found = await super()._whole(response, cut_at)
+        if not _RECORDED_JOB.search(response.url.path) or found.status != 200:
+            return found
+        trimmer, documents = Trimmer(RECORDED_JOB), []
+        for piece in _pieces(found.body):
+            documents += trimmer.feed(piece)
+            await asyncio.sleep(0)
+        kept = next(iter(documents + trimmer.end()), None)
+        return Answer(found.status, found.headers, dumps(kept).encode()) if isinstance(kept, dict) else found
+
+
+class ViewerTransport(BoundedTransport):
+    """ViewerTransport reads for one viewer, whose party takes turns with others."""
+
+    def __init__(self, server: Server, connector: aiohttp.BaseConnector, party: Party) -> None:
+        super().__init__(server, connector, reader=Reader(server.address))
+        self.party = party
+        # Bytes that may be kept of all answers together.
+        self._left = math.inf
+
+    def for_diagnosis(self) -> ViewerTransport:
+        """Returns the same transport for questions whose answers are kept together. It isn't closed."""
+        found = copy.copy(self)
+        found._left = MOST_DIAGNOSED
+        return found
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+    ) -> Any:
+        """Sends one request and returns what is kept of the answer. Raises a ClientError."""
+        if method == "POST":
+            return await super().request(method, path, query=query, body=body, content_type=content_type)
+        items = Items(min(self._left, MOST_KEPT))
+        shape = answer_shape(path, query or {}, items.take)
+        response = await self._send(method, path, query or {}, body, content_type, READ_SECONDS)
+        found = await self._trimmed(response, shape)
+        if "items" in found:
+            found["items"] = items.kept
+        if items.is_cut:
+            found.setdefault("metadata", {})["continue"] = CUT
+        self._left -= items.weight if "items" in found else _weight(found)
+        return found
+
+    async def listed(
+        self, path: str, query: Mapping[str, str], take: Callable[[Mapping[str, Any]], None]
+    ) -> Mapping[str, Any]:
+        """Has each object of a list taken when it is there; returns the rest of the answer. Raises a ClientError."""
+
+        def taken(item: Mapping[str, Any]) -> bool:
+            take(item)
+            return True
+
+        return await self.trimmed(path, answer_shape(path, query, taken), query)
+
+    async def trimmed(self, path: str, shape: Fields, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Returns what a shape keeps of an object. Raises a ClientError."""
+        response = await self._send("GET", path, query or {}, None, JSON, READ_SECONDS)
+        return await self._trimmed(response, shape)
+
+    async def lines(
+        self, path: str, *, query: Mapping[str, str], read_seconds: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yields the lines of a streaming answer: those of a log cut, of a watch what is kept of each object."""
+        response = await self._send("GET", path, query, None, JSON, read_seconds)
+        read = self._log_lines if path.endswith("/log") else self._events
+        try:
+            async with aclosing(read(response, item_shape(path, query))) as lines:
+                async for line in lines:
+                    yield line
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            # The connection broke or stood still: the caller starts again where it was.
+            return
+        finally:
+            response.close()
+
+    async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+        return await super().beginning(path, limit=min(limit, MOST_METRICS), seconds=seconds)
+
+    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Runs the coroutines as tasks, a few at a time for all pages of the party."""
+
+        async def limited(part: Coroutine[Any, Any, T]) -> T:
+            async with self.party.agents:
+                return await part
+
+        return list(await asyncio.gather(*map(limited, parts)))
+
+    def readers(self) -> Readers[Any]:
+        """Returns what reads several streams at once."""
+        return TaskReaders(LINES_AHEAD)
+
+    async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
+        """Reads an answer to its end. Raises NoCluster for what is no object with a kind."""
+        first = b""
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            nonlocal first
+            async for chunk in response.content.iter_any():
+                first = first or chunk[:200]
+                yield chunk
+
+        try:
+            async with aclosing(self._documents(chunks(), shape)) as documents:
+                found = [document async for document in documents]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._reader.broken_off(error) from error
+        finally:
+            response.release()
+        if len(found) != 1 or not isinstance(found[0], dict) or not isinstance(found[0].get("kind"), str):
+            raise self._reader.no_such_server(Answer(response.status, response.headers, first))
+        return found[0]
+
+    async def _events(self, response: aiohttp.ClientResponse, shape: Fields) -> AsyncGenerator[bytes, None]:
+        event: Fields = {"type": Whole(100), "object": shape}
+        async with aclosing(self._documents(response.content.iter_any(), event)) as documents:
+            async for document in documents:
+                if not isinstance(document, dict):
+                    return
+                yield dumps(document).encode()
+
+    async def _documents(self, chunks: AsyncIterator[bytes], shape: Fields) -> AsyncGenerator[Any, None]:
+        """Yields what is kept of each document, a ValueError for what is no JSON.
+
+        Of one that is more than a little the pieces are read in turns of the viewer's party.
+        """
+        trimmer, seen = Trimmer(shape), 0
+        async for chunk in chunks:
+            for piece in _pieces(chunk):
+                seen += len(piece)
+                if seen <= SMALL:
+                    found = trimmer.feed(piece)
+                else:
+                    async with self.party.turn():
+                        found = trimmer.feed(piece)
+                for document in found:
+                    seen = 0
+                    yield document
+        for document in trimmer.end():
+            yield document
+
+    @staticmethod
+    async def _log_lines(response: aiohttp.ClientResponse, shape: Fields) -> AsyncGenerator[bytes, None]:
+        del shape
+        begun, is_cut = b"", False
+        async for chunk in response.content.iter_any():
+            *whole, begun = (begun + chunk).split(b"\n")
+            for line in whole:
+                if not is_cut:
+                    yield line[:MOST_LOG_BYTES]
+                is_cut = False
+            if not is_cut and len(begun) > MOST_LOG_BYTES:
+                yield begun[:MOST_LOG_BYTES]
+                is_cut = True
+            if is_cut:
+                begun = b""
+        if begun:
+            yield begun
+
+
+class Items:
+    """Keeps the first objects of a list, up to about `most` bytes of memory."""
+
+    def __init__(self, most: float) -> None:
+        self.kept: list[Any] = []
+        self.weight = 0
+        self.is_cut = False
+        self._most = most
+
+    def take(self, item: Any) -> bool:
+        """Keeps one more; returns whether there is room for another."""
+        if self.weight > self._most:
+            self.is_cut = True
+            return False
+        self.kept.append(item)
+        self.weight += _weight(item)
+        return True
+
+
+def _weight(value: Any) -> int:
+    """Returns about how many bytes of memory a value takes."""
+    written = dumps(value)
+    return len(written) + OBJECT_BYTES * written.count("{") + VALUE_BYTES * written.count(",")
+
+
+def _pieces(chunk: bytes) -> Iterator[bytes]:
+    return (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))

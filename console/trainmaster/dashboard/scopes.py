@@ -1,0 +1,267 @@
+"""All viewers who may list and watch the jobs of a scope (a namespace, or all) share one watch of it.
+
+The watch is opened with the token of one viewer who is present, and goes on with another's when that one leaves or may
+not look any more. Whether somebody may see the scope is asked with their own token before they get anything, and again
+each minute. Once a second the scope's changes become a batch, which all streams send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.client.errors import ClientError, NotAllowed
+from trainmaster.client.job import collection_path
+from trainmaster.client.watching import changes
+from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
+from trainmaster.dashboard.board import Board
+from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded, first_to_end, problem
+from trainmaster.dashboard.viewers import Viewer
+from trainmaster_operator.wire.values import mapping, text
+
+BATCH_SECONDS = 1.0
+# Between two attempts to read jobs while the API server can't be read.
+RETRY_SECONDS = 2.0
+# Objects of one answer: a list comes in pages, each object of which is a row before the next one is read.
+PAGE = 250
+# Seconds after which what there is of a list is shown.
+SHOW_SECONDS = 0.3
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Scope:
+    """Scope is one shared watch; it runs while somebody is present."""
+
+    namespace: str | None
+    board: Board = field(default_factory=Board)
+    # Why jobs can't be read now.
+    problem: ClientError | None = None
+    # Something can be shown, and all jobs were listed.
+    is_loaded: bool = False
+    is_whole: bool = False
+    present: Counter[Viewer] = field(default_factory=Counter)
+    _refused: set[Viewer] = field(default_factory=set)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _left: asyncio.Event = field(default_factory=asyncio.Event)
+    # One job at least was read.
+    _first: asyncio.Event = field(default_factory=asyncio.Event)
+    _watcher: Viewer | None = None
+
+    @contextmanager
+    def seat(self, viewer: Viewer) -> Iterator[None]:
+        """Counts a viewer as present."""
+        self.present[viewer] += 1
+        self._refused.discard(viewer)
+        self._left.set()
+        try:
+            yield
+        finally:
+            self.present[viewer] -= 1
+            if not self.present[viewer]:
+                del self.present[viewer]
+                if viewer is self._watcher:
+                    self._left.set()
+
+    async def run(self) -> None:
+        """Watches with one viewer's token after the other's, for ever."""
+        await first_to_end(self._watch(), self._tick())
+
+    async def loaded(self, viewer: Viewer) -> None:
+        """Waits until all jobs were listed. Raises what kept them from being."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.is_whole or self.problem is not None or viewer in self._refused)
+        if viewer in self._refused:
+            raise NotAllowed("The API server doesn't let you see these jobs.")
+        if not self.is_whole and self.problem is not None:
+            raise self.problem
+
+    async def send_to(self, stream: EventStream, viewer: Viewer) -> None:
+        """Sends all jobs and then what changes, for ever. Raises NotAllowed for a viewer whose token was refused."""
+        number, said = -1, None
+        while True:
+            if viewer in self._refused:
+                await viewer.access.require(*seeing(self.namespace), fresh=True)
+                raise NotAllowed("The API server doesn't let you see these jobs any more.")
+            if self.problem is not said:
+                said = self.problem
+                if said is not None:
+                    await stream.send(encoded("problem", problem(said)))
+                else:
+                    number = -1
+            if self.is_loaded:
+                batches = self.board.since(number) if number >= 0 else None
+                # Who is too far behind begins anew.
+                now = self.board.number
+                for event in [self.board.whole()] if batches is None else batches:
+                    await stream.send(event)
+                number = now
+            if not await self._news(number, said, viewer):
+                await stream.ping()
+
+    async def _news(self, number: int, said: ClientError | None, viewer: Viewer) -> bool:
+        """Waits for what a stream hasn't said; returns whether there is something."""
+
+        def is_there() -> bool:
+            behind = self.is_loaded and self.board.number != number
+            return behind or self.problem is not said or viewer in self._refused
+
+        try:
+            async with asyncio.timeout(PING_SECONDS), self._changed:
+                return await self._changed.wait_for(is_there)
+        except TimeoutError:
+            return False
+
+    async def _watch(self) -> None:
+        while True:
+            watcher = next((viewer for viewer in self.present if viewer not in self._refused), None)
+            self._left.clear()
+            if watcher is None:
+                await self._left.wait()
+                continue
+            self._watcher = watcher
+            try:
+                await first_to_end(self._watch_as(watcher), self._until_gone(watcher))
+            except NotAllowed:
+                # The others go on without them.
+                self._refused.add(watcher)
+                await self._notify()
+            except ClientError as error:
+                self.problem = error
+                await self._notify()
+                await asyncio.sleep(RETRY_SECONDS)
+            finally:
+                self._watcher = None
+
+    async def _until_gone(self, watcher: Viewer) -> None:
+        while watcher in self.present:
+            await self._left.wait()
+            self._left.clear()
+
+    async def _watch_as(self, viewer: Viewer) -> None:
+        path = collection_path(self.namespace)
+        while True:
+            showing = asyncio.create_task(self._show_soon())
+            try:
+                version = await self._list(viewer, path)
+            finally:
+                showing.cancel()
+            self.problem, first = None, not self.is_whole
+            self.is_whole = True
+            if first:
+                await self._show()
+            async with aclosing(changes(viewer.transport, path, version)) as found:
+                async for kind, job in found:
+                    if kind == "DELETED":
+                        self.board.remove(text(mapping(job.get("metadata")).get("uid"), 64))
+                    else:
+                        self.board.put(job)
+
+    async def _show_soon(self) -> None:
+        """Shows what is there of a list that takes long; the rest comes as changes."""
+        await asyncio.sleep(SHOW_SECONDS)
+        await self._first.wait()
+        await self._show()
+
+    async def _show(self) -> None:
+        if not self.is_loaded:
+            self.is_loaded = True
+            self.board.forget_changes()
+        await self._notify()
+
+    async def _list(self, viewer: Viewer, path: str) -> str:
+        """Reads all jobs, page by page; returns the version to watch from."""
+        query = {"limit": str(PAGE)}
+        uids: set[str] = set()
+
+        def take(job: Mapping[str, Any]) -> None:
+            uids.add(text(mapping(job.get("metadata")).get("uid"), 64))
+            self.board.put(job)
+            self._first.set()
+
+        while True:
+            metadata = mapping((await viewer.transport.listed(path, query, take)).get("metadata"))
+            if not (more := text(metadata.get("continue"), None)):
+                break
+            query["continue"] = more
+        self.board.keep_only(uids)
+        return text(metadata.get("resourceVersion"), 200)
+
+    async def _tick(self) -> None:
+        told: ClientError | None = None
+        while True:
+            await asyncio.sleep(BATCH_SECONDS)
+            if (self.is_loaded and self.board.make_batch()) or self.problem is not told:
+                told = self.problem
+                await self._notify()
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+class Scopes:
+    """Scopes has the scopes that somebody looks at."""
+
+    def __init__(self, recheck_seconds: float = RECHECK_SECONDS) -> None:
+        self._recheck_seconds = recheck_seconds
+        self._running: dict[str | None, tuple[Scope, asyncio.Task[None]]] = {}
+
+    @asynccontextmanager
+    async def joined(self, viewer: Viewer, namespace: str | None) -> AsyncGenerator[Scope, None]:
+        """Gives the scope to a viewer who may see it, while they stay. Raises NotAllowed."""
+        await viewer.access.require(*seeing(namespace))
+        scope = self._scope(namespace)
+        with scope.seat(viewer):
+            try:
+                yield scope
+            finally:
+                # The seat itself is still counted.
+                if scope.present.total() == 1:
+                    await self._end(namespace, scope)
+
+    async def send_to(self, stream: EventStream, viewer: Viewer, namespace: str | None) -> None:
+        """Sends a scope to a viewer until they may not see it any more. Raises ClientError."""
+        async with self.joined(viewer, namespace) as scope:
+            await first_to_end(
+                scope.send_to(stream, viewer),
+                self._watched(namespace),
+                viewer.access.until_refused(*seeing(namespace), seconds=self._recheck_seconds),
+            )
+
+    async def _watched(self, namespace: str | None) -> None:
+        """Waits while the scope is watched; that it isn't any more is a fault of ours, and the page begins anew."""
+        await asyncio.wait([self._running[namespace][1]])
+
+    async def close(self) -> None:
+        """Ends all."""
+        for namespace, (scope, _) in list(self._running.items()):
+            await self._end(namespace, scope)
+
+    def _scope(self, namespace: str | None) -> Scope:
+        found = self._running.get(namespace)
+        if found is None or found[1].done():
+            scope = Scope(namespace)
+            found = self._running[namespace] = (scope, asyncio.create_task(scope.run()))
+            found[1].add_done_callback(_log_end)
+        return found[0]
+
+    async def _end(self, namespace: str | None, scope: Scope) -> None:
+        known = self._running.get(namespace)
+        if known is None or known[0] is not scope:
+            return
+        del self._running[namespace]
+        known[1].cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(known[1], return_exceptions=True)
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("A shared watch ended", exc_info=task.exception())

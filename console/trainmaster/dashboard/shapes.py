@@ -1,0 +1,222 @@
+"""Shapes say what is kept of the API server's answers here (`api/trimming.py`): what is shown, and what explains it.
+
+Everything else that stands in an object, which may be megabytes, is passed over while it comes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
+from trainmaster_operator.api.trimming import Each, Shape, Whole
+from trainmaster_operator.api.v1alpha1.base_models import StatusModel
+from trainmaster_operator.api.v1alpha1.names import PLURAL
+from trainmaster_operator.api.v1alpha1.status import Condition, Failure, JobStatus
+from trainmaster_operator.wire.limits import MAX_WORKERS
+from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
+
+Fields = Mapping[str, Shape]
+
+# A number, a name, a sentence, a few values, what ranks printed.
+_NUMBER, _NAME, _SENTENCE, _VALUES, _TEXT = Whole(20), Whole(400), Whole(4_000), Whole(2_000), Whole(16_000)
+MOST_PODS, MOST_ITEMS = MAX_WORKERS + 256, 100_000
+# Of a spec whose manifest is shown; larger ones are no jobs.
+MOST_SPEC = sum(MAX_BYTES.values()) + MAX_OTHER_BYTES
+# Of a ConfigMap, which holds 1 MiB.
+_DATA = Whole(4 * 2**20)
+
+
+def _names(names: str, each: Whole = _NAME) -> dict[str, Shape]:
+    return dict.fromkeys(names.split(), each)
+
+
+_METADATA = _names("name namespace uid resourceVersion creationTimestamp deletionTimestamp")
+_CONDITIONS = Each(
+    {**_names("type status reason lastTransitionTime observedGeneration"), "message": _SENTENCE}, most=16
+)
+
+# A job in the list.
+_ROW: Fields = {
+    "metadata": _METADATA,
+    "spec": {"scheduling": {"queue": _NAME}, "runPolicy": {"suspend": _NUMBER}},
+    "status": {
+        **_names("phase attempt restarts disruptions startTime completionTime"),
+        "workers": _names("running desired"),
+        "progress": _names("step totalSteps etaSeconds loss samplesPerSecond goodput"),
+        "conditions": _CONDITIONS,
+        "failures": Each({**_names("node failedAt reason"), "message": _TEXT}, most=16),
+        **_names("nodeFailures avoidedNodes", _SENTENCE),
+    },
+}
+
+
+def _status() -> dict[str, Shape]:
+    """Returns the shape of a job's status: the fields that the operator writes, each with a limit."""
+    lists = _names("workerOrder podUIDs podRestartCounts replacingPodUIDs", Whole(64 * MAX_WORKERS))
+
+    def fields(model: type[StatusModel]) -> dict[str, Shape]:
+        return {field.alias or name: _NAME for name, field in model.model_fields.items()}
+
+    return {
+        **fields(JobStatus),
+        **_names("workers progress timeSpent stacksRequest", _VALUES),
+        **_names("nodeFailures avoidedNodes", _TEXT),
+        **lists,
+        "failures": Each({**fields(Failure), "recovery": _VALUES, "message": _TEXT}, most=16),
+        "conditions": Each({**fields(Condition), "message": _SENTENCE}, most=16),
+    }
+
+
+# A job on its own page, and what `why` reads of it.
+_VOLUMES = Each(
+    _names(
+        # Of Kubernetes' volumes all sources: by which of them a volume has it is known whether it outlives its pod.
+        "name awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI emptyDir ephemeral fc "
+        "flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath image iscsi nfs persistentVolumeClaim "
+        "photonPersistentDisk portworxVolume projected quobyte rbd scaleIO secret storageos vsphereVolume",
+        _VALUES,
+    ),
+    most=64,
+)
+_JOB: Fields = {
+    **_names("kind apiVersion"),
+    "metadata": {**_METADATA, "finalizers": _VALUES, "generation": _NUMBER},
+    "spec": {
+        **_names("workers processesPerWorker image", _VALUES),
+        **_names("code elastic spares resources accelerator scheduling runPolicy failurePolicy checkpoint", _VALUES),
+        "workerGroups": Each(_names("name workers"), most=64),
+        "podTemplate": {"spec": {"volumes": _VOLUMES}},
+    },
+    "status": _status(),
+}
+# All but the status, as its author wrote it.
+MANIFEST: Fields = {
+    **_names("apiVersion kind"),
+    "metadata": {
+        **_METADATA,
+        "generation": _NUMBER,
+        **_names("labels annotations ownerReferences finalizers", Whole(300_000, marked=True)),
+    },
+    "spec": Whole(MOST_SPEC, marked=True),
+}
+# A job that is gone, with its attempts (client/history).
+RECORDED_JOB: Fields = {
+    **_names("kind uid namespace name createdAt startedAt endedAt deletedAt phase attempt restarts disruptions"),
+    **_names("step totalSteps loss goodput"),
+    **_names("lastFailure result", _TEXT),
+    "lives": Whole(64_000),
+    "attempts": Each(
+        {
+            **_names("attempt startedAt runningAt endedAt outcome firstStep lastStep"),
+            **{"failure": _TEXT, "workers": Whole(128 * MAX_WORKERS)},
+        },
+        most=500,
+    ),
+    "job": {**MANIFEST, "spec": Whole(MOST_SPEC // 4), "status": _status()},
+}
+
+_STATE: Fields = {
+    "waiting": {"reason": _NAME, "message": _SENTENCE},
+    "running": {"startedAt": _NAME},
+    "terminated": {**_names("reason exitCode signal startedAt finishedAt"), "message": _SENTENCE},
+}
+_CONTAINERS = Each({**_names("name image restartCount ready started"), "state": _STATE, "lastState": _STATE}, most=8)
+_REQUESTS = Each({"name": _NAME, "image": _NAME, "resources": _VALUES, "ports": _VALUES}, most=16)
+_LABELS: Fields = {JOB_NAME_LABEL: _NAME, POD_INDEX_LABEL: _NUMBER}
+# A pod of a job.
+_POD: Fields = {
+    "metadata": {**_METADATA, "labels": _LABELS},
+    "spec": {
+        **_names("nodeName schedulerName"),
+        **_names("nodeSelector tolerations", _VALUES),
+        **{"containers": _REQUESTS, "initContainers": _REQUESTS},
+        "volumes": Each({"name": _NAME, "persistentVolumeClaim": {"claimName": _NAME}}, most=64),
+    },
+    "status": {
+        **_names("phase reason"),
+        "message": _SENTENCE,
+        "conditions": _CONDITIONS,
+        "containerStatuses": _CONTAINERS,
+        "initContainerStatuses": _CONTAINERS,
+    },
+}
+# A pod among those of all namespaces: which job it is of, and what it takes of its node.
+_POD_ON_NODE: Fields = {
+    "metadata": {**_names("name namespace"), "labels": _LABELS},
+    "spec": {
+        "nodeName": _NAME,
+        **dict.fromkeys(("containers", "initContainers"), Each({"resources": Whole(600)}, most=8)),
+    },
+    "status": {"phase": _NAME},
+}
+_NODE: Fields = {
+    "metadata": {"name": _NAME, "labels": _TEXT},
+    "spec": {"unschedulable": _NUMBER, "taints": _VALUES},
+    "status": {**_names("allocatable capacity", _VALUES), "conditions": _CONDITIONS},
+}
+_EVENT: Fields = {
+    "metadata": _METADATA,
+    **_names("type reason lastTimestamp firstTimestamp eventTime count reportingComponent"),
+    **{"message": _SENTENCE, "involvedObject": _names("kind name namespace uid fieldPath"), "series": _NAME},
+    "source": _NAME,
+}
+_CONFIG_MAP: Fields = {"kind": _NAME, "metadata": _METADATA, "data": _DATA}
+_CLAIM: Fields = {
+    "metadata": _METADATA,
+    "spec": _names("storageClassName volumeName accessModes resources", _VALUES),
+    "status": {"phase": _NAME, "conditions": _CONDITIONS, "capacity": _VALUES},
+}
+_SET: Fields = {"metadata": _METADATA, "spec": {"replicas": _NUMBER}, "status": _names("replicas readyReplicas")}
+_DEPLOYMENT: Fields = {
+    "metadata": {**_METADATA, "labels": _VALUES},
+    "spec": {
+        "replicas": _NUMBER,
+        "template": {
+            "spec": {"containers": Each({"name": _NAME, "args": _TEXT, "command": _TEXT, "env": _TEXT}, most=8)}
+        },
+    },
+    "status": {**_names("replicas readyReplicas availableReplicas"), "conditions": _CONDITIONS},
+}
+# Queues and gangs: small objects of other projects, each of whose fields may explain something.
+_OTHER: Fields = {
+    "metadata": _METADATA,
+    "spec": _TEXT,
+    "status": _TEXT,
+    **_names("positionInLocalQueue positionInClusterQueue localQueueName priority"),
+}
+_BY_RESOURCE: Mapping[str, Fields] = {
+    "pods": _POD,
+    "nodes": _NODE,
+    "events": _EVENT,
+    "configmaps": _CONFIG_MAP,
+    "persistentvolumeclaims": _CLAIM,
+    "statefulsets": _SET,
+    "deployments": _DEPLOYMENT,
+    PLURAL: _ROW,
+}
+_PATH = re.compile(
+    r"/(?:api|apis/[^/]+)/[^/]+(?P<namespaced>/namespaces/[^/]+)?/(?P<resource>[a-z]+)(?:/(?P<name>[^/]+)(?P<sub>/.+)?)?"
+)
+
+
+def item_shape(path: str, query: Mapping[str, str]) -> Fields:
+    """Returns what is kept of an object of a list or a watch."""
+    match = _PATH.fullmatch(path)
+    resource = "" if match is None else match["resource"]
+    if resource == PLURAL and ((match and match["name"]) or "fieldSelector" in query):
+        return _JOB
+    if match is not None and resource == "pods" and not match["namespaced"]:
+        return _POD_ON_NODE
+    return _BY_RESOURCE.get(resource, _OTHER)
+
+
+def answer_shape(path: str, query: Mapping[str, str], take: Callable[[Any], bool] | None = None) -> Fields:
+    """Returns what is kept of an answer: an object, or a list of them, each of which `take` is given (api/trimming)."""
+    match = _PATH.fullmatch(path)
+    item = item_shape(path, query)
+    if match is not None and match["name"] and not match["sub"]:
+        return {**item, "kind": _NAME}
+    most = MOST_PODS if item is _POD else MOST_ITEMS
+    return {"kind": _NAME, "metadata": _names("resourceVersion continue", _SENTENCE), "items": Each(item, most, take)}

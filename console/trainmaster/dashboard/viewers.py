@@ -1,0 +1,251 @@
+"""A viewer is who has one bearer token; their session here is a transport with it and what they were allowed.
+
+Sessions are found by the SHA-256 of their token, and are forgotten after minutes without a request; all share their
+connections to the API server, which knows viewers by their token alone. A token that the API server hasn't confirmed
+yet has no session: it waits for one of a few places to be asked about, and those who have sessions never wait there.
+Tokens are never logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from trainmaster.client.asynchronous import connector_to
+from trainmaster.client.errors import ClientError, NoCluster, NotKnown
+from trainmaster.client.history import HistoryReader
+from trainmaster.client.job import TrainingJob
+from trainmaster.client.permission import Access, is_allowed
+from trainmaster.client.server import Server, for_viewer
+from trainmaster.dashboard.access import AccessCache
+from trainmaster.dashboard.errors import UNKNOWN, Refused
+from trainmaster.dashboard.history import HistoryAccess, HistoryOf, RecordedJob, look_up
+from trainmaster.dashboard.parties import Parties, Party, party_of
+from trainmaster.dashboard.reading import ViewerTransport
+from trainmaster_operator.wire.values import mapping, text
+
+# Sessions of one party, and of all.
+MOST_SESSIONS, MOST_SESSIONS_IN_ALL = 100, 1_000
+IDLE_SECONDS = 300.0
+# Seconds for which a token that the API server doesn't know isn't tried again, and how many such are remembered.
+REFUSED_SECONDS = 10.0
+MOST_REFUSED = 1_000
+# New tokens that the API server is asked about at once, and those that wait for that.
+NEW_AT_ONCE, MOST_NEW = 8, 256
+# Seconds that the API server has for its answer.
+ASK_SECONDS = 10.0
+WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+
+
+@dataclass(eq=False)
+class Viewer:
+    """Viewer is one session; `user` is their name, None on a cluster before Kubernetes 1.28."""
+
+    transport: ViewerTransport = field(repr=False)
+    access: AccessCache = field(repr=False)
+    party: Party = field(repr=False)
+    user: str | None = field(repr=False)
+    history_access: HistoryAccess | None = field(repr=False, default=None)
+    seen_at: float = field(default_factory=time.monotonic)
+    streams: int = 0
+    is_over: bool = False
+    # What closes it behind its last live answer.
+    closing: Callable[[Viewer], None] = field(repr=False, default=lambda _: None)
+
+    @property
+    def history(self) -> HistoryReader | None:
+        """Returns the history as this viewer reads it; None where there is none."""
+        return None if self.history_access is None else self.history_access.reader
+
+    async def look_up(self, namespace: str, name: str, uid: str | None) -> TrainingJob | RecordedJob:
+        """Returns a job, as the history has it where it is gone. Raises ClientError."""
+        return await look_up(self.transport, self.history, namespace, name, uid)
+
+    async def close(self) -> None:
+        """Closes the session's connections."""
+        await self.transport.close()
+        if self.history_access is not None:
+            await self.history_access.close()
+
+    def count(self) -> None:
+        """Counts a request. Raises Refused for one too many."""
+        self.seen_at = time.monotonic()
+        self.party.count()
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Counts a live answer while it goes on. Raises Refused for one too many."""
+        with self.party.streaming():
+            self.streams += 1
+            try:
+                yield
+            finally:
+                self.streams -= 1
+                self.seen_at = time.monotonic()
+                if self.is_over and not self.streams:
+                    self.closing(self)
+
+
+class Viewers:
+    """Viewers keeps the sessions."""
+
+    def __init__(self, server: Server, history_of: HistoryOf) -> None:
+        """`server` is the API server without credentials, or with the kubeconfig's for `myself`."""
+        self._server = server
+        self._history_of = history_of
+        self._connector = connector_to(server)
+        self._by_hash: OrderedDict[bytes, Viewer] = OrderedDict()
+        self._refused: OrderedDict[bytes, float] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._asking = asyncio.Semaphore(NEW_AT_ONCE)
+        self._new = 0
+        self.parties = Parties()
+        self._party_by_name: WeakValueDictionary[str, Party] = WeakValueDictionary()
+
+    async def myself(self) -> Viewer:
+        """Returns the viewer who has the server's own credentials, on a laptop. Raises ClientError."""
+        known = self._known(b"")
+        return known or await self._asked(b"", self._server)
+
+    async def of_token(self, token: str) -> Viewer:
+        """Returns who has this token. Raises Refused for one that the API server doesn't know, NoCluster."""
+        key = hashlib.sha256(token.encode()).digest()
+        if (known := self._known(key)) is not None:
+            return known
+        self._require_unrefused(key)
+        if self._new >= MOST_NEW:
+            raise Refused(503, "Too many new viewers come at once; try again.", {"Retry-After": "2"})
+        self._new += 1
+        try:
+            async with self._asking:
+                # It may have been asked about while this request waited.
+                if (known := self._known(key)) is not None:
+                    return known
+                self._require_unrefused(key)
+                return await self._asked(key, for_viewer(self._server, token))
+        finally:
+            self._new -= 1
+
+    def end(self, viewer: Viewer) -> None:
+        """Ends the session of a viewer whom the API server doesn't know any more."""
+        for key, known in list(self._by_hash.items()):
+            if known is viewer and key:
+                self._forget(key)
+                self._refuse(key)
+
+    def forget_idle(self) -> None:
+        """Forgets who hasn't asked for long, and what tokens weren't known."""
+        now = time.monotonic()
+        for key, viewer in list(self._by_hash.items()):
+            if not viewer.streams and now - viewer.seen_at > IDLE_SECONDS:
+                self._forget(key)
+        for key, until in list(self._refused.items()):
+            if until < now:
+                del self._refused[key]
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        for key in list(self._by_hash):
+            self._forget(key)
+        await asyncio.gather(*self._closing)
+        await self._connector.close()
+
+    def _known(self, key: bytes) -> Viewer | None:
+        found = self._by_hash.get(key)
+        if found is not None:
+            self._by_hash.move_to_end(key)
+        return found
+
+    def _require_unrefused(self, key: bytes) -> None:
+        if self._refused.get(key, 0.0) > time.monotonic():
+            raise Refused(401, UNKNOWN)
+
+    def _refuse(self, key: bytes) -> None:
+        self._refused[key] = time.monotonic() + REFUSED_SECONDS
+        while len(self._refused) > MOST_REFUSED:
+            self._refused.popitem(last=False)
+
+    async def _asked(self, key: bytes, server: Server) -> Viewer:
+        """Returns a new session, of a viewer whom the API server has confirmed."""
+        transport = ViewerTransport(server, self._connector, self._party("a new viewer"))
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                user = await _user(transport)
+            # Without names each token is a party of its own.
+            transport.party = self._party(key.hex() if user is None else party_of(user))
+            self._make_room(transport.party)
+        except TimeoutError:
+            await transport.close()
+            raise NoCluster(f"The cluster at {server.address} doesn't say within {ASK_SECONDS:g} s who asks.") from None
+        except NotKnown:
+            await transport.close()
+            if not key:
+                raise
+            self._refuse(key)
+            raise Refused(401, UNKNOWN) from None
+        except BaseException:
+            await transport.close()
+            raise
+        if (known := self._known(key)) is not None:
+            # Another request with the same token has asked meanwhile.
+            await transport.close()
+            return known
+        viewer = Viewer(transport, AccessCache(transport), transport.party, user, self._history_of(server))
+        viewer.closing = self._close
+        self._by_hash[key] = viewer
+        return viewer
+
+    def _party(self, name: str) -> Party:
+        found = self._party_by_name.get(name)
+        if found is None:
+            found = self._party_by_name[name] = Party(name, self.parties)
+        return found
+
+    def _make_room(self, party: Party) -> None:
+        """Forgets the session that was idle longest where the party or all have too many. Raises Refused."""
+        self.forget_idle()
+        own = [key for key, viewer in self._by_hash.items() if viewer.party is party]
+        most = Counter(viewer.party.name for viewer in self._by_hash.values())
+        if len(own) >= MOST_SESSIONS:
+            keys = own
+        elif len(self._by_hash) >= MOST_SESSIONS_IN_ALL:
+            # Those of the parties that have most go first.
+            keys = sorted(self._by_hash, key=lambda key: -most[self._by_hash[key].party.name])
+        else:
+            return
+        key = next((key for key in keys if not self._by_hash[key].streams), None)
+        if key is None:
+            raise Refused(503, f"{len(keys)} viewers look at jobs already; try again later.", {"Retry-After": "30"})
+        self._forget(key)
+
+    def _forget(self, key: bytes) -> None:
+        viewer = self._by_hash.pop(key)
+        viewer.is_over = True
+        if not viewer.streams:
+            # Else its last live answer closes it.
+            self._close(viewer)
+
+    def _close(self, viewer: Viewer) -> None:
+        task = asyncio.ensure_future(viewer.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def _user(transport: ViewerTransport) -> str | None:
+    """Returns whose token it is; None where the cluster doesn't say. Raises NotKnown, NoCluster."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await transport.request("POST", WHO_AM_I, body=review)
+    except (NotKnown, NoCluster):
+        raise
+    except ClientError:
+        # Kubernetes before 1.28; a question that every version answers confirms the token.
+        await is_allowed(transport, Access("list"))
+        return None
+    return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username"), 1_000) or None

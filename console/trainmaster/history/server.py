@@ -1,0 +1,262 @@
+"""The history over HTTP takes records from the operator, and answers viewers; errors are Kubernetes' Status objects."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from trainmaster.client.permission import Access
+from trainmaster.history.access import NotReviewed, Refused, UnknownViewer, Viewers
+from trainmaster.history.answers import Answers, NotRecorded
+from trainmaster.history.metrics import REASONS, HistoryMetrics
+from trainmaster.history.places import Full, Places
+from trainmaster.history.queries import MAX_JOBS, BadQuery, Query, require_job_name, require_namespace
+from trainmaster.history.reading import Body, Busy, Readers, TooSlow
+from trainmaster.history.recorder import CannotRecord, Recorder
+from trainmaster.history.schema import UnusableFile
+from trainmaster_operator.serving import Exposition, HttpServer, application
+from trainmaster_operator.wire.errors import ProtocolError
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 8 * 1024 * 1024
+# Bodies of the writer that are held in memory at a time.
+MAX_WRITES = 4
+# An answer is sent in pieces of so many bytes, and given up if its reader hasn't taken it after so many seconds.
+_PIECE_BYTES, SEND_SECONDS = 65_536, 30.0
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_JOB = "/v1/namespaces/{namespace}/jobs/{name}"
+_ERRORS: dict[type[Exception], int] = {
+    ProtocolError: 400,
+    BadQuery: 400,
+    UnknownViewer: 401,
+    Refused: 403,
+    NotRecorded: 404,
+    Full: 429,
+    Busy: 503,
+    NotReviewed: 503,
+    CannotRecord: 503,
+    UnusableFile: 503,
+    TooSlow: 504,
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Ask = Callable[[Answers, str, str, str], dict[str, Any]]
+
+
+class Refusal(Exception):
+    """A request is refused: the answer's status, and one sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class HistoryServer:
+    """Serves a history; who may read it is asked of `viewers`."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        readers: Readers,
+        viewers: Viewers,
+        metrics: HistoryMetrics,
+        file: Path,
+        token_file: Path | None,
+    ) -> None:
+        self._recorder, self._readers, self._viewers, self._metrics = recorder, readers, viewers, metrics
+        self._file, self._token_file = file, token_file
+        self._writes = 0
+        self._places = Places()
+        app = application(most_body=MAX_BODY_BYTES, middlewares=[self._answered])
+        app.router.add_post("/v1/records", self._record)
+        app.router.add_get("/v1/jobs", self._list, allow_head=False)
+        app.router.add_get(_JOB, self._job, allow_head=False)
+        app.router.add_get(f"{_JOB}/series", self._series, allow_head=False)
+        app.router.add_get(f"{_JOB}/heat", self._heat, allow_head=False)
+        app.router.add_get(f"{_JOB}/evidence", self._evidence, allow_head=False)
+        app.router.add_get(f"{_JOB}/logs", self._logs, allow_head=False)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/readyz", self._health)
+        app.router.add_get("/metrics", Exposition(self._page).answer, allow_head=False)
+        self._server = HttpServer(app)
+
+    async def start(self, address: str, port: int) -> int:
+        """Listens, and returns the port, which is a free one for 0. Raises OSError."""
+        return (await self._server.start(address, port))[1]
+
+    async def close(self) -> None:
+        """Accepts nothing more, and ends with what is being answered."""
+        await self._server.close()
+
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answers an error as a Status."""
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            status = error.status
+            message = f"{request.method} {request.path}: {error.reason}."
+            if status == 413:
+                message = f"The body has more than {MAX_BODY_BYTES} bytes; send fewer records at once."
+        except Refusal as error:
+            status, message = error.status, str(error)
+        except tuple(_ERRORS) as error:
+            status, message = _ERRORS[type(error)], str(error)
+        except sqlite3.Error as error:
+            log.warning("%s can't be read: %s", self._file, error)
+            status, message = 503, f"The history can't be read now: {error}."
+        except Exception:
+            log.exception("A request for %s failed by a fault of the history itself.", request.path)
+            status, message = 500, "The history failed by a fault of its own, which its log describes."
+        reason = REASONS.get(status, "BadRequest")
+        self._metrics.refused.labels(reason=reason).inc()
+        body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason}
+        headers = {**_HEADERS, **({"Retry-After": "1"} if status in (429, 503) else {})}
+        return web.json_response({**body, "code": status}, status=status, headers=headers)
+
+    async def _record(self, request: web.Request) -> web.Response:
+        self._require_writer(request)
+        if self._writes >= MAX_WRITES:
+            raise Refusal(503, f"{MAX_WRITES} batches are being written; send this one again.")
+        self._writes += 1
+        try:
+            number = await self._recorder.record(await request.read())
+        finally:
+            self._writes -= 1
+        return web.json_response({"kind": "Recorded", "records": number}, headers=_HEADERS)
+
+    def _require_writer(self, request: web.Request) -> None:
+        """Raises Refusal for who doesn't have the writer's token, which may be a new one at each request."""
+        if self._token_file is None:
+            raise Refusal(401, "This history has no writer: start it with --writer-token-file.")
+        try:
+            token = self._token_file.read_bytes().strip()
+        except OSError as error:
+            log.error("The writer's token can't be read (%s: %s).", self._token_file, error.strerror)
+            raise Refusal(503, "The writer's token can't be read; the history's log names the file.") from error
+        given = _bearer(request, "Authorization")
+        if not token or not hmac.compare_digest(given.encode(), token):
+            raise Refusal(401, "That isn't the writer's token; give the operator the same --history-token-file.")
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        query = Query(request.query, "namespace", "name", "limit", "continue")
+        namespace, name, before = query.namespace(), query.name(), query.before()
+        limit = query.whole("limit", MAX_JOBS, 1, MAX_JOBS)
+        return await self._read(
+            request,
+            [Access("list", namespace=namespace)],
+            lambda answers: answers.jobs(namespace, name, limit=limit, before=before),
+            is_long=False,
+        )
+
+    async def _job(self, request: web.Request) -> web.StreamResponse:
+        return await self._read_job(request, Query(request.query, "uid"), Answers.job, is_long=False)
+
+    async def _series(self, request: web.Request) -> web.StreamResponse:
+        query = Query(request.query, "uid", "from", "to", "points")
+        window, points = query.window(), query.points()
+        return await self._read_job(
+            request, query, lambda answers, *job: answers.series(*job, window=window, points=points)
+        )
+
+    async def _heat(self, request: web.Request) -> web.StreamResponse:
+        query = Query(request.query, "uid", "from", "to", "columns", "figure")
+        window, columns, figure = query.window(), query.columns(), query.figure()
+        return await self._read_job(
+            request, query, lambda answers, *job: answers.heat(*job, window=window, columns=columns, figure=figure)
+        )
+
+    async def _evidence(self, request: web.Request) -> web.StreamResponse:
+        return await self._read_job(
+            request, Query(request.query, "uid"), Answers.evidence, Access("get", "configmaps", "")
+        )
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        query = Query(request.query, "uid", "worker", "tail")
+        worker, tail = query.worker(), query.tail()
+        return await self._read_job(
+            request,
+            query,
+            lambda answers, *job: answers.logs(*job, worker=worker, tail=tail),
+            Access("get", "pods", "", subresource="log"),
+        )
+
+    async def _read_job(
+        self, request: web.Request, query: Query, ask: Ask, *more: Access, is_long: bool = True
+    ) -> web.StreamResponse:
+        """Answers about one job to a viewer who may get it, and do `more` in its namespace."""
+        namespace = require_namespace(request.match_info["namespace"])
+        name, uid = require_job_name(request.match_info["name"]), query.uid()
+        asked = [Access("get", namespace=namespace, name=name)]
+        asked += [Access(each.verb, each.resource, each.group, namespace, "", each.subresource) for each in more]
+        return await self._read(request, asked, lambda answers: ask(answers, namespace, name, uid), is_long=is_long)
+
+    async def _read(
+        self,
+        request: web.Request,
+        asked: list[Access],
+        ask: Callable[[Answers], dict[str, Any]],
+        *,
+        is_long: bool,
+    ) -> web.StreamResponse:
+        # The API server's proxy of Services keeps the usual header for itself.
+        token = _bearer(request, "X-Trainmaster-Authorization") or _bearer(request, "Authorization")
+        if not token:
+            raise Refusal(401, "Say who you are: send your Kubernetes token as 'Authorization: Bearer …'.")
+        viewer = self._viewers.known(token)
+        if viewer is None:
+            async with self._places.stranger():
+                viewer = await self._viewers.require(token, asked[0])
+        with self._places.viewer(viewer):
+            for access in asked:
+                await self._viewers.require(token, access)
+            compress = "gzip" in request.headers.get("Accept-Encoding", "").lower()
+            if not is_long:
+                return await self._send(request, viewer, await self._readers.read(ask, compress=compress))
+            async with self._places.long(viewer):
+                body = await self._readers.read(ask, is_long=True, compress=compress)
+                return await self._send(request, viewer, body)
+
+    async def _send(self, request: web.Request, viewer: bytes, body: Body) -> web.StreamResponse:
+        """Sends an answer whole, while it has its place: whoever reads slowly holds no more than what they may."""
+        response = web.StreamResponse(headers={**_HEADERS, "Vary": "Accept-Encoding"})
+        response.content_type = "application/json"
+        if body.is_compressed:
+            response.headers["Content-Encoding"] = "gzip"
+        response.content_length = len(body.data)
+        try:
+            with self._places.sending(viewer, len(body.data)):
+                async with asyncio.timeout(SEND_SECONDS):
+                    await response.prepare(request)
+                    for first in range(0, len(body.data), _PIECE_BYTES):
+                        await response.write(body.data[first : first + _PIECE_BYTES])
+                    await response.write_eof()
+        except ConnectionError:
+            log.debug("The reader of %s went away.", request.path)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        return response
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _page(self) -> bytes:
+        self._metrics.jobs.set(int((await self._readers.read(lambda answers: answers.count())).data))
+        parts = (self._file.with_name(self._file.name + suffix) for suffix in ("", "-wal"))
+        self._metrics.bytes.set(sum(part.stat().st_size for part in parts if part.exists()))
+        return self._metrics.text()
+
+
+def _bearer(request: web.Request, header: str) -> str:
+    """Returns a header's bearer token; empty where there is none."""
+    scheme, _, token = request.headers.get(header, "").partition(" ")
+    # aiohttp keeps bytes that aren't UTF-8 as surrogates, which no token has.
+    return token.strip() if scheme.lower() == "bearer" and token.isascii() else ""

@@ -1,0 +1,353 @@
+"""The store writes records into the file: a batch is one transaction, and one that comes twice changes nothing.
+
+All methods are called in one thread (`process`). `tail` has the newest samples, which `aging` packs into blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainmaster.history.attempts import Attempt, merge_workers, observe, oldest_failure
+from trainmaster.history.curves import NO_STEP
+from trainmaster.history.packing import compress, decompress
+from trainmaster.history.samples import step_of, to_text
+from trainmaster.history.schema import open_file
+from trainmaster.history.summary import NOTHING, status_figures, summary
+from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
+from trainmaster_operator.api.records import (
+    DeletedRecord,
+    EvidenceRecord,
+    JobIdentity,
+    JobRecord,
+    LogRecord,
+    PodPlace,
+    Record,
+    SampleRecord,
+)
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.wire.values import mapping
+
+Result = TypeVar("Result")
+
+# The tail's rows of a job stand together with those of few others: they are read, packed and deleted together.
+SLICES = 32
+# Of one job; the oldest go.
+MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
+# The part of a bounded file that records may fill; pages, and times the bytes of its JSON, that a record may need.
+_OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
+# By which the operator's clock may be ahead.
+_CLOCK_SECONDS = 60.0
+# Remembered, so that a sample needs no question to the file.
+_REMEMBERED_JOBS = 20_000
+
+
+@dataclass
+class _Known:
+    """_Known is what the store remembers of a job."""
+
+    id: int
+    sampled_at: float
+    # Of the job's newest status.
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Slice:
+    """Slice is what stands in one part of the tail: since when (monotonic seconds), and how much, about."""
+
+    since: float
+    bytes: int = 0
+
+
+def _created(record: JobRecord) -> float | None:
+    return to_seconds(str(mapping(record.job.get("metadata")).get("creationTimestamp")))
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _beside(file: Path) -> tuple[Path, Path]:
+    return file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")
+
+
+def slice_of(job: int) -> int:
+    """Returns in which part of the tail a job's samples stand."""
+    return job % SLICES
+
+
+class Store:
+    """Store is the file, open to write."""
+
+    def __init__(self, file: Path, now: Callable[[], float] = time.time) -> None:
+        """Opens the file. Raises UnusableFile."""
+        self.file = file
+        self.now = now
+        self.connection = open_file(file)
+        self._known: dict[str, _Known] = {}
+        self._next_id = 0
+        self._most_pages = 0
+        started = time.monotonic()
+        rows = self._execute("SELECT DISTINCT slice FROM tail")
+        self.tail: dict[int, Slice] = {number: Slice(started) for (number,) in rows}
+        self._identities = {path: _identity(path) for path in (file, *(_beside(file)))}
+
+    def close(self) -> None:
+        """Writes everything into the one file and closes it; who still reads is waited for as long as a stop allows."""
+        self.connection.execute("PRAGMA busy_timeout = 500")
+        self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.connection.close()
+
+    def is_lost(self) -> bool:
+        """Returns whether the file was deleted, or another one is in its place: writes would go where nobody looks."""
+        return _identity(self.file) != self._identities[self.file]
+
+    def put_back(self) -> None:
+        """Makes a deleted file again from this connection, in which it lives on. Raises sqlite3.Error and OSError."""
+        self.file.parent.mkdir(0o700, parents=True, exist_ok=True)
+        beside = self.file.with_name(f"{self.file.name}.restoring")
+        beside.unlink(missing_ok=True)
+        try:
+            self._execute("VACUUM INTO ?", str(beside))
+            beside.chmod(0o600)
+            beside.rename(self.file)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def drop_beside(self) -> None:
+        """Deletes what is beside a file that is gone: SQLite would take it for the next one's."""
+        for path in _beside(self.file):
+            if _identity(path) == self._identities[path]:
+                path.unlink(missing_ok=True)
+
+    def write(self, change: Callable[[], Result]) -> Result:
+        """Makes a change whole or not at all, and returns what it returns. Raises sqlite3.Error."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            found = change()
+            self.connection.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            # What was remembered may be what has just been undone.
+            self.forget()
+            raise
+        return found
+
+    def forget(self, job: int | None = None) -> None:
+        """Forgets what is remembered of a job, or of all: the file says it anew."""
+        if job is not None:
+            self._known = {uid: known for uid, known in self._known.items() if known.id != job}
+            return
+        self._known.clear()
+        self._next_id = 0
+
+    def bound(self, max_bytes: int) -> None:
+        """Bounds the file: a batch that would make it larger isn't written, with SQLITE_FULL."""
+        self._most_pages = max_bytes // self.pragma("page_size")
+
+    def used(self) -> int:
+        """Returns the bytes of the file that aren't free."""
+        return (self.pragma("page_count") - self.pragma("freelist_count")) * self.pragma("page_size")
+
+    def has_room(self, size: int) -> bool:
+        """Returns whether records with so many bytes of JSON fit below the bound, whatever they are."""
+        free = int(self._most_pages * _OF_RECORDS) - self.used() // self.pragma("page_size")
+        return not self._most_pages or free > _LEAST_PAGES + _MOST_TIMES * size // self.pragma("page_size")
+
+    def pragma(self, name: str) -> int:
+        """Returns one of SQLite's numbers about the file."""
+        return int(self._execute(f"PRAGMA {name}").fetchone()[0])
+
+    def record(self, records: Iterable[Record]) -> Counter[str]:
+        """Writes a batch, and returns how many records of each kind it had.
+
+        Raises sqlite3.Error, what `records` raises, and ValueError for a job that isn't JSON.
+        """
+        if not self._most_pages:
+            return self.write(lambda: self._record(records))
+        # What makes room needs some itself.
+        self._execute(f"PRAGMA max_page_count = {int(self._most_pages * _OF_RECORDS)}")
+        try:
+            return self.write(lambda: self._record(records))
+        finally:
+            self._execute(f"PRAGMA max_page_count = {self._most_pages}")
+
+    def _record(self, records: Iterable[Record]) -> Counter[str]:
+        rows, kinds = [], Counter[str]()
+        for record in records:
+            kinds[record.kind] += 1
+            known = self._job(record)
+            match record:
+                case JobRecord():
+                    self._add_job(known, record)
+                case DeletedRecord():
+                    self._execute(
+                        "UPDATE jobs SET deleted = min(coalesce(deleted, ?2), ?2), seen = max(seen, ?2) WHERE id = ?1",
+                        known.id,
+                        record.at,
+                    )
+                case SampleRecord():
+                    # A clock that was far ahead must not make all later samples old ones.
+                    at = round(min(record.at, self.now() + _CLOCK_SECONDS), 3)
+                    if at > known.sampled_at:
+                        known.sampled_at = at
+                        rows.append((slice_of(known.id), self._new_id(), known.id, at, to_text(record, known.figures)))
+                        self._add_step(known, record)
+                case EvidenceRecord():
+                    self._add_blob("evidence", known, record.attempt, record.evidence)
+                    self._execute(
+                        "DELETE FROM evidence WHERE job = ?1 AND key <= "
+                        "(SELECT key FROM evidence WHERE job = ?1 ORDER BY key DESC LIMIT 1 OFFSET ?2)",
+                        known.id,
+                        MAX_EVIDENCE,
+                    )
+                case LogRecord():
+                    self._add_log(known, record.worker, record.log)
+        self.connection.executemany("INSERT INTO tail (slice, id, job, at, data) VALUES (?, ?, ?, ?, ?)", rows)
+        started = time.monotonic()
+        for number, *_, text in rows:
+            self.tail.setdefault(number, Slice(started)).bytes += len(text)
+        return kinds
+
+    def _job(self, record: Record) -> _Known:
+        """Returns what is known of a record's job, which is added where it is new."""
+        key = record.key
+        known = self._known.get(key.uid)
+        if known is None:
+            if len(self._known) >= _REMEMBERED_JOBS:
+                self._known.clear()
+            known = self._known[key.uid] = self._find(key) or self._new_job(key, record)
+        return known
+
+    def _find(self, key: JobIdentity) -> _Known | None:
+        found = self._execute("SELECT id FROM jobs WHERE uid = ?", key.uid).fetchone()
+        if found is None:
+            return None
+        (job,) = found
+        newest = self._execute(
+            "SELECT max(coalesce((SELECT max(last) FROM blocks WHERE job = ?1), 0), "
+            "coalesce((SELECT max(at) FROM tail WHERE slice = ?2 AND job = ?1), 0))",
+            job,
+            slice_of(job),
+        ).fetchone()[0]
+        data = self._execute("SELECT data FROM objects WHERE job = ?", job).fetchone()
+        figures = {} if data is None else status_figures(json.loads(decompress(data[0])))
+        return _Known(job, newest, figures)
+
+    def _new_job(self, key: JobIdentity, record: Record) -> _Known:
+        # Of a job whose record is to come the first sample's time stands for it until then.
+        created = (_created(record) if isinstance(record, JobRecord) else None) or record.at
+        # Its deletion may not have been seen; a name is one job's at a time.
+        self._execute(
+            "UPDATE jobs INDEXED BY jobs_alive SET deleted = max(?1, seen) "
+            "WHERE namespace = ?2 AND name = ?3 AND deleted IS NULL AND created <= ?1",
+            created,
+            key.namespace,
+            key.name,
+        )
+        inserted = self._execute(
+            "INSERT INTO jobs (uid, namespace, name, created, seen, summary) VALUES (?, ?, ?, ?, ?, ?)",
+            *(key.uid, key.namespace, key.name, created, record.at, json.dumps(dict(NOTHING))),
+        )
+        return _Known(int(inserted.lastrowid or 0), 0.0)
+
+    def _add_job(self, known: _Known, record: JobRecord) -> None:
+        status = mapping(record.job.get("status"))
+        known.figures = status_figures(record.job)
+        found = summary(record.job)
+        self._execute(
+            "UPDATE jobs SET created = coalesce(?5, created), seen = max(seen, ?2), ended = ?3, summary = ?4 "
+            "WHERE id = ?1",
+            *(known.id, record.at, to_seconds(found["endedAt"]), json.dumps(found), _created(record)),
+        )
+        data = compress(json.dumps(dict(record.job), separators=(",", ":"), allow_nan=False).encode())
+        statement = "INSERT INTO objects VALUES (?, ?) ON CONFLICT DO UPDATE SET data = excluded.data"
+        self._execute(statement, known.id, data)
+        since = min(oldest_failure(status), found["attempt"])
+        rows = self._execute("SELECT attempt, data FROM attempts WHERE job = ? AND attempt >= ?", known.id, since)
+        attempts = {attempt: Attempt(**json.loads(text)) for attempt, text in rows}
+        changed = observe(status, attempts, record.at)
+        for attempt, new in changed.items():
+            self._execute(
+                "INSERT INTO attempts (job, attempt, data) VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET data = excluded.data",
+                *(known.id, attempt, json.dumps(new.to_json())),
+            )
+        if changed.keys() - attempts:
+            self._execute(
+                "DELETE FROM attempts WHERE job = ?1 AND attempt <= "
+                "(SELECT attempt FROM attempts WHERE job = ?1 ORDER BY attempt DESC LIMIT 1 OFFSET ?2)",
+                known.id,
+                MAX_ATTEMPTS,
+            )
+            self._execute(
+                "UPDATE attempts SET workers = NULL WHERE job = ? AND attempt = ?",
+                *(known.id, max(changed) - MAX_WITH_WORKERS),
+            )
+        current = changed.get(found["attempt"]) or attempts.get(found["attempt"])
+        # When it is over, new pods are the next attempt's.
+        if record.pods and current is not None and not current.is_over:
+            self._add_workers(known, found["attempt"], record.pods)
+
+    def _add_workers(self, known: _Known, attempt: int, pods: Sequence[PodPlace]) -> None:
+        (data,) = self._execute(
+            "SELECT workers FROM attempts WHERE job = ? AND attempt = ?", known.id, attempt
+        ).fetchone()
+        old = {} if data is None else workers_of(data)
+        new = merge_workers(old, pods)
+        if new != old:
+            places = [[place.worker, place.pod, place.node] for _, place in sorted(new.items())]
+            packed = compress(json.dumps(places, separators=(",", ":")).encode())
+            self._execute("UPDATE attempts SET workers = ? WHERE job = ? AND attempt = ?", packed, known.id, attempt)
+
+    def _add_step(self, known: _Known, record: SampleRecord) -> None:
+        step = step_of(record)
+        if step != NO_STEP:
+            self._execute(
+                "INSERT INTO attempts (job, attempt, first_step, last_step) VALUES (?1, ?2, ?3, ?3) ON CONFLICT "
+                "DO UPDATE SET first_step = min(coalesce(first_step, ?3), ?3), "
+                "last_step = max(coalesce(last_step, ?3), ?3)",
+                known.id,
+                record.attempt,
+                step,
+            )
+
+    def _add_log(self, known: _Known, worker: int, log: KeptLog) -> None:
+        """Puts a log behind what is there of the worker's earlier pods."""
+        row = self._execute("SELECT data FROM logs WHERE job = ? AND key = ?", known.id, worker).fetchone()
+        before = None if row is None else KeptLog.parse(json.loads(decompress(row[0])), worker)
+        both = log if before is None else before.continued(log)
+        self._add_blob("logs", known, worker, json.dumps(both.ending(LONGEST_LOG).to_data(worker)))
+
+    def _add_blob(self, table: str, known: _Known, key: int, text: str) -> None:
+        self._execute(
+            f"INSERT INTO {table} (job, key, data) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET data = excluded.data",
+            *(known.id, key, compress(text.encode("utf-8", "replace"))),
+        )
+
+    def _new_id(self) -> int:
+        """Returns the next number of a row of the tail, which is larger than all others."""
+        if not self._next_id:
+            self._next_id = int(self._execute("SELECT coalesce(max(id), 0) FROM tail").fetchone()[0])
+        self._next_id += 1
+        return self._next_id
+
+    def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        return self.connection.execute(statement, values)
+
+
+def workers_of(data: bytes) -> dict[int, PodPlace]:
+    """Returns where an attempt's workers are."""
+    return {worker: PodPlace(worker, pod, node) for worker, pod, node in json.loads(decompress(data))}

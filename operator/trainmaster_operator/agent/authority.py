@@ -1,0 +1,78 @@
+"""This agent accepts the operator's assignments for its own job, and none that can't be meant.
+
+An assignment decides which program's data this worker's ranks unpack and which host they join, and it stands where
+whoever may read pods reads it. So each of its three ways in (push, the leader's broadcast, the annotation) passes
+`Authority.read`, which alone makes an `Assignment` of what came: the fields are plausible, the job and its hosts are
+this agent's, and one of the keys in the pod's environment has signed exactly that.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from typing import Any
+
+from trainmaster_operator.agent import ed25519
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.signing import SIGNATURES, key_id, signed_text
+
+MAX_AHEAD = 100_000
+"""Attempts that one may be beyond the highest seen: more than an attempt a second makes in a day, which is longer than
+an agent is cut off and lives on."""
+REMEMBERED = 8
+"""Assignments that were verified: each comes three ways, and a file is written anew whenever any annotation changes."""
+
+
+class Authority:
+    """See the module."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._keys = settings.public_keys
+        self._job = settings.job_uid
+        job, namespace = re.escape(settings.job), re.escape(settings.namespace)
+        # A group's name stands between the job's and the worker's index.
+        self._host = re.compile(rf"{job}(?:-[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)?-([0-9]+)\.{job}\.{namespace}\.svc")
+        self._pattern = f"<pod>.{settings.job}.{settings.namespace}.svc"
+        self._verified: list[bytes] = []
+        self._highest = 0
+
+    def read(self, data: Any) -> Assignment:
+        """Returns the assignment that a JSON object is; raises ProtocolError with the field and its value."""
+        assignment = Assignment.parse(data)._replace(signed=data)
+        if assignment.job != self._job:
+            raise ProtocolError(f"assignment.job: {assignment.job!r} is not this job's uid ({self._job!r})")
+        for worker, host in zip(assignment.workers, assignment.hosts):
+            match = self._host.fullmatch(host)
+            if match is None or match[1] != str(worker):
+                raise ProtocolError(f"assignment.hosts: {host!r} is not worker {worker}'s {self._pattern}")
+        if self._highest and assignment.attempt > self._highest + MAX_AHEAD:
+            ahead = f"more than {MAX_AHEAD} beyond the highest seen ({self._highest})"
+            raise ProtocolError(f"assignment.attempt: {assignment.attempt} is {ahead}")
+        self._verify(data)
+        self._highest = max(self._highest, assignment.attempt)
+        return assignment
+
+    def _verify(self, wire: dict[str, Any]) -> None:
+        message = signed_text(wire)
+        if message in self._verified:
+            return
+        signatures = wire.get(SIGNATURES)
+        if not isinstance(signatures, dict):
+            raise ProtocolError("assignment.signatures: there are none; the operator signs what it assigns")
+        for key in self._keys:
+            if ed25519.verify(key, message, _signature(signatures.get(key_id(key)))):
+                self._verified = [*self._verified[1 - REMEMBERED :], message]
+                return
+        known = ", ".join(key_id(key) for key in self._keys)
+        raise ProtocolError(f"assignment.signatures: none was made with a key that this pod knows ({known})")
+
+
+def _signature(value: Any) -> bytes:
+    if not isinstance(value, str):
+        return b""
+    try:
+        return binascii.a2b_base64(value.encode())
+    except (binascii.Error, ValueError):
+        return b""

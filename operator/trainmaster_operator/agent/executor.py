@@ -1,0 +1,473 @@
+"""The executor: one loop, one queue of events, and the actions that the planner asks for.
+
+Sockets, processes, files, timers and signals put events into the queue while the loop's round lasts; after it the
+executor takes them one after the other: the state is updated, the plan made, its actions performed, until the plan is
+empty. So nothing re-enters, and what is decided can be read, and tested, in `planner` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from trainmaster_operator.agent import library
+from trainmaster_operator.agent.assignment import AssignmentFile
+from trainmaster_operator.agent.authority import Authority
+from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.network.actions import LeaveLeader
+from trainmaster_operator.agent.network.events import (
+    ConnectionEvent,
+    MetricsRequested,
+    NetworkEvent,
+    Pushed,
+    StateRequested,
+)
+from trainmaster_operator.agent.network.http import response
+from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
+from trainmaster_operator.agent.network.network import Network
+from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.plan import done, plan, wake_at
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.planner.update import initial, update
+from trainmaster_operator.agent.process import children, environment, saved_report
+from trainmaster_operator.agent.process.launcher import attempt_dir
+from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
+from trainmaster_operator.agent.process.run import RunProcesses
+from trainmaster_operator.agent.process.setup_line import SetupLine
+from trainmaster_operator.agent.process.surroundings import Surroundings
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
+from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster_operator.wire.output import OutputLine, newest_lines, output_share
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.stream import Ping
+from trainmaster_operator.wire.values import last_lines
+
+if TYPE_CHECKING:
+    from trainmaster_operator.agent.hang.watch import Found, RankWatch
+    from trainmaster_operator.agent.process.code import Code
+    from trainmaster_operator.agent.warm.learning import Learning
+    from trainmaster_operator.agent.warm.warm_process import WarmProcess
+
+FILE_SECONDS, PUSHED_FILE_SECONDS = 0.05, 0.5
+"""Between two looks at the assignment's file; the second while an operator can push assignments."""
+KEPT_ATTEMPTS = 5
+LAST_ROUND_SECONDS = 0.01
+"""Between the decision to leave and the end, so that the report gets onto the wire first."""
+
+QueuedEvent = Union[events.Event, NetworkEvent]
+
+
+class Executor:
+    """See the module. Everything happens in the loop's thread; `run` returns the exit code."""
+
+    def __init__(self, settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._command = command
+        self._loop = Loop()
+        self._events: deque[QueuedEvent] = deque()
+        self._printed = PrintedEnd()
+        self._printers = Printers(Printer(self._loop, 1, self._printed), Printer(self._loop, 2, self._printed))
+        self._file = AssignmentFile(settings.assignment_file)
+        self._polls = self._loop.call_every(FILE_SECONDS, self._poll_file)
+        self._authority = Authority(settings)
+        os.makedirs(settings.state_dir, exist_ok=True)
+        environ = dict(environ)
+        self._code: Code | None = None
+        if settings.code_dir:
+            from trainmaster_operator.agent.process.code import Code
+
+            self._code = Code(self._loop, settings, self._events.append)
+            self._code.enter(environ)
+        self._complaint = ""
+        try:
+            library.enter(environ, settings.state_dir)
+        except OSError as error:
+            self._complain(f"scripts can't import trainloop.recovery: cannot write {error.filename}: {error.strerror}")
+        self._setup = SetupLine(self._loop, settings.setup, environ, self._printers, self._events.append)
+        self._warm: WarmProcess | None = None
+        self._learning: Learning | None = None
+        self._processes: RunProcesses | None = None
+        self._watch: RankWatch | None = None
+        """It outlives its run, because what was seen last of the ranks is shown until the next one."""
+        self._surroundings = Surroundings(self._loop, settings, self._report_progress, self._complain)
+        self._planned_at = _now()
+        """The moment for which there was nothing left to do."""
+        self._state = initial(settings, environ, saved_report.read_report(settings.state_dir), self._planned_at)
+        self._network = Network(self._loop, settings, self._events.append, _now())
+
+    def run(self, terminated_already: bool) -> int:
+        """Run until SIGTERM or a report that is made by exiting; returns the process's exit code.
+
+        `terminated_already`: SIGTERM came before there was a loop. Raises LaunchError where the port is taken.
+        """
+        children.adopt_orphans()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.on_signal(number, self._terminate)
+        self._loop.on_signal(signal.SIGCHLD, self._reap)
+        self._network.open()
+        self._poll_file()
+        if terminated_already:
+            self._terminate()
+        self._carry_out(_now())
+        self._settle()
+        while not self._loop.stopped:
+            self._wait()
+            self._settle()
+        if self._warm is not None:
+            self._warm.kill()
+        for printer in self._printers:
+            printer.drain(1.0)
+        return 1 if self._state.exit_code is None else self._state.exit_code
+
+    def _settle(self) -> None:
+        """Handle the events one after the other, and do what each of them asks for."""
+        now = _now()
+        self._network.tick(now)
+        if self._watch is not None and now.steady >= self._watch.deadline:
+            self._events.extend(self._send_found(self._watch.tick(self._state.contact.leader, now), now))
+        self._receive(now)
+        while self._events:
+            self._handle(self._events.popleft(), _now())
+
+    def _handle(self, event: QueuedEvent, now: Now) -> None:
+        if isinstance(event, ConnectionEvent):
+            self._network.handle(event, now)
+            self._receive(now)
+        elif isinstance(event, Pushed):
+            self._answer_push(event, now)
+        elif isinstance(event, StateRequested):
+            body = json.dumps(self._show_state(), indent=1) + "\n"
+            self._network.answer(event.peer, response(200, body, "application/json"))
+        elif isinstance(event, MetricsRequested):
+            report, settings = self._state.report, self._settings
+            warm_bytes = None if self._warm is None else self._warm.private_bytes()
+            kept = state_bytes(os.environ.get("TRAINMASTER_MEMORY_DIR"))
+            page = render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes, kept)
+            self._network.show_metrics(page)
+        else:
+            self._state = update(self._state, event, now)
+            self._carry_out(now)
+            self._receive(now)
+
+    def _carry_out(self, now: Now) -> None:
+        planned = plan(self._state, now)
+        while planned:
+            for action in planned:
+                result = self._perform(action)
+                self._state = done(self._state, action, now)
+                if result is not None:
+                    self._state = update(self._state, result, now)
+            planned = plan(self._state, now)
+        self._planned_at = now
+        run = self._state.run
+        if self._processes is not None:
+            self._processes.stopping = run is None or run.stopping
+            self._processes.ended = run is None or self._state.ended is not None
+
+    def _wait(self) -> None:
+        """One round of the loop, at most until the next deadline of the plan, the network or the watch over ranks."""
+        # Of the plan's own moment: a deadline may have passed while its actions were performed.
+        planned = wake_at(self._state, self._planned_at)
+        watched = math.inf if self._watch is None else self._watch.deadline
+        deadline = min(math.inf if planned is None else planned, self._network.deadline, watched)
+        self._loop.run_once(max(0.0, deadline - time.monotonic()))
+        if planned is not None and time.monotonic() >= planned:
+            self._events.append(events.DeadlinePassed())
+
+    # Actions
+
+    def _perform(self, action: actions.Action) -> Optional[events.Event]:
+        """Do it; returns what came of it, where that is known at once and matters."""
+        return _PERFORMERS[type(action)](self, action)
+
+    def _apply(self, action: actions.ApplyAssignment) -> events.Event:
+        now = _now()
+        self._network.assign(action.assignment, now)
+        return events.LeaderContactChanged(self._network.contact(now))
+
+    def _begin(self, action: actions.Begin) -> Optional[events.Event]:
+        try:
+            saved_report.write_report(self._settings.state_dir, action.report)
+            saved_report.prune_attempts(self._settings.state_dir, KEPT_ATTEMPTS)
+        except OSError as error:
+            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
+        return None
+
+    def _fetch_code(self, action: actions.FetchCode) -> Optional[events.Event]:
+        if self._code is None:
+            error = "this pod mounts no code (TRAINMASTER_CODE_DIR is not set); delete it, so that it is made anew"
+            return events.CodeRefused(action.digest, error)
+        self._code.fetch(action.digest)
+        return None
+
+    def _warm_up(self, action: actions.WarmUp) -> None:
+        # Here, because a job that starts cold doesn't need it.
+        from trainmaster_operator.agent.process import torchrun
+        from trainmaster_operator.agent.warm.warm_process import WarmProcess
+
+        settings = self._settings
+        if self._warm is None:
+            self._warm = WarmProcess(self._loop, settings, self._command, self._printers, self._events.append)
+        self._warm.start(*torchrun.warm_environment(settings, action.environ))
+
+    def _preload(self, action: actions.Preload) -> None:
+        if self._warm is not None:
+            self._warm.preload(action.modules)
+
+    def _launch(self, action: actions.Launch) -> events.Event:
+        around, settings = self._surroundings, self._settings
+        assignment = around.with_address(action.assignment, action.node_rank)
+        port = around.serve_trainer(assignment.attempt)
+        environ = {**action.environ, **around.mlflow_run(action.environ, action.node_rank)}
+        put, node_rank = self._events.append, action.node_rank
+        run = RunProcesses(
+            self._loop, settings, assignment, node_rank, self._printers, put, self._command, environ, self._warm, port
+        )
+        try:
+            launched = run.start()
+        except LaunchError as error:
+            return events.LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS))
+        except OSError as error:
+            return events.LaunchFailed(f"cannot write {error.filename}: {error.strerror}")
+        self._processes = run
+        # Here, because the ranks have been started by now: their start doesn't wait for it.
+        from trainmaster_operator.agent.hang.watch import RankWatch
+
+        self._watch = RankWatch(settings, run)
+        self._learning = None
+        warm = self._warm
+        if warm is not None and warm.modules is None:
+            from trainmaster_operator.agent.warm.learning import Learning
+            from trainmaster_operator.agent.warm.warm_process import MODULES_FILE
+
+            answer = os.path.join(attempt_dir(settings, assignment.attempt), MODULES_FILE)
+            self._learning = Learning(self._loop, run, answer, warm.learn)
+        return launched
+
+    def _adopt(self, action: actions.Adopt) -> Optional[events.Event]:
+        try:
+            saved_report.write_report(self._settings.state_dir, action.report)
+        except OSError as error:
+            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
+        return None
+
+    def _regroup(self, action: actions.Regroup) -> Optional[events.Event]:
+        from trainmaster_operator.agent.hang.watch import RankWatch
+
+        run, assignment = self._launched, self._surroundings.with_address(action.assignment, action.node_rank)
+        try:
+            run.regroup(actions.Regroup(assignment, action.node_rank, action.killed, action.restarted))
+        except OSError as error:
+            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
+        self._watch = RankWatch(self._settings, run)
+        return None
+
+    def _report_progress(self, body: Any) -> None:
+        if self._watch is not None:
+            self._watch.report(body, _now())
+
+    def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
+        """In a thread: code and packages may lie on a file server that has gone, and the agent answers all the same."""
+        import threading
+
+        code = self._state.code.has
+
+        def describe() -> None:
+            found = environment.describe(self._command, action.environ, self._settings.config_file, code)
+            described = Environment(action.attempt, found)
+            self._loop.call_from_thread(lambda: self._events.append(described))
+
+        threading.Thread(target=describe, name="describe", daemon=True).start()
+
+    def _conclude(self, _action: actions.Conclude) -> Optional[events.Event]:
+        now = _now()
+        found = [] if self._watch is None else self._send_found(self._watch.conclude(now), now)
+        return found[0] if found else None
+
+    def _save_report(self, action: actions.SaveReport) -> Optional[events.Event]:
+        try:
+            saved_report.write_report(self._settings.state_dir, action.report, exited=action.exited)
+        except OSError as error:
+            self._complain(f"cannot write the report: {error.strerror}")
+        return None
+
+    def _diagnose(self, action: actions.Diagnose) -> None:
+        if self._watch is not None:
+            now = _now()
+            self._events.extend(self._send_found(self._watch.receive(action.message, now), now))
+
+    def _write_termination_message(self, action: actions.WriteTerminationMessage) -> None:
+        try:
+            with open(self._settings.termination_log, "w", encoding="utf-8") as file:
+                file.write(action.report.termination_message())
+        except OSError as error:
+            self._complain(f"cannot write the termination message: {error.strerror}")
+
+    def _hand_over(self, _action: actions.HandOver) -> None:
+        state, settings = self._state, self._settings
+        workers = 1 if state.assignment is None else len(state.assignment.workers)
+        times_and_lines = newest_lines(self._printed.lines(), output_share(workers))
+        if times_and_lines:
+            times, lines = zip(*times_and_lines)
+            line = OutputLine(state.started, settings.worker, settings.pod_uid, lines, times)
+            self._network.hand_over(line, _now())
+
+    def _exit(self, _action: actions.Exit) -> None:
+        self._loop.call_later(LAST_ROUND_SECONDS, self._loop.stop)
+
+    @property
+    def _launched(self) -> RunProcesses:
+        """Returns the processes of the newest attempt: nothing is planned for them before there are some."""
+        assert self._processes is not None
+        return self._processes
+
+    # Events
+
+    def _terminate(self) -> None:
+        self._events.append(events.TerminationRequested())
+
+    def _reap(self) -> None:
+        for pid, ending in children.reap().items():
+            self._setup.process_ended(pid, ending)
+            if self._processes is not None:
+                self._processes.process_ended(pid, ending)
+            if self._warm is not None:
+                self._warm.process_ended(pid, ending)
+
+    def _poll_file(self) -> None:
+        try:
+            data = self._file.poll()
+            if data is not None:
+                self._events.append(events.AssignmentReceived(self._authority.read(data)))
+        except ProtocolError as error:
+            self._complain(f"{self._settings.assignment_file}: {error}")
+
+    def _receive(self, now: Now) -> None:
+        """Give the planner the contact with the leader, where it has changed, and put messages into the queue."""
+        contact = self._network.contact(now)
+        if contact != self._state.contact:
+            self._state = update(self._state, events.LeaderContactChanged(contact), now)
+            self._carry_out(now)
+            pushed = contact.leader is not None and contact.watched
+            self._polls.seconds = PUSHED_FILE_SECONDS if pushed else FILE_SECONDS
+            if not pushed:
+                self._polls.now()
+        for message in self._network.deliveries():
+            if isinstance(message, Assigned):
+                try:
+                    self._events.append(events.AssignmentReceived(self._authority.read(message.assignment)))
+                except ProtocolError as error:
+                    self._complain(str(error))
+            elif isinstance(message, OutputLine):
+                self._network.keep_output(message)
+            elif not isinstance(message, (Watched, Ping)):
+                self._events.append(message)
+
+    def _answer_push(self, event: Pushed, now: Now) -> None:
+        """An assignment was pushed to this agent: say which one holds now."""
+        try:
+            pushed = self._authority.read(event.data)
+        except ProtocolError as error:
+            self._network.answer(event.peer, response(400, f"{error}\n"))
+            return
+        self._state = update(self._state, events.AssignmentReceived(pushed), now)
+        self._carry_out(now)
+        self._receive(now)
+        holds = self._state.assignment or pushed
+        if (holds.attempt, holds.state) == (pushed.attempt, pushed.state):
+            answer = response(204)
+        elif holds.attempt < pushed.attempt:
+            answer = response(503, "this agent is on its way out\n")
+        else:
+            answer = response(409, json.dumps(holds.signed) + "\n", "application/json")
+        self._network.answer(event.peer, answer)
+
+    def _send_found(self, found: Sequence[Found], now: Now) -> list[events.Event]:
+        """Send what the watch over the ranks has for the leader; returns what it has for the planner."""
+        known: list[events.Event] = []
+        for each in found:
+            if isinstance(each, actions.SendToLeader):
+                self._network.send_to_leader(each.message, now)
+            elif isinstance(each, LeaveLeader):
+                self._network.leave_leader(now)
+            else:
+                known.append(each)
+                if self._learning is not None and isinstance(each, events.Progressed):
+                    self._learning.observe(each.line.ranks)
+        return known
+
+    # Views
+
+    def _ranks(self) -> dict[int, RankProgress]:
+        """What is known of each rank of the newest attempt that was launched."""
+        return {} if self._watch is None else self._watch.ranks
+
+    def _show_state(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            "worker": self._settings.worker,
+            "uid": self._settings.pod_uid,
+            "leader": state.contact.leader,
+            "assignment": None if state.assignment is None else state.assignment.to_wire(),
+            "report": state.report.to_wire() if state.report else None,
+            "progress": {str(rank): progress.to_wire() for rank, progress in self._ranks().items()},
+            "environment": {} if state.environment is None else state.environment.environment,
+            "workers": [line._asdict() for line in self._network.workers()],
+        }
+
+    def _complain(self, sentence: str) -> None:
+        if sentence != self._complaint:
+            self._complaint = sentence
+            self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
+
+
+def _now() -> Now:
+    return Now(time.monotonic(), time.time())
+
+
+_PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
+    actions.KillLeftovers: lambda it, _: children.send(children.leftovers(it._settings.state_dir), signal.SIGKILL),
+    actions.ApplyAssignment: Executor._apply,
+    actions.Begin: Executor._begin,
+    actions.Adopt: Executor._adopt,
+    actions.Decline: lambda _, __: None,
+    actions.Regroup: Executor._regroup,
+    actions.Hurry: lambda it, _: it._network.hurry(_now()),
+    actions.FetchCode: Executor._fetch_code,
+    actions.RefuseLaunch: lambda _, action: events.LaunchFailed(action.error),
+    actions.EndWarm: lambda it, _: None if it._warm is None else it._warm.kill(),
+    actions.RunSetup: lambda it, _: it._setup.start(),
+    actions.CancelSetup: lambda it, _: it._setup.cancel(),
+    actions.WarmUp: Executor._warm_up,
+    actions.Preload: Executor._preload,
+    actions.Launch: Executor._launch,
+    actions.DescribeEnvironment: Executor._describe_environment,
+    actions.ExamineRank: lambda it, action: it._launched.examine_rank(action),
+    actions.ExamineLauncher: lambda it, action: it._launched.examine_launcher(action),
+    actions.Terminate: lambda it, action: it._launched.terminate(action),
+    actions.FindSavingRanks: lambda it, _: it._launched.saving_ranks(),
+    actions.Kill: lambda it, action: children.send(action.pids, signal.SIGKILL),
+    actions.KillRemains: lambda _, action: children.send(children.session_members([action.pid]), signal.SIGKILL),
+    actions.Sweep: lambda it, _: it._launched.sweep(),
+    actions.Conclude: Executor._conclude,
+    actions.FlushProgress: lambda it, _: None if it._watch is None else it._watch.finish(_now()),
+    actions.SaveReport: Executor._save_report,
+    actions.PublishReport: lambda it, action: it._network.publish(Reported(action.report), _now()),
+    actions.Publish: lambda it, action: it._network.publish(action.message, _now()),
+    actions.SendToLeader: lambda it, action: it._network.send_to_leader(action.message, _now()),
+    actions.Introduce: lambda it, action: it._network.introduce(action.messages),
+    actions.KeepReport: lambda it, action: it._network.record(action.report),
+    actions.Diagnose: Executor._diagnose,
+    actions.WriteTerminationMessage: Executor._write_termination_message,
+    actions.HandOver: Executor._hand_over,
+    actions.Exit: Executor._exit,
+}

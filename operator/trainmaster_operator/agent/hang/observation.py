@@ -1,0 +1,148 @@
+"""An attempt's ranks are observed from outside: whether they are up, how far they are, whether they are silent."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection
+from typing import Optional
+
+from trainmaster_operator.agent.hang.heartbeats import Heartbeats
+from trainmaster_operator.agent.hang.rank_states import is_over
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.progress.counters import Counters
+from trainmaster_operator.agent.progress.printed import Printed
+from trainmaster_operator.agent.progress.sources import Sources
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.stream import ProgressLine
+
+LINE_SECONDS = 1.0
+"""Progress lines come at most so often."""
+POLL_SECONDS = 0.25
+"""The progress files are read so often."""
+FIRST_POLLS_SECONDS = 0.05
+"""And so often until the ranks are up: the restart's time is reported, and booked, up to that."""
+SLOWER_AFTER_SECONDS = 2.0
+"""A rank that joins may load for minutes: after so long its file is read ever less often."""
+JUST_OVER_SECONDS = 0.005
+"""A rank that has been silent for as long as it may isn't over its limit yet."""
+UP_SECONDS = 1.0
+"""Ranks that live so long count as up, also where they write no progress."""
+
+
+class Observation:
+    """Observes the ranks of an attempt, which were started at `started_at`, on the monotonic clock.
+
+    `folder` is theirs; `present` are the global ranks in the group, all where it is None. In a continued attempt ranks
+    were woken at `regrouped_at` (seconds since the epoch), and are up when they are in its group.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        attempt: int,
+        first_rank: int,
+        started_at: float,
+        folder: str,
+        printed: Optional[Printed] = None,
+        counters: Optional[Counters] = None,
+        present: Optional[Collection[int]] = None,
+        regrouped_at: float = 0.0,
+    ) -> None:
+        self._settings = settings
+        self._attempt = attempt
+        self._started_at = started_at
+        self._own = range(first_rank, first_rank + settings.processes)
+        self._present = self._own if present is None else present
+        self._heartbeats = Heartbeats(os.path.join(folder, "progress"), self._own, regrouped_at)
+        self._continued = regrouped_at > 0 or len(self._present) < len(self._own)
+        self._sources = Sources(settings, self._own, started_at, self._heartbeats, printed, counters)
+        self._published_at = 0.0
+        self._unpublished = False
+        self.up = False
+        """Whether the ranks have been seen to be up."""
+        self.deadline = started_at + FIRST_POLLS_SECONDS
+        """When `poll` is due, on the monotonic clock."""
+
+    @property
+    def ranks(self) -> dict[int, RankProgress]:
+        """Returns the newest progress of each rank that is in the group."""
+        return {rank: progress for rank, progress in self._sources.ranks.items() if rank in self._present}
+
+    @property
+    def words(self) -> dict[int, str]:
+        """Returns what ranks say of continuing, by local rank: those that wait to join too."""
+        found = self._heartbeats.ranks.items()
+        return {rank - self._own[0]: progress.continuing for rank, progress in found if progress.continuing}
+
+    @property
+    def groups(self) -> dict[int, int]:
+        """Returns the attempt whose group ranks are in, as far as they say so, by local rank."""
+        found = self._heartbeats.ranks.items()
+        return {rank - self._own[0]: progress.group for rank, progress in found if progress.group is not None}
+
+    @property
+    def _settled(self) -> bool:
+        """Returns whether nothing is awaited of the ranks, so that their files may be read less often."""
+        if not self._continued:
+            return self.up
+        formed = all(self.groups.get(rank - self._own[0]) == self._attempt for rank in self._present)
+        joining = [rank for rank in self._own if rank not in self._present]
+        return formed and all(self.words.get(rank - self._own[0]) == "ready" for rank in joining)
+
+    def receive(self, body: object, now: float) -> None:
+        """The Trainer of this worker's first rank has reported."""
+        self._sources.receive(body, now)
+
+    def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:
+        """Read the sources; returns what is to be published now. `all_started`: all of this worker's ranks were."""
+        self.refresh(now.steady)
+        if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
+            self.up = True
+        waited = now.steady - self._started_at
+        slower = min(max(1.0, waited / SLOWER_AFTER_SECONDS) * FIRST_POLLS_SECONDS, POLL_SECONDS)
+        self.deadline = now.steady + min(POLL_SECONDS if self._settled else slower, self._until_over(now.steady))
+        if self._unpublished and now.steady - self._published_at >= LINE_SECONDS:
+            return self._line(now)
+        return None
+
+    def finish(self, now: Now) -> Optional[ProgressLine]:
+        """Returns what the ranks wrote last, because they are about to be reported as ended, or are gone."""
+        self.refresh(now.steady)
+        return self._line(now) if self._unpublished else None
+
+    def refresh(self, now: float) -> None:
+        """Read the sources for a decision, which must not compare ranks by what was read before it was due."""
+        self._unpublished = self._sources.poll(now) or self._unpublished
+
+    def states(self, now: float) -> dict[int, RankState]:
+        """Returns this worker's ranks that train as they are now, by what is known of their progress."""
+        return {rank: self._sources.state(rank, now) for rank in self._present if not self._is_idle(rank)}
+
+    def _is_idle(self, rank: int) -> bool:
+        """Returns whether a rank of the group waits for others that are lost, so that nobody waits for it."""
+        progress = self._heartbeats.ranks.get(rank)
+        return progress is not None and (progress.continuing, progress.group) == ("idle", self._attempt)
+
+    def silent_seconds(self, rank: int, now: float) -> float:
+        """Returns for how long a rank has made no progress."""
+        return self._sources.silent_seconds(rank, now)
+
+    @property
+    def first_step_at(self) -> Optional[float]:
+        """Returns when the last of the ranks whose progress is known had done its first step; None while one hasn't."""
+        done = {rank: at for rank, at in self._sources.first_step_at.items() if rank in self._present}
+        return max(done.values()) if done and len(done) == len(self.ranks) else None
+
+    def _until_over(self, now: float) -> float:
+        """Returns when the next rank is over its limit if it stays silent, in seconds from now."""
+        watched = (state for state in self.states(now).values() if state.limit_seconds and not is_over(state))
+        left = (state.limit_seconds - (state.silent_seconds or 0.0) for state in watched)
+        return min(left, default=math.inf) + JUST_OVER_SECONDS
+
+    def _line(self, now: Now) -> ProgressLine:
+        self._unpublished = False
+        self._published_at = now.steady
+        return ProgressLine(self._attempt, self._settings.worker, dict(self.ranks), now.wall)

@@ -1,0 +1,212 @@
+"""This module finds the rank of a stalled job that stopped first, the one that all the others wait for.
+
+Only ranks whose progress is known are watched: of a script that says nothing, nobody knows how long its step takes.
+Often it is rank 0 alone that says anything. Then it stands for all of them: when it is over its limit, each of the
+others may be the one that it waits for, and what all of them show (collectives, stacks, the kernel's state) decides.
+Everything here is pure; `evidence` collects what it works on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Optional
+
+from trainmaster_operator.agent.hang.stacks import threads_of
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.value import Value
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.progress import RankProgress
+
+# Where a rank's main thread stands while it waits for its peers, by the frames that faulthandler or py-spy print.
+_COLLECTIVES = r"torch/distributed/|_engine_run_backward|in barrier\b"
+# And where it waits for its device. Most of what does that has no frame, because it is written in C (Tensor.item), so
+# the line of the script in which the newest frame is counts too; without a device it would mean nothing.
+_SYNCHRONIZES = r"torch/(?:cuda|xpu|npu|accelerator)/[^\n]*\bsynchronize\b|\bsynchronize \(torch/"
+_READS_DEVICE = (
+    r"\.(?:item|tolist|cpu|synchronize|nonzero)\(|\.to\([^)]*cpu|\b(?:float|int|bool)\("
+    r"|torch/_tensor_str\.py|torch/_tensor\.py[^\n]*\b__format__|\b__format__ \(torch/"
+)
+NEWEST_FRAMES = 6
+
+
+class Classification(Value):
+    """The rank that stopped first and a message about it; or how many seconds more there is reason to wait."""
+
+    rank: int
+    message: str
+    patience: float = 0.0
+
+
+class Waiting(Value):
+    """A rank waits in a collective, and for so long by what it has answered."""
+
+    has_done_some: bool
+    """Whether it has done collectives before."""
+    seconds: float
+    timeout: float
+    """What the script gives the collective, in seconds; 0: nothing of its own."""
+
+
+def observe_rank(
+    settings: Settings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
+) -> RankState:
+    """Returns a rank's state by its progress file; None is the progress of a rank that never wrote any. `unreported`:
+    how many steps the rank may have done since it wrote it.
+    """
+    if progress is None:
+        return RankState()
+    seconds, limit, patient = _limit(settings, progress)
+    state = RankState(progress.step, progress.section or "", silent_seconds, seconds, limit, patient)
+    return state._replace(unreported=unreported)
+
+
+def observe_waiting(settings: Settings, waiting: Waiting) -> RankState:
+    """Returns the state of a rank of which only the collective is known that it waits in."""
+    limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
+    if not waiting.has_done_some:
+        limit, name = settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"
+    if limit and waiting.timeout > limit:
+        limit, name = waiting.timeout, "the collective's own timeout"
+    return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
+
+
+def is_over(state: RankState) -> bool:
+    """Returns whether a rank has been silent for longer than it may."""
+    return state.silent_seconds is not None and 0 < state.limit_seconds < state.silent_seconds
+
+
+def is_stopped(state: RankState) -> bool:
+    """Returns whether somebody has stopped the rank's process."""
+    return state.state in ("T", "t")
+
+
+def steps_of(state: RankState) -> int:
+    """Returns the steps done; -1 for a rank that hasn't written any."""
+    return -1 if state.step is None else state.step
+
+
+def _most_steps(state: RankState) -> int:
+    """Returns the most steps that a rank can have done."""
+    return steps_of(state) + state.unreported
+
+
+def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
+    """Returns which of all known ranks stopped first; None where no rank is over its limit.
+
+    In order: a process that somebody has stopped; the fewest steps; the fewest collectives entered; one whose process
+    waits in the kernel for a device; one that waits for nobody (`_innocence`); the longest silence. Before all but the
+    first: while a rank is at something long, its time for that not over, and has done no more steps than those who wait
+    for it, nobody hangs.
+
+    Steps are compared as far as they are known: a rank that reports them less often than it does them may have done
+    more, so all ranks that may have done the fewest go on to the next criterion.
+    """
+    late = [state for state in ranks.values() if is_over(state)]
+    if not late:
+        return None
+    stopped = [rank for rank, state in ranks.items() if is_stopped(state)]
+    if stopped:
+        first = max(stopped, key=lambda rank: ranks[rank].silent_seconds or 0.0)
+        return Classification(first, f"{_describe(first, ranks[first])}\nrank {first} is stopped by a signal (state T)")
+    patience = max(_patience(ranks.values(), min(map(_most_steps, late))), default=0.0)
+    if patience:
+        return Classification(-1, "", patience)
+    watched = {rank: state for rank, state in ranks.items() if state.silent_seconds is not None}
+    fewest = min(map(_most_steps, watched.values()))
+    behind = {rank: state for rank, state in watched.items() if steps_of(state) <= fewest}
+    counted = all(state.collective is not None for state in behind.values())
+    # Of the others no step is known, so they can only be told from those that have done the fewest.
+    others = {rank: state for rank, state in ranks.items() if rank not in watched}
+    if not any(map(is_over, behind.values())):
+        others = {}
+    comparable = {rank: state for rank, state in others.items() if not counted or state.collective is not None}
+    suspects = {**behind, **comparable}
+
+    def order(rank: int) -> tuple[int, bool, int, bool, float, int]:
+        state = suspects[rank]
+        return (
+            (state.collective or 0) if counted else 0,
+            state.state != "D",
+            _innocence(state),
+            rank in others,
+            -(state.silent_seconds or 0.0),
+            rank,
+        )
+
+    first = min(suspects, key=order)
+    if first in watched:
+        return Classification(first, _describe(first, watched[first]) + _compare(first, watched, counted))
+    reporting = min(behind, key=order)
+    said = f"{_describe(reporting, watched[reporting])}; rank {first} says nothing of its own progress"
+    return Classification(first, said + _compare(first, suspects, counted))
+
+
+def waits_for(stacks: str, line: str, *, has_device: bool, alone: bool) -> str:
+    """Returns what the main thread waits for by its newest frames, one of WAITS; empty where there is no stack.
+
+    `line`: the script's line that the newest frame names. `alone`: the rank is the only one of its job, so what looks
+    like a collective waits for the device.
+    """
+    threads = threads_of(stacks)
+    if not threads:
+        return ""
+    frames = "\n".join(threads[0].splitlines()[1 : NEWEST_FRAMES + 1])
+    in_collective = re.search(_COLLECTIVES, frames) is not None
+    if in_collective and not alone:
+        return "collective"
+    reads = has_device and (in_collective or re.search(_READS_DEVICE, f"{line}\n{frames}"))
+    return "device" if reads or re.search(_SYNCHRONIZES, frames) else "nothing"
+
+
+def _waits_for_others(state: RankState) -> bool:
+    # A collective of its own that isn't done is what a rank waits for in `loss.item()`.
+    return state.waits == "collective" or state.pending
+
+
+def _innocence(state: RankState) -> int:
+    """Returns how sure it is, by what a rank shows, that it waits for others."""
+    # A rank that has given no stacks isn't to blame for that before one that is known to be at something else.
+    return 3 if _waits_for_others(state) else {"": 2, "device": 1}.get(state.waits, 0)
+
+
+def _limit(settings: Settings, progress: RankProgress) -> tuple[float, str, bool]:
+    if progress.section_seconds:
+        return progress.section_seconds, "sectionSeconds", True
+    if not progress.step:
+        return settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds", True
+    return settings.progress_timeout, "failurePolicy.hang.progressSeconds", False
+
+
+def _patience(states: Iterable[RankState], steps: int) -> Iterable[float]:
+    """Yields the seconds that are left to each rank at something long that has done no more than `steps`."""
+    for state in states:
+        silent = state.silent_seconds
+        if state.patient and silent is not None and silent <= state.limit_seconds and steps_of(state) <= steps:
+            # Never 0, which would say that nobody is at something long.
+            yield max(state.limit_seconds - silent, 0.001)
+
+
+def _describe(rank: int, state: RankState) -> str:
+    where = f" at step {state.step}" if state.step is not None else " at its first step" if state.patient else ""
+    section = f", section {state.section}" if state.section else ""
+    silent = "" if state.silent_seconds is None else f" for {state.silent_seconds:.0f} s"
+    limit = f"; the limit is {state.limit} {state.limit_seconds:g} s" if state.limit_seconds else ""
+    return f"rank {rank} made no progress{silent}{where}{section}{limit}"
+
+
+def _compare(first: int, ranks: Mapping[int, RankState], counted: bool) -> str:
+    """Returns why it was this rank and not another."""
+    own = ranks[first]
+    others = [state for rank, state in ranks.items() if rank != first]
+    if not others:
+        return "; it waits for its device" if own.waits == "device" else ""
+    if own.step is not None and all(steps_of(state) > _most_steps(own) for state in others):
+        return f"; all other ranks have done step {min(map(steps_of, others))}"
+    if counted and all((state.collective or 0) > (own.collective or 0) for state in others):
+        entered = min(state.collective or 0 for state in others)
+        return f"; it never entered collective {entered}, in which all other ranks wait"
+    if not _waits_for_others(own) and all(map(_waits_for_others, others)):
+        device = ", and it waits for its device" if own.waits == "device" else ""
+        return f"; all other ranks wait in a collective{device}"
+    return ""

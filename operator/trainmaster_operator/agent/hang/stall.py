@@ -1,0 +1,146 @@
+"""In a stall a worker's agent does this when one of its ranks is over its limit. Pure.
+
+The conclusion is the leader's, over all workers (`diagnosis`). A leader that doesn't answer is left, and the next one
+is asked. Without a conclusion in ALONE_SECONDS this worker judges by what it sees itself: better a hang that names the
+wrong rank than one that nobody reports.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Optional, Union
+
+from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS
+from trainmaster_operator.agent.hang.rank_states import classify_stall, is_over
+from trainmaster_operator.agent.hang.stacks import shortened
+from trainmaster_operator.agent.network.actions import LeaveLeader
+from trainmaster_operator.agent.planner.actions import SendToLeader
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.value import Value
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.joining import Collect, Hung, Patience, Stalled
+from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES
+from trainmaster_operator.wire.stream import EvidenceLine
+
+STATE_BYTES = 250
+"""A rank's share of a line beside its text."""
+ALONE_SECONDS = ANSWER_SECONDS + 1.0
+REJOIN_SECONDS = 2.0
+"""Until all have found the next leader: a host that doesn't answer is tried for a second (network/joining.py)."""
+
+
+class CollectEvidence(Value):
+    """Collect the evidence of this worker's ranks."""
+
+
+class FailHung(Value):
+    """End the attempt here with a hang that this rank of the worker is to blame for."""
+
+    rank: int
+    message: str
+
+
+StallAction = Union[SendToLeader, CollectEvidence, LeaveLeader, FailHung]
+
+
+def within(ranks: Mapping[int, RankState], size: int) -> dict[int, RankState]:
+    """Returns a worker's ranks with their texts shortened to `size` bytes together."""
+    share = max(size // max(len(ranks), 1) - STATE_BYTES, 0)
+    return {rank: state._replace(text=shortened(state.text, share)) for rank, state in ranks.items()}
+
+
+class Stall:
+    """Stall is about an attempt's stalls on a worker. `leader`: who leads, None while that isn't known."""
+
+    def __init__(self, attempt: int, worker: int, ranks: range) -> None:
+        self._attempt = attempt
+        self._worker = worker
+        self._own = ranks
+        self._text_bytes = MAX_EVIDENCE_BYTES
+        self._collecting = False
+        self._collected: Optional[Mapping[int, RankState]] = None
+        self._begun = False
+        self._quiet_until = -math.inf
+        self._has_leader = False
+        self._answered = False
+        self._left_leader = False
+        self._rejoining = False
+        self.deadline = math.inf
+        """When `tick` is due, on the monotonic clock."""
+
+    def observe(self, ranks: Iterable[RankState], leader: Optional[int], now: float) -> list[StallAction]:
+        """Begin where a rank of this worker is over its limit, and no stall is being diagnosed."""
+        if self._begun or now < self._quiet_until or not any(map(is_over, ranks)):
+            return []
+        return self._begin(leader, now)
+
+    def receive(self, message: Union[Collect, Hung, Patience], now: float) -> list[StallAction]:
+        """The leader says how the diagnosis goes on."""
+        self._answered = True
+        if isinstance(message, Collect):
+            self._text_bytes = min(message.bytes, MAX_EVIDENCE_BYTES)
+            return self._collect(again=True)
+        if isinstance(message, Patience):
+            self._wait(message.seconds, now)
+            return []
+        self.deadline = math.inf
+        return self._fail(message.rank, message.message)
+
+    def collected(self, ranks: Mapping[int, RankState], now: Now) -> list[StallAction]:
+        """The evidence is there. Without a leader to wait for, this worker judges at once."""
+        if self._collecting:
+            self._collecting, self._collected = False, ranks
+        actions: list[StallAction] = [SendToLeader(self.evidence_line(ranks, now.wall))]
+        if self.deadline < math.inf and not self._rejoining and not self._has_leader:
+            actions += self._judge(None, now.steady)
+        return actions
+
+    def evidence_line(self, ranks: Mapping[int, RankState], wall: float) -> EvidenceLine:
+        """Returns the evidence with its texts within the bytes that the leader asks for."""
+        return EvidenceLine(self._attempt, self._worker, within(ranks, self._text_bytes), wall)
+
+    def tick(self, leader: Optional[int], now: float) -> list[StallAction]:
+        """The deadline is over."""
+        if now < self.deadline:
+            return []
+        return self._begin(leader, now) if self._rejoining else self._judge(leader, now)
+
+    def _begin(self, leader: Optional[int], now: float) -> list[StallAction]:
+        self._begun, self._answered, self._rejoining = True, False, False
+        self._has_leader = leader is not None
+        self.deadline = now + ALONE_SECONDS
+        return [SendToLeader(Stalled(self._attempt)), *self._collect(again=False)]
+
+    def _collect(self, *, again: bool) -> list[StallAction]:
+        if self._collecting or (self._collected is not None and not again):
+            return []
+        self._collecting, self._collected = True, None
+        return [CollectEvidence()]
+
+    def _judge(self, leader: Optional[int], now: float) -> list[StallAction]:
+        """No conclusion has come: ask the next leader, or conclude from this worker's own ranks."""
+        self.deadline = math.inf
+        # Who leads itself can't leave its leader.
+        another = leader is not None and leader != self._worker
+        if self._has_leader and not self._answered and not self._left_leader and another:
+            self._left_leader = self._rejoining = True
+            self.deadline = now + REJOIN_SECONDS
+            return [LeaveLeader()]
+        found = classify_stall(self._collected or {})
+        if found is not None and found.patience:
+            self._wait(found.patience, now)
+        elif found is not None:
+            return self._fail(found.rank, found.message)
+        return []
+
+    def _wait(self, seconds: float, now: float) -> None:
+        """Somebody is at something long: don't ask again before its time is over."""
+        self._begun, self._collecting, self._collected = False, False, None
+        self._quiet_until = now + seconds
+        self.deadline = math.inf
+
+    def _fail(self, rank: int, message: str) -> list[StallAction]:
+        # Only a rank whose evidence was asked for here, because the report shows it.
+        asked = self._collecting or self._collected is not None
+        return [FailHung(rank, message)] if asked and rank in self._own else []

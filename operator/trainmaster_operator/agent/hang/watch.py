@@ -1,0 +1,224 @@
+"""The watch over one attempt's ranks: it reads how far they are, and carries out what `stall` decides about a stall.
+
+This is the executor's part: whether ranks are silent, and what follows, is decided in `rank_states` and `stall`. What
+the planner has to know, and what has to be sent to the leader, is returned.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Optional, Union
+
+from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, Evidence
+from trainmaster_operator.agent.hang.observation import Observation
+from trainmaster_operator.agent.hang.stacks import main_thread_first
+from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, Stall, StallAction, within
+from trainmaster_operator.agent.network.actions import LeaveLeader
+from trainmaster_operator.agent.planner.actions import SendToLeader
+from trainmaster_operator.agent.planner.events import (
+    AttemptFailed,
+    ContinuingChanged,
+    Event,
+    Progressed,
+    RankProvoked,
+    RanksUp,
+)
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.run import RunProcesses
+from trainmaster_operator.agent.progress.counters import Counters
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.joining import Collect, Hung, Patience
+from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.stream import EvidenceLine
+from trainmaster_operator.wire.values import last_lines
+
+STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
+Found = Union[Event, SendToLeader, LeaveLeader]
+
+
+class RankWatch:
+    """See the module. It outlives its run: what was seen last of the ranks is shown until the next attempt."""
+
+    def __init__(self, settings: Settings, run: RunProcesses) -> None:
+        self._settings = settings
+        self._run = run
+        self._first = first = run.first_rank()
+        counters = Counters(run.questionable, settings.progress_timeout)
+        present = [first + local_rank for local_rank in run.present]
+        # The time that ranks may be silent begins anew with their group.
+        started_at = time.monotonic() if run.regrouped_at else run.started_at
+        self._observation = Observation(
+            settings, run.attempt, first, started_at, run.folder, run.printed, counters, present, run.regrouped_at
+        )
+        self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
+        """What was sent last of what ranks say of continuing."""
+        self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
+        self._evidence: Optional[Evidence] = None
+        self._evidence_at = math.inf
+        self._requested: Optional[tuple[Collect, Evidence]] = None
+        """What an operator has asked for, while it is collected: nothing but the answer follows from it."""
+        self._requested_at = math.inf
+        self._unready: Optional[tuple[FailHung, Evidence]] = None
+        """A rank that should be ready to join by now, while its stacks are collected."""
+        self._unready_at = math.inf
+        self._states: dict[int, RankState] = {}
+        """The ranks' states when the evidence was complete."""
+        self._provoked: Optional[tuple[FailHung, Evidence]] = None
+        """The hang that is reported when the rank that was provoked has had its time, and what it is added to. The
+        leader may have asked for evidence again by then."""
+
+    @property
+    def ranks(self) -> dict[int, RankProgress]:
+        """Returns the newest progress of each rank."""
+        return self._observation.ranks
+
+    def report(self, body: object, now: Now) -> None:
+        """The Trainer of this worker's first rank has reported its progress."""
+        self._observation.receive(body, now.steady)
+
+    @property
+    def deadline(self) -> float:
+        """Returns when `tick` is due, on the monotonic clock."""
+        observed = math.inf if self._run.ended else self._observation.deadline
+        stalled = self._stall.deadline if self._can_hang else math.inf
+        return min(observed, stalled, self._evidence_at, self._requested_at, self._unready_at)
+
+    def tick(self, leader: Optional[int], now: Now) -> list[Found]:
+        """Time has passed."""
+        found: list[Found] = []
+        if not self._run.ended and now.steady >= self._observation.deadline:
+            found += self._observe(leader, now)
+        if self._evidence is not None and now.steady >= self._evidence_at:
+            found += self._poll_evidence(self._evidence, now)
+        if self._requested is not None and now.steady >= self._requested_at:
+            found += self._poll_requested(*self._requested, now)
+        if self._unready is not None and now.steady >= self._unready_at:
+            found += self._poll_unready(*self._unready, now)
+        if self._can_hang:
+            found += self._perform(self._stall.tick(leader, now.steady), now)
+        return found
+
+    def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
+        """The leader says how a diagnosis goes on, or what an operator asks for; its newest request counts."""
+        if isinstance(message, Collect) and message.request:
+            self._requested = message, self._collect(now)
+            self._requested_at = now.steady + POLL_SECONDS
+            return []
+        return self._perform(self._stall.receive(message, now.steady), now)
+
+    def finish(self, now: Now) -> Optional[Progressed]:
+        """Returns what the ranks wrote last: their end is about to be reported, or they are gone."""
+        line = self._observation.finish(now)
+        return None if line is None else Progressed(line, self._observation.first_step_at)
+
+    def conclude(self, now: Now) -> list[Found]:
+        """Returns why the attempt failed, once a rank that was provoked has had its time."""
+        if self._provoked is None:
+            return []
+        hung, evidence = self._provoked
+        found: list[Found] = []
+        if evidence.read_stacks(hung.rank):
+            found.append(SendToLeader(self._stall.evidence_line(evidence.complete(self._states), now.wall)))
+        return [*found, self._failure(hung, evidence, now)]
+
+    @property
+    def _can_hang(self) -> bool:
+        return not self._run.stopping and not self._run.ended
+
+    def _observe(self, leader: Optional[int], now: Now) -> list[Found]:
+        found: list[Found] = []
+        was_up = self._observation.up
+        line = self._observation.poll(self._run.up, now)
+        if self._observation.up and not was_up:
+            found.append(RanksUp(self._run.attempt))
+        if line is not None:
+            found.append(Progressed(line, self._observation.first_step_at))
+        continuing = self._observation.words, self._observation.groups
+        if continuing != self._continuing:
+            self._continuing = continuing
+            found.append(ContinuingChanged(self._run.attempt, *continuing))
+        if self._unready is None:
+            self._find_unready(now)
+        if self._can_hang:
+            states = self._observation.states(now.steady).values()
+            found += self._perform(self._stall.observe(states, leader, now.steady), now)
+        return found
+
+    def _find_unready(self, now: Now) -> None:
+        """Begin to collect the stacks of a rank that isn't ready to join in the time of a first step."""
+        limit = self._settings.first_step_timeout
+        for process, started_at in self._run.joining():
+            if limit and now.steady >= started_at + limit and not self._is_ready(process.rank):
+                message = f"rank {process.rank} wasn't ready to join the others {limit:g} s after its start"
+                hung = FailHung(process.rank, f"{message} (failurePolicy.hang.firstStepSeconds)")
+                self._unready = hung, Evidence(self._run.folder, [process], now.steady)
+                self._unready_at = now.steady + POLL_SECONDS
+                return
+
+    def _poll_unready(self, hung: FailHung, evidence: Evidence, now: Now) -> list[Found]:
+        if not evidence.poll(now.steady):
+            self._unready_at = now.steady + POLL_SECONDS
+            return []
+        self._unready, self._unready_at = None, math.inf
+        return [] if self._is_ready(hung.rank) else [self._failure(hung, evidence, now)]
+
+    def _is_ready(self, rank: int) -> bool:
+        return self._observation.words.get(rank - self._first) == "ready"
+
+    def _poll_evidence(self, evidence: Evidence, now: Now) -> list[Found]:
+        if not evidence.poll(now.steady):
+            self._evidence_at = now.steady + POLL_SECONDS
+            return []
+        self._evidence_at = math.inf
+        self._observation.refresh(now.steady)
+        self._states = self._observation.states(now.steady)
+        return self._perform(self._stall.collected(evidence.complete(self._states), now), now)
+
+    def _poll_requested(self, request: Collect, evidence: Evidence, now: Now) -> list[Found]:
+        if not evidence.poll(now.steady):
+            self._requested_at = now.steady + POLL_SECONDS
+            return []
+        self._requested, self._requested_at = None, math.inf
+        self._observation.refresh(now.steady)
+        ranks = within(evidence.complete(self._observation.states(now.steady)), request.bytes)
+        line = EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request)
+        return [SendToLeader(line)]
+
+    def _collect(self, now: Now) -> Evidence:
+        return Evidence(self._run.folder, self._run.questionable(), now.steady)
+
+    def _perform(self, actions: Sequence[StallAction], now: Now) -> list[Found]:
+        found: list[Found] = []
+        for action in actions:
+            if isinstance(action, CollectEvidence):
+                self._evidence = self._collect(now)
+                self._evidence_at = now.steady + POLL_SECONDS
+            elif not isinstance(action, FailHung):
+                found.append(action)
+            elif self._evidence is not None and self._provoke(action.rank, self._evidence):
+                self._provoked = action, self._evidence
+                found.append(RankProvoked(self._run.attempt))
+            else:
+                found.append(self._failure(action, self._evidence, now))
+        return found
+
+    def _provoke(self, rank: int, evidence: Evidence) -> bool:
+        """Have a rank that hasn't printed its stacks print them as it is ended; returns whether it will."""
+        local_rank = rank - self._first
+        if evidence.stacks(rank) or children.process_state(self._run.pid_of(local_rank)) in GONE_OR_STOPPED:
+            return False
+        return self._run.provoke(local_rank)
+
+    def _failure(self, hung: FailHung, evidence: Optional[Evidence], now: Now) -> AttemptFailed:
+        """Returns the end of the attempt, with the stack of the rank, or the lines that it printed last."""
+        stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
+        view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
+        printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
+        error = last_lines("\n".join(filter(None, [stack or printed, view, hung.message])), MAX_ERROR_CHARACTERS)
+        silent = self._observation.silent_seconds(hung.rank, now.steady)
+        return AttemptFailed(self._run.attempt, "Hung", error, hung.rank, silent)

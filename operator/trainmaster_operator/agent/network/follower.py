@@ -1,0 +1,256 @@
+"""A follower joins its leader, the first of the assignment's hosts that answers, and goes back to an earlier one.
+
+Everybody tries the same hosts in the same order, so without any election all meet at the first that is alive. Where all
+before this worker are lost, it is the leader itself. While the leader isn't the first choice, the earlier hosts are
+tried again, soon at first and then every second. Pure: each method takes what has happened and the time, and returns
+what the connections have to do; `tick` is due at `deadline`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
+
+from trainmaster_operator.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Send, Try
+from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
+from trainmaster_operator.agent.network.lines import json_line
+from trainmaster_operator.agent.planner.events import LeaderJoined
+from trainmaster_operator.agent.planner.state import MasterContact
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.joining import FollowerMessage, Seen, Watched, parse_from_leader
+from trainmaster_operator.wire.stream import Ping
+
+RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+HURRY_SECONDS = 3.0
+HURRIED_RETRY_SECONDS = 0.1
+NO_PLACE = 1 << 31
+"""The place of no leader in the order of succession: after all workers."""
+
+
+class Follower:
+    """See the module. `may_join` is False where outcomes travel by exit alone; `now` is the monotonic clock's."""
+
+    def __init__(self, worker: int, may_join: bool, now: float) -> None:
+        self._worker = worker
+        self._may_join = may_join
+        self._assignment: Optional[Assignment] = None
+        self._peer: Optional[int] = None
+        self._introduced = False
+        """Whether the leader knows who this is: what is to be sent before is sent with that."""
+        self._admitted = False
+        """Whether the leader that was joined has said anything."""
+        self._leader_uid = ""
+        """The pod that was joined, as soon as it has said so."""
+        self._received_at = now
+        self._tries = 0
+        self._trying: Optional[int] = None
+        """The position in the hosts of the one that is being tried."""
+        self._rounds = 0
+        self._retry_at = math.inf
+        self._hurried_until = now
+        self._ping_at = now + PING_SECONDS
+        self._first = MasterContact(False, False, "not tried yet")
+        self._actions: list[FollowerAction] = []
+        self.leader: Optional[int] = None
+        """The leader's worker index; this worker's own where it leads; None while it isn't known."""
+        self.watched = False
+        """Whether an operator watches the leader, where that is another worker."""
+
+    # What it knows
+
+    @property
+    def deadline(self) -> float:
+        """Returns when `tick` is due, on the monotonic clock."""
+        return min(self._retry_at, self._ping_at)
+
+    @property
+    def master(self) -> MasterContact:
+        """Returns how far this worker has come on the way to the first host."""
+        if self._assignment is None or not self._may_join or self._own_place() == 0 or self._leader_place() == 0:
+            return MasterContact(True, True)
+        return self._first
+
+    # What happens
+
+    def assign(self, assignment: Assignment, now: float) -> list[FollowerAction]:
+        """Follow a new assignment: stay with the leader where it is still the first choice."""
+        before, self._assignment = self._assignment, assignment
+        if not self._may_join:
+            self.leader = self._worker
+            return []
+        self._send(Seen(assignment.attempt))
+        if self._is_old_pod():
+            # The leader's worker has a new pod. The old one may live on, on a node that can't be reached.
+            self._lose(now)
+        elif before is None or before.hosts != assignment.hosts:
+            if self.leader not in assignment.workers:
+                self._leave()
+            self._rounds = 0
+            self._begin_round(now)
+        return self._drain()
+
+    def hurry(self, now: float) -> list[FollowerAction]:
+        """An attempt waits for the first host: try it now, and more often for a while."""
+        self._hurried_until = now + HURRY_SECONDS
+        if self._retry_at < math.inf:
+            self._begin_round(now)
+        return self._drain()
+
+    def abandon(self, now: float) -> list[FollowerAction]:
+        """Try to join another leader, because the present one doesn't answer."""
+        if self._peer is not None:
+            self._lose(now)
+        return self._drain()
+
+    def introduce(self, messages: Iterable[FollowerMessage]) -> list[FollowerAction]:
+        """Send to a leader that was just joined who this is, and all that it can't know yet."""
+        self._introduced = True
+        for message in messages:
+            self._send(message)
+        return self._drain()
+
+    def send(self, message: FollowerMessage) -> list[FollowerAction]:
+        """Send to the leader, where it is another worker and joined; after each joining it gets everything again."""
+        self._send(message)
+        return self._drain()
+
+    def tried(self, number: int, peer: Optional[int], resolved: bool, problem: str, now: float) -> list[FollowerAction]:
+        """A try has ended: with a connection, or with a problem. One that was given up is of no use any more."""
+        assignment, position = self._assignment, self._trying
+        if number != self._tries or position is None or assignment is None:
+            if peer is not None:
+                self._actions.append(Close(peer))
+            return self._drain()
+        self._trying = None
+        if position == 0:
+            self._first = MasterContact(peer is not None, resolved, problem)
+        if peer is None:
+            self._try(position + 1, now)
+        else:
+            self._leave()
+            self._join(peer, assignment.workers[position], now)
+        return self._drain()
+
+    def receive_line(self, peer: int, data: Mapping[str, Any], now: float) -> list[FollowerAction]:
+        """A line of the leader has come. What isn't one of the protocol's messages is passed over."""
+        if peer != self._peer:
+            return []
+        self._received_at = now
+        if not self._admitted:
+            self._admitted, self._rounds = True, 0
+        try:
+            message = parse_from_leader(data)
+        except ProtocolError:
+            return []
+        if isinstance(message, Watched):
+            self.watched = message.value
+            self._leader_uid = message.uid or self._leader_uid
+            if self._is_old_pod():
+                # Its name still leads to the old address.
+                self._leave()
+                self._retry_at = now + RETRY_SECONDS[-1]
+        elif not isinstance(message, Ping):
+            self._actions.append(Deliver(message))
+        return self._drain()
+
+    def closed(self, peer: int, now: float) -> list[FollowerAction]:
+        """A connection has ended."""
+        if peer == self._peer:
+            self._peer = None
+            if self._admitted:
+                self._lose(now)
+            else:
+                # The leader goes on with a newer pod of this worker, or has no room for one more: so it would at once.
+                self._leave()
+                self._retry_later(now)
+        return self._drain()
+
+    def tick(self, now: float) -> list[FollowerAction]:
+        """Time has passed."""
+        if now >= self._ping_at:
+            self._ping_at = now + PING_SECONDS
+            if self._peer is not None and now - self._received_at > SILENCE_SECONDS:
+                # A half-open connection: its machine has gone.
+                self._lose(now)
+            self._send(Ping())
+        if now >= self._retry_at:
+            self._begin_round(now)
+        return self._drain()
+
+    # The order of succession
+
+    def _leader_place(self) -> int:
+        if self._assignment is None or self.leader not in self._assignment.workers:
+            return NO_PLACE
+        return self._assignment.workers.index(self.leader)
+
+    def _own_place(self) -> int:
+        """Returns this worker's place in the order of succession; after all of them where it isn't assigned."""
+        workers = () if self._assignment is None else self._assignment.workers
+        return workers.index(self._worker) if self._worker in workers else len(workers)
+
+    def _begin_round(self, now: float) -> None:
+        self._retry_at = math.inf
+        if self._trying is not None:
+            self._trying = None
+            self._actions.append(CancelTry())
+        self._try(0, now)
+
+    def _try(self, position: int, now: float) -> None:
+        """Try the hosts from `position` on that come before this worker and before its present leader."""
+        assignment = self._assignment
+        if assignment is None:
+            return
+        own = self._own_place()
+        if position < min(own, self._leader_place()):
+            self._tries += 1
+            self._trying = position
+            self._actions.append(Try(self._tries, assignment.hosts[position]))
+            return
+        if self.leader is None and own < len(assignment.workers):
+            self.leader = self._worker
+        if min(own, self._leader_place()) > 0:
+            self._retry_later(now)
+
+    def _retry_later(self, now: float) -> None:
+        wait = RETRY_SECONDS[min(self._rounds, len(RETRY_SECONDS) - 1)]
+        if now < self._hurried_until:
+            wait = min(wait, HURRIED_RETRY_SECONDS)
+        self._rounds += 1
+        self._retry_at = now + wait
+
+    def _join(self, peer: int, worker: int, now: float) -> None:
+        self._peer, self.leader, self._introduced, self._admitted = peer, worker, False, False
+        self._received_at = now
+        self._actions.append(Deliver(LeaderJoined()))
+        if self._leader_place() > 0:
+            # When a job starts, the first host may be there a moment later than this one.
+            self._retry_later(now)
+
+    def _leave(self) -> None:
+        if self._peer is not None:
+            self._actions.append(Close(self._peer))
+        self._peer = self.leader = None
+        self.watched = False
+        self._leader_uid = ""
+
+    def _lose(self, now: float) -> None:
+        self._leave()
+        self._rounds = 0
+        self._begin_round(now)
+
+    def _is_old_pod(self) -> bool:
+        """Returns whether the leader that was joined isn't the pod that the assignment names."""
+        uids = None if self._assignment is None else self._assignment.uids
+        place = self._leader_place()
+        return bool(self._leader_uid and uids and place < len(uids) and uids[place] != self._leader_uid)
+
+    def _send(self, message: FollowerMessage) -> None:
+        if self._peer is not None and self._introduced:
+            self._actions.append(Send((self._peer,), json_line(message.to_wire())))
+
+    def _drain(self) -> list[FollowerAction]:
+        actions, self._actions = self._actions, []
+        return actions

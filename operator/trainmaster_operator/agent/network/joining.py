@@ -1,0 +1,144 @@
+"""One try to join one host: resolve, connect, ask for the upgrade. Bounded in time, and it never blocks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Optional, Union
+
+from trainmaster_operator.agent.loop import WRITE, Loop
+from trainmaster_operator.agent.network.connection import Connection
+from trainmaster_operator.agent.network.events import Connected, NetworkEvent, Resolved, TimedOut
+from trainmaster_operator.agent.network.http import UPGRADE_PROTOCOL
+from trainmaster_operator.agent.network.resolve import resolve
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.value import Value
+from trainmaster_operator.wire.names import TOKEN_HEADER
+from trainmaster_operator.wire.signing import job_token
+
+LIMIT_SECONDS = 1.0
+MAX_UPGRADE_BYTES = 4_096
+
+
+class Tried(Value):
+    """How a try has ended: with a connection that speaks lines from `rest` on, or None and the problem."""
+
+    number: int
+    connection: Optional[Connection]
+    rest: bytes
+    resolved: bool
+    problem: str
+
+
+class Joining:
+    """A try that is going on. Each event of it is given to `handle`, which returns how it has ended, once it has."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        number: int,
+        host: str,
+        put: Callable[[NetworkEvent], None],
+        peers: Iterator[int],
+    ) -> None:
+        self._loop = loop
+        self.number = number
+        self._host = host
+        self._port = settings.port
+        self._token = job_token(settings.agents_secret, settings.job_uid)
+        self._put = put
+        self._peers = peers
+        self._address = ""
+        self._sock: socket.socket | None = None
+        self._connection: Connection | None = None
+        self._answer = b""
+        self._timer = loop.call_later(LIMIT_SECONDS, lambda: put(TimedOut(number)))
+        resolve(loop, number, host, settings.hosts_file, put)
+
+    @property
+    def peer(self) -> Optional[int]:
+        """Returns the connection on which the upgrade is asked for, once there is one."""
+        return None if self._connection is None else self._connection.peer
+
+    def cancel(self) -> None:
+        """Give up without a result."""
+        self._timer.cancel()
+        if self._sock is not None:
+            self._loop.unwatch(self._sock.fileno())
+            self._sock.close()
+            self._sock = None
+        if self._connection is not None:
+            self._connection.close()
+
+    def handle(self, event: Union[Resolved, Connected, TimedOut]) -> Optional[Tried]:
+        """The next step; one of an earlier try is passed over."""
+        if event.number != self.number:
+            return None
+        if isinstance(event, Resolved):
+            return self._resolved(event)
+        if isinstance(event, Connected):
+            return self._connected()
+        return self._failed(f"no answer within {LIMIT_SECONDS:g} s")
+
+    def closed(self) -> Tried:
+        """Its connection has ended."""
+        return self._failed("the connection was closed before an answer")
+
+    def read(self) -> Optional[Tried]:
+        """The answer has come, or a piece of it."""
+        connection = self._connection
+        data = None if connection is None else connection.read()
+        if connection is None or data is None:
+            return None
+        self._answer += data
+        answer, separator, rest = self._answer.partition(b"\r\n\r\n")
+        if not separator and len(answer) <= MAX_UPGRADE_BYTES:
+            return None
+        if not separator or not answer.startswith(b"HTTP/1.1 101"):
+            # It answers, but not to us: it isn't an agent, or has no assignment or another token yet.
+            first = answer[:40].decode("latin-1").splitlines()[0] if answer.strip() else "nothing"
+            return self._failed(f"answered {first!r}")
+        self._connection = None
+        self.cancel()
+        return Tried(self.number, connection, rest, True, "")
+
+    def _resolved(self, found: Resolved) -> Optional[Tried]:
+        if not found.address:
+            return self._failed(found.problem)
+        self._address = found.address
+        self._sock = socket.socket(found.family, socket.SOCK_STREAM)
+        self._sock.setblocking(False)
+        code = self._sock.connect_ex((found.address, self._port))
+        if code not in (0, errno.EINPROGRESS):
+            return self._failed(os.strerror(code))
+        self._loop.watch(self._sock.fileno(), WRITE, self._writable)
+        return None
+
+    def _writable(self, _events: int) -> None:
+        if self._sock is not None:
+            self._loop.unwatch(self._sock.fileno())
+            self._put(Connected(self.number))
+
+    def _connected(self) -> Optional[Tried]:
+        if self._sock is None:
+            return None
+        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            return self._failed(os.strerror(code))
+        sock, self._sock = self._sock, None
+        self._connection = Connection(self._loop, sock, next(self._peers), self._put)
+        self._connection.send(
+            (
+                f"GET /v1/join HTTP/1.1\r\nHost: {self._host}\r\n{TOKEN_HEADER}: {self._token}\r\n"
+                f"Connection: Upgrade\r\nUpgrade: {UPGRADE_PROTOCOL}\r\n\r\n"
+            ).encode()
+        )
+        return None
+
+    def _failed(self, problem: str) -> Tried:
+        self.cancel()
+        where = f"{self._host} ({self._address or 'no address'}) port {self._port}: {problem}"
+        return Tried(self.number, None, b"", bool(self._address), where)

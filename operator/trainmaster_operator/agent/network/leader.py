@@ -1,0 +1,469 @@
+"""The leader: the table of all workers of the job, what operators watch, and what it sends to its followers. Pure.
+
+Every agent has one; it matters on the agent that the others and the operator reach first (the first of `hosts`, or the
+next one while that is lost). Nothing in it has to outlive its process: followers send their reports again when they
+join, and a new stream begins with everything that is kept.
+
+Each method takes what has happened and the time, and returns what the connections have to do; `tick` is due at
+`deadline`. A connection is known by its number (`peer`); the agent's own worker is the follower OWN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from trainmaster_operator.agent.hang.diagnosis import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, Silent
+from trainmaster_operator.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.kept_lines import KeptLines, KeptOutputs, KeptProgress, part_of
+from trainmaster_operator.agent.network.kept_reports import KeptReports
+from trainmaster_operator.agent.network.lines import json_line
+from trainmaster_operator.agent.network.workers import Worker, Workers
+from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
+from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.process.environment import mismatches
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.joining import (
+    Ack,
+    Assigned,
+    Collect,
+    Environment,
+    FollowerMessage,
+    Joined,
+    LeaderMessage,
+    Mismatch,
+    Modules,
+    Reported,
+    Seen,
+    Stalled,
+    Stop,
+    Watched,
+    parse_from_follower,
+)
+from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_OUTPUT_BYTES
+from trainmaster_operator.wire.output import OutputLine, output_share
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import EvidenceLine, Hello, Ping, ProgressLine, StreamLine, WorkerLine
+
+PING_SECONDS = 5.0
+SILENCE_SECONDS = 15.0
+"""A follower that sends nothing for so long is counted as lost, though its connection still stands."""
+FIRST_STREAM_SECONDS = 3.0
+"""A new agent counts as watched for so long: the operator learns from the kubelet that the container runs, which takes
+up to a second and more, and a script that fails at its first import is faster."""
+RECONNECT_SECONDS = 1.0
+"""An operator whose stream broke counts as watching for so long: a blip must not make workers report by exiting."""
+COLLECT_SECONDS = 1.0
+"""Stacks are asked for at most so often, whoever asks: a rank stands still for the moment in which it prints them."""
+REQUESTED_BYTES = 524_288
+"""The texts of all workers that answer a request for stacks; an operator keeps them in one ConfigMap."""
+MAX_STREAMS = 8
+MAX_PROGRESS_BYTES = 8_388_608
+"""What is kept of all workers' progress."""
+WORKERS_IN_HELLO = 256
+"""A line must stay below what its reader accepts, 64 KiB; the others follow in lines of their own."""
+
+
+class Leader:
+    """See the module. `now` is when the agent's life began, on the monotonic clock."""
+
+    def __init__(self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float) -> None:
+        self._job_uid = job_uid
+        self._processes = processes
+        self._own = Worker(worker, pod_uid, None, now)
+        self._workers = Workers(self._own)
+        self._assignment: Optional[Assignment] = None
+        self._named: frozenset[int] = frozenset()
+        """The assignment's workers."""
+        self._present: frozenset[int] = frozenset()
+        """Those that have ranks in the attempt's group."""
+        self._assignment_line = b""
+        self._reports = KeptReports()
+        self._progress = KeptProgress(MAX_PROGRESS_BYTES)
+        self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
+        self._outputs = KeptOutputs()
+        self._diagnosis = Diagnosis()
+        self._collect_at = now
+        """When stacks may be asked for next, on the monotonic clock."""
+        self._mismatched_attempt = 0
+        self._modules: Optional[Modules] = None
+        """What the first worker that knows it says of the modules to import; a new pod doesn't have to learn it."""
+        self._streams: list[int] = []
+        self._watched_until = now + FIRST_STREAM_SECONDS
+        self._announced = True
+        """What followers were sent last of whether an operator watches."""
+        self._ping_at = now + PING_SECONDS
+        self._actions: list[LeaderAction] = []
+
+    # What it knows
+
+    @property
+    def deadline(self) -> float:
+        """Returns when `tick` is due, on the monotonic clock."""
+        unwatched_at = self._watched_until if self._announced and not self._streams else math.inf
+        return min(self._ping_at, self._diagnosis.deadline, unwatched_at)
+
+    def is_watched(self, now: float) -> bool:
+        """Returns whether an operator has a stream open here, or had one a moment ago."""
+        return bool(self._streams) or now < self._watched_until
+
+    def workers(self) -> list[WorkerLine]:
+        """Returns all workers as they stand in the stream."""
+        return [self._workers.line(row) for row in self._workers]
+
+    # What happens
+
+    def assign(self, assignment: Assignment) -> list[LeaderAction]:
+        """The agent has accepted a higher assignment: send it to everybody."""
+        self._assignment = assignment
+        self._named = frozenset(assignment.workers)
+        self._present = frozenset(
+            worker for place, worker in enumerate(assignment.workers) if assignment.present(place, self._processes)
+        )
+        self._own.seen = assignment.attempt
+        self._reports.forget_before(assignment.attempt - 1)
+        self._progress.forget(lambda worker, _: worker in self._named)
+        # An attempt's evidence is kept for an operator that comes a little later.
+        self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
+        self._diagnosis.close()
+        self._assignment_line = json_line(Assigned(assignment.signed or {}).to_wire())
+        self._send(self._workers.peers(), self._assignment_line)
+        self._publish(self._workers.line(self._own))
+        return self._drain()
+
+    def arrive(self, peer: int, now: Now) -> list[LeaderAction]:
+        """A follower has connected; it says who it is in its first line."""
+        closed = self._workers.arrive(peer, now.steady)
+        if closed is not None:
+            self._actions.append(Close(closed))
+        return self._drain()
+
+    def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> list[LeaderAction]:
+        """A line of a follower has come. What isn't one of the protocol's messages is passed over."""
+        row = self._workers.of(peer)
+        try:
+            message = parse_from_follower(data)
+        except ProtocolError:
+            message = None
+        if row is not None:
+            row.received_at = now.steady
+            self._apply(row, message, now)
+        elif self._workers.is_arriving(peer) and not (isinstance(message, Joined) and self._join(peer, message, now)):
+            self._workers.leave(peer)
+            self._actions.append(Close(peer))
+        return self._drain()
+
+    def receive(self, message: FollowerMessage, now: Now, *, leads: bool = True) -> list[LeaderAction]:
+        """A message of this agent's own worker. `leads`: whether this agent leads, and so stops what has failed."""
+        if isinstance(message, Reported) and not leads:
+            self._record(message.report)
+        else:
+            self._apply(self._own, message, now)
+        return self._drain()
+
+    def record(self, report: Report) -> list[LeaderAction]:
+        """Keep another worker's report, which came from the leader, for an operator that watches this agent."""
+        self._record(report)
+        return self._drain()
+
+    def keep_output(self, line: OutputLine) -> list[LeaderAction]:
+        """Keep what a worker printed last, as the leader before this one had it."""
+        self._keep_output(line)
+        return self._drain()
+
+    def hand_over(self) -> list[LeaderAction]:
+        """This agent ends: send what workers printed last to the one that will lead."""
+        workers = () if self._assignment is None else self._assignment.workers
+        rows = (self._workers.get(worker) for worker in workers)
+        heir = next((row.peer for row in rows if row is not None and row.peer is not None), None)
+        if heir is not None:
+            self._send((heir,), b"".join(self._outputs.all()))
+        return self._drain()
+
+    def leave(self, peer: int) -> list[LeaderAction]:
+        """A follower's connection has ended."""
+        self._lose_connection(peer)
+        return self._drain()
+
+    def watch(self, peer: int, now: Now) -> list[LeaderAction]:
+        """An operator begins to watch: all that is known, then each change. The oldest one gives way for a ninth."""
+        while len(self._streams) >= MAX_STREAMS:
+            self._actions.append(Close(self._streams.pop(0)))
+        workers = self.workers()
+        attempt = 0 if self._assignment is None else self._assignment.attempt
+        lines: list[StreamLine] = [
+            Hello(self._own.worker, self._own.uid, attempt, tuple(workers[:WORKERS_IN_HELLO])),
+            *workers[WORKERS_IN_HELLO:],
+            *self._reports.in_order(),
+        ]
+        self._streams.append(peer)
+        kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.all())
+        self._actions.append(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
+        self._announce(now.steady)
+        return self._drain()
+
+    def unwatch(self, peer: int, now: Now) -> list[LeaderAction]:
+        """An operator's stream has ended."""
+        if peer in self._streams:
+            self._streams.remove(peer)
+            if not self._streams:
+                self._watched_until = now.steady + RECONNECT_SECONDS
+        return self._drain()
+
+    def acknowledge(self, seq: int) -> list[LeaderAction]:
+        """The operator has recorded all reports up to `seq`."""
+        for report in self._reports.acknowledge(seq):
+            self._send_ack(report)
+        return self._drain()
+
+    def collect(self, request: str, now: Now) -> list[LeaderAction]:
+        """An operator asks for the stacks of all ranks; the answers go to the streams, and nowhere else."""
+        if self._assignment is not None and now.steady >= self._collect_at:
+            self._collect_at = now.steady + COLLECT_SECONDS
+            size = min(MAX_EVIDENCE_BYTES, REQUESTED_BYTES // max(len(self._named), 1))
+            self._send_all(Collect(self._assignment.attempt, size, request))
+        return self._drain()
+
+    def tick(self, now: Now) -> list[LeaderAction]:
+        """Time has passed."""
+        if now.steady >= self._diagnosis.deadline:
+            self._conclude(now)
+        if not self.is_watched(now.steady):
+            self._announce(now.steady)
+        if now.steady >= self._ping_at:
+            self._ping_at = now.steady + PING_SECONDS
+            self._ping(now.steady)
+        return self._drain()
+
+    # Followers
+
+    def _join(self, peer: int, hello: Joined, now: Now) -> bool:
+        """A connection says who it is; returns whether it may stay."""
+        if hello.job != self._job_uid:
+            return False
+        expected_uid = "" if self._assignment is None else self._assignment.uid_of(hello.worker)
+        admitted, forgotten = self._workers.admit(hello.worker, hello.uid, self._named, expected_uid)
+        if not admitted:
+            return False
+        if forgotten is not None:
+            self._reports.forget(forgotten)
+        row = Worker(hello.worker, hello.uid, peer, now.steady)
+        row.seen = hello.seen
+        closed = self._workers.join(row)
+        if closed is not None:
+            self._actions.append(Close(closed))
+        self._publish(self._workers.line(row))
+        first: list[LeaderMessage] = [Watched(self.is_watched(now.steady), self._own.uid)]
+        if self._diagnosis.question is not None:
+            first.append(self._diagnosis.question)
+        failed = self._failed_report()
+        if failed is not None:
+            first.append(self._stop(failed, now.steady))
+        if self._modules is not None:
+            first.append(self._modules)
+        self._send((peer,), self._assignment_line + b"".join(json_line(message.to_wire()) for message in first))
+        return True
+
+    def _apply(self, row: Worker, message: Optional[FollowerMessage], now: Now) -> None:
+        """A message of a worker; each speaks for itself only."""
+        if isinstance(message, Reported):
+            if message.report.worker == row.worker:
+                self._add_report(
+                    message.report if row is self._own else message.report._replace(uid=row.uid), now.steady
+                )
+        elif isinstance(message, ProgressLine):
+            self._add_progress(message._replace(worker=row.worker))
+        elif isinstance(message, Stalled):
+            self._begin_diagnosis(message.attempt, now.steady)
+        elif isinstance(message, EvidenceLine):
+            self._add_evidence(message._replace(worker=row.worker), now)
+        elif isinstance(message, OutputLine):
+            self._keep_output(message._replace(worker=row.worker, uid=row.uid))
+        elif isinstance(message, Environment):
+            row.environment, row.environment_attempt = dict(message.environment), message.attempt
+            self._compare_environments()
+        elif isinstance(message, Modules):
+            if self._modules is None and message.names:
+                self._modules = message
+                self._send_all(message)
+        elif isinstance(message, Seen) and message.attempt > row.seen:
+            row.seen = message.attempt
+            self._publish(self._workers.line(row))
+
+    def _lose_connection(self, peer: int) -> None:
+        row = self._workers.leave(peer)
+        if row is not None:
+            self._publish(self._workers.line(row))
+
+    def _ping(self, now: float) -> None:
+        self._publish(Ping())
+        for peer in self._workers.late(now):
+            self._actions.append(Close(peer))
+        for row in list(self._workers):
+            if row.peer is not None and now - row.received_at > SILENCE_SECONDS:
+                self._actions.append(Close(row.peer))
+                self._lose_connection(row.peer)
+        self._send(self._workers.peers(), json_line(Ping().to_wire()))
+
+    # Reports
+
+    def _add_report(self, report: Report, now: float) -> None:
+        """Keep a report and publish it; a failure stops the other ranks."""
+        if self._record(report) and self._stops_others(report):
+            self._send_all(self._stop(report, now))
+
+    def _record(self, report: Report) -> bool:
+        """Keep a report and publish it; returns whether it is new: the same one is only acknowledged again."""
+        line = self._reports.add(report)
+        if line is not None:
+            self._publish(line)
+        elif self._reports.is_recorded(report):
+            self._send_ack(report)
+        return line is not None
+
+    def _stops_others(self, report: Report) -> bool:
+        """Returns whether a rank of the current attempt's group has failed; what only waits to join stops nobody."""
+        assignment = self._assignment
+        if assignment is None or report.state != "Failed" or report.attempt != assignment.attempt:
+            return False
+        return report.worker in self._present
+
+    def _stop(self, report: Report, now: float) -> Stop:
+        """Returns the order to stop an attempt in which this worker has failed."""
+        # After a mere broken connection the rank at fault may be on its way out: SIGTERM would hide its exit code.
+        delay = 0.0 if report.culprit else FAILURE_GRACE
+        delay = CONTINUE_SECONDS if self._may_continue(report, now) else delay
+        return Stop(report.attempt, FAILURE_GRACE, delay, report)
+
+    def _may_continue(self, failed: Report, now: float) -> bool:
+        """Returns whether an operator may continue the attempt: all ranks that live say that they can go on."""
+        continued = self._assignment is not None and self._assignment.continues is not None
+        others = self._present - {failed.worker}
+        return self.is_watched(now) and self._reports.can_continue(failed, others, continued=continued)
+
+    def _failed_report(self) -> Optional[Report]:
+        """Returns a failure of the current attempt, a culprit's where there is one."""
+        failed = [line.report for line in self._reports.in_order() if self._stops_others(line.report)]
+        return max(failed, key=lambda report: report.culprit, default=None)
+
+    def _send_ack(self, report: Report) -> None:
+        # Only what has ended is acknowledged: an answer to `Starting` could else be mistaken for one to `Failed`.
+        if not report.ended:
+            return
+        row = self._workers.get(report.worker)
+        if row is self._own:
+            self._actions.append(Deliver(Ack(report.attempt)))
+        elif row is not None and row.peer is not None and row.uid == report.uid:
+            self._send((row.peer,), json_line(Ack(report.attempt).to_wire()))
+
+    # Progress, stalls, environments
+
+    def _add_progress(self, line: ProgressLine) -> None:
+        self._publish_data(self._progress.add(line))
+
+    def _keep_output(self, line: OutputLine) -> None:
+        """Keep what a worker printed last, and publish it."""
+        data = json_line(line.to_wire())
+        # Assignments may differ in their workers.
+        if len(data) <= min(2 * output_share(len(self._named)), MAX_OUTPUT_BYTES):
+            self._outputs.keep(line.worker, data)
+            self._publish_data(data)
+
+    def _begin_diagnosis(self, attempt: int, now: float) -> None:
+        """A rank somewhere is over its limit: ask all workers for evidence."""
+        if self._assignment is not None and attempt == self._assignment.attempt:
+            question = self._diagnosis.begin(attempt, len(self._present), now)
+            if question is not None:
+                self._send_all(question)
+
+    def _add_evidence(self, line: EvidenceLine, now: Now) -> None:
+        """Keep a worker's evidence of a stall, publish it, and conclude when all have answered."""
+        if line.request:
+            self._publish(line)
+            return
+        if line.ranks:
+            data = json_line(line.to_wire())
+            self._evidence.keep(line.worker, line.attempt, part_of(line.ranks), data)
+            self._publish_data(data)
+        self._diagnosis.add(line.worker, line)
+        if self._diagnosis.question is not None and not self._diagnosis.unanswered(self._present):
+            self._conclude(now)
+
+    def _conclude(self, now: Now) -> None:
+        asked_at = self._diagnosis.asked_at
+        silent = {worker: self._steps_of(worker, asked_at) for worker in self._diagnosis.unanswered(self._present)}
+        conclusion = self._diagnosis.conclude(silent)
+        if isinstance(conclusion, Silent):
+            self._report_lost(conclusion, now)
+        elif conclusion is not None:
+            self._send_all(conclusion)
+
+    def _steps_of(self, worker: int, since: float) -> Optional[int]:
+        """Returns the step of a worker's slowest rank by its last progress, -1 where it never said.
+
+        None where something has come from the worker since that moment.
+        """
+        row = self._workers.get(worker)
+        if row is not None and row.peer is not None and row.received_at >= since:
+            return None
+        attempt = -1 if self._assignment is None else self._assignment.attempt
+        return self._progress.slowest_step(worker, attempt)
+
+    def _report_lost(self, silent: Silent, now: Now) -> None:
+        """Report workers whose agents don't answer. One that comes back joins again and learns what became of it."""
+        for worker in silent.workers:
+            row = self._workers.get(worker)
+            if row is not None and row.peer is not None:
+                self._actions.append(Close(row.peer))
+                self._lose_connection(row.peer)
+            expected_uid = "" if self._assignment is None else self._assignment.uid_of(worker)
+            uid = expected_uid if row is None else row.uid
+            error, at = silent.message, now.wall
+            report = Report(silent.attempt, worker, uid, "Failed", reason="AgentLost", error=error, at=at)
+            self._add_report(report, now.steady)
+
+    def _compare_environments(self) -> None:
+        """Once all workers have started an attempt: fail it where they differ in what must be equal."""
+        assignment = self._assignment
+        if assignment is None or assignment.attempt <= self._mismatched_attempt:
+            return
+        environments = self._workers.environments(assignment.workers, assignment.attempt)
+        lines = mismatches(environments)
+        if lines:
+            self._mismatched_attempt = assignment.attempt
+            message = Mismatch(assignment.attempt, tuple(lines))
+            rows = (self._workers.get(worker) for worker in assignment.workers)
+            peers = tuple(row.peer for row in rows if row is not None and row.peer is not None)
+            self._send(peers, json_line(message.to_wire()))
+            self._actions.append(Deliver(message))
+
+    # What it sends
+
+    def _announce(self, now: float) -> None:
+        """Send all followers whether an operator watches, where that has changed."""
+        watched = self.is_watched(now)
+        if watched != self._announced:
+            self._announced = watched
+            self._send(self._workers.peers(), json_line(Watched(watched).to_wire()))
+
+    def _send_all(self, message: LeaderMessage) -> None:
+        self._send(self._workers.peers(), json_line(message.to_wire()))
+        self._actions.append(Deliver(message))
+
+    def _send(self, peers: tuple[int, ...], data: bytes) -> None:
+        if peers and data:
+            self._actions.append(Send(peers, data))
+
+    def _publish(self, line: StreamLine) -> None:
+        if self._streams:
+            self._publish_data(json_line(line.to_wire()))
+
+    def _publish_data(self, data: bytes) -> None:
+        if self._streams:
+            self._actions.append(SendToStreams(tuple(self._streams), data))
+
+    def _drain(self) -> list[LeaderAction]:
+        actions, self._actions = self._actions, []
+        return actions

@@ -1,0 +1,92 @@
+"""Prometheus reads this at /metrics, in its text format (version 0.0.4)."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import itertools
+import os
+import stat
+from collections.abc import Mapping
+from typing import Optional
+
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.states import STATES
+
+# Files of the ranks' state that are counted.
+_MOST_FILES = 1000
+_METRICS_OF_RANKS = (
+    ("step", "trainmaster_step", "Steps done by a rank."),
+    ("total_steps", "trainmaster_total_steps", "Steps that a rank is going to do."),
+    ("loss", "trainmaster_loss", "A rank's last loss."),
+    (
+        "grad_norm",
+        "trainmaster_gradient_norm",
+        "The norm of a rank's own gradients, where it has it, else of all ranks'.",
+    ),
+    ("learning_rate", "trainmaster_learning_rate", "The learning rate of a rank's last update."),
+    ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
+    # Before the next one: where a page is read to a limit, ranks are compared by one of the two.
+    ("compute_seconds", "trainmaster_compute_seconds", "A rank's own forward and backward of a step, without waiting."),
+    ("step_seconds", "trainmaster_step_seconds", "Seconds of a step, as a rank says, else between its steps."),
+)
+
+
+def state_bytes(directory: Optional[str]) -> int:
+    """Returns how much of the pod's memory the ranks have for their state (`TRAINMASTER_MEMORY_DIR`)."""
+    size, places = 0, glob.iglob(os.path.join(glob.escape(directory), "*", "*")) if directory else iter(())
+    for place in itertools.islice(places, _MOST_FILES):
+        with contextlib.suppress(OSError):
+            found = os.lstat(place)
+            size += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return size
+
+
+def render_metrics(
+    job: str,
+    worker: int,
+    report: Optional[Report],
+    ranks: Mapping[int, RankProgress],
+    warm_bytes: Optional[int],
+    state_bytes: int = 0,
+) -> str:
+    """Returns the whole page. `warm_bytes`: the warm process's own memory; None where there is no such process."""
+    # Not `job`, which is Prometheus' own label for what it scrapes.
+    labels = f'job_name="{_escape(job)}",worker="{worker}"'
+    lines = [
+        "# HELP trainmaster_attempt The newest attempt that this worker took part in.",
+        "# TYPE trainmaster_attempt gauge",
+        f"trainmaster_attempt{{{labels}}} {report.attempt if report else 0}",
+        "# HELP trainmaster_worker_state 1 for the state that the worker is in.",
+        "# TYPE trainmaster_worker_state gauge",
+    ]
+    state = report.state if report else "Waiting"
+    lines += [f'trainmaster_worker_state{{{labels},state="{name}"}} {int(name == state)}' for name in STATES]
+    for field, metric, help_text in _METRICS_OF_RANKS:
+        values = [(rank, getattr(progress, field)) for rank, progress in ranks.items()]
+        known = [(rank, value) for rank, value in values if value is not None]
+        if known:
+            lines += [f"# HELP {metric} {help_text}", f"# TYPE {metric} gauge"]
+            lines += [f'{metric}{{{labels},rank="{rank}"}} {value}' for rank, value in known]
+    lines += [
+        "# HELP trainmaster_warm_process Whether there is a process from which ranks can be forked.",
+        "# TYPE trainmaster_warm_process gauge",
+        f"trainmaster_warm_process{{{labels}}} {int(warm_bytes is not None)}",
+    ]
+    if warm_bytes is not None:
+        lines += [
+            "# HELP trainmaster_warm_process_private_bytes Its memory that no rank shares with it.",
+            "# TYPE trainmaster_warm_process_private_bytes gauge",
+            f"trainmaster_warm_process_private_bytes{{{labels}}} {warm_bytes}",
+        ]
+    lines += [
+        "# HELP trainmaster_state_memory_bytes What the ranks have of the pod's memory for their state.",
+        "# TYPE trainmaster_state_memory_bytes gauge",
+        f"trainmaster_state_memory_bytes{{{labels}}} {state_bytes}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

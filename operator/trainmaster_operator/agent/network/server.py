@@ -1,0 +1,372 @@
+"""The agents' port: HTTP for the operator, Prometheus and the kubelet, and the way in for the other agents."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
+
+from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.loop import READ, Loop
+from trainmaster_operator.agent.network.connection import READ_BYTES, Connection
+from trainmaster_operator.agent.network.events import (
+    Acknowledged,
+    MetricsRequested,
+    NetworkEvent,
+    Pushed,
+    StacksRequested,
+    StateRequested,
+    Upgraded,
+)
+from trainmaster_operator.agent.network.http import (
+    STREAM_HEAD,
+    UPGRADE_PROTOCOL,
+    UPGRADED,
+    BadRequest,
+    Head,
+    Request,
+    response,
+)
+from trainmaster_operator.agent.network.unauthenticated import Unauthenticated, room_for_unauthenticated
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.addresses import group_of
+from trainmaster_operator.wire.limits import MAX_REQUEST
+from trainmaster_operator.wire.names import TOKEN_HEADER
+from trainmaster_operator.wire.signing import job_token
+from trainmaster_operator.wire.values import loads, mapping, whole
+
+REQUEST_SECONDS = 10.0
+"""A connection whose request isn't complete and answered by then is given up."""
+SWEEP_SECONDS = 1.0
+ACCEPTS_AT_ONCE = 8
+"""Then the loop sees to everything else. Fewer than unauthenticated.MAX_OF_ADDRESS, so that a connection that has just
+come in is read once more before others of its address push it out."""
+SHORT_SECONDS = 0.1
+"""Where descriptors are short and nobody can be closed for it, nobody is let in for so long."""
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+MAX_KNOWN = 32
+"""Connections whose request has the token, and that are neither a stream nor a follower's; the oldest gives way."""
+MAX_ANSWER_BYTES = 1_048_576
+"""What one of them may leave unread."""
+UNAUTHENTICATED_READ_BYTES = 8_192
+"""What is read at once before the token is shown: the buffer never holds more than a head and this."""
+METRICS_SECONDS = 1.0
+"""The text of /metrics is made once in so long, whoever asks how often."""
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_PATHS = ("/healthz", "/metrics")
+PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack", "/v1/collect")
+
+
+class Server:
+    """Listens on the pod's address. What is asked of others than itself, it puts into the queue."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        put: Callable[[NetworkEvent], None],
+        numbers: Iterator[int],
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self.put = put
+        """Puts what a request asks for into the queue."""
+        self._numbers = numbers
+        """Names for connections, never used twice."""
+        self._exchanges: dict[int, Exchange] = {}
+        self._unauthenticated: Unauthenticated[Exchange] = Unauthenticated(room_for_unauthenticated())
+        self._known: dict[Exchange, None] = {}
+        self._token: Optional[str] = None
+        self._metrics = b""
+        self._metrics_until = 0.0
+        self._metrics_awaited: list[Exchange] = []
+        self._socket: socket.socket | None = None
+
+    def open(self) -> None:
+        """Listen; raises LaunchError with a message where that isn't possible."""
+        address, port = self._settings.pod_ip, self._settings.port
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(1_024)
+        except OSError as error:
+            listener.close()
+            where = f"port {port} of {address or 'this pod'}"
+            if error.errno == errno.EADDRINUSE:
+                raise LaunchError(
+                    f"the agents' port is in use: {where}; with interconnect.hostNetwork only one worker of all jobs "
+                    f"fits on a node"
+                ) from None
+            raise LaunchError(f"cannot listen on {where}: {error.strerror}") from None
+        listener.setblocking(False)
+        self._socket = listener
+        self._listen()
+        self._loop.call_every(SWEEP_SECONDS, self._sweep)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._socket is not None:
+            self._loop.unwatch(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def read(self, peer: int) -> bool:
+        """Something has arrived on a connection; returns whether it is one of this server's."""
+        exchange = self._exchanges.get(peer)
+        if exchange is not None:
+            exchange.read()
+        return exchange is not None
+
+    def closed(self, peer: int) -> bool:
+        """A connection has ended; returns whether it was one of this server's."""
+        exchange = self._exchanges.get(peer)
+        if exchange is not None:
+            self.leave(exchange)
+        return exchange is not None
+
+    def answer(self, peer: int, answer: bytes) -> None:
+        """Answer a request that was put into the queue."""
+        exchange = self._exchanges.get(peer)
+        if exchange is not None:
+            exchange.answer(answer)
+
+    def show_metrics(self, text: str) -> None:
+        """Answer all who wait for the metrics, and who asks for them within METRICS_SECONDS."""
+        self._metrics = response(200, text, METRICS_TYPE)
+        self._metrics_until = time.monotonic() + METRICS_SECONDS
+        awaited, self._metrics_awaited = self._metrics_awaited, []
+        for exchange in awaited:
+            exchange.answer(self._metrics)
+
+    def metrics_for(self, exchange: Exchange) -> Optional[bytes]:
+        """Returns the response, at most METRICS_SECONDS old; None where the connection gets it a moment later."""
+        if time.monotonic() < self._metrics_until:
+            return self._metrics
+        if not self._metrics_awaited:
+            self.put(MetricsRequested())
+        self._metrics_awaited.append(exchange)
+        return None
+
+    def is_authorized(self, head: Head) -> bool:
+        """Returns whether a request has the job's token."""
+        if self._token is None:
+            self._token = job_token(self._settings.agents_secret, self._settings.job_uid)
+        given = head.headers.get(TOKEN_HEADER.lower(), "")
+        # Here, because it costs 3 ms of an agent's start and the first request comes after that.
+        import hmac
+
+        return bool(self._token) and hmac.compare_digest(self._token.encode(), given.encode("latin-1"))
+
+    def became_known(self, exchange: Exchange) -> None:
+        """A connection's request has the token."""
+        self._unauthenticated.discard(exchange.address, exchange)
+        while len(self._known) >= MAX_KNOWN:
+            next(iter(self._known)).close()
+        self._known[exchange] = None
+
+    def forget(self, exchange: Exchange) -> None:
+        """A connection leaves its place to others."""
+        self._unauthenticated.discard(exchange.address, exchange)
+        self._known.pop(exchange, None)
+
+    def leave(self, exchange: Exchange) -> None:
+        """A connection has ended, or belongs to the leader from now on."""
+        self.forget(exchange)
+        self._exchanges.pop(exchange.connection.peer, None)
+
+    def _listen(self) -> None:
+        if self._socket is not None:
+            self._loop.watch(self._socket.fileno(), READ, self._accept)
+
+    def _accept(self, _events: int) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            if self._socket is None:
+                return
+            try:
+                sock, address = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in SHORTAGES:
+                    # The peer has gone again.
+                    continue
+                self._out_of_descriptors()
+                return
+            self._let_in(sock, group_of(str(address[0])))
+
+    def _let_in(self, sock: socket.socket, address: str) -> None:
+        in_the_way = self._unauthenticated.in_the_way(address)
+        if in_the_way is not None:
+            in_the_way.make_room()
+        connection = Connection(self._loop, sock, next(self._numbers), self.put, UNAUTHENTICATED_READ_BYTES)
+        exchange = Exchange(self, connection, address)
+        self._exchanges[connection.peer] = exchange
+        self._unauthenticated.add(address, exchange)
+        # Under a flood its request has often come while it waited to be accepted: it is answered at once.
+        exchange.read()
+
+    def _out_of_descriptors(self) -> None:
+        exchange = self._unauthenticated.first_to_leave()
+        if exchange is not None:
+            exchange.make_room()
+        elif self._socket is not None:
+            # The listener stays ready: to be woken by it again and again would keep a core busy.
+            self._loop.unwatch(self._socket.fileno())
+            self._loop.call_later(SHORT_SECONDS, self._listen)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for exchange in [*self._unauthenticated.all(), *self._known]:
+            if exchange.deadline <= now:
+                exchange.too_slow()
+
+
+class Exchange:
+    """Exchange is a connection and the one request that it carries."""
+
+    def __init__(self, server: Server, connection: Connection, address: str) -> None:
+        self._server = server
+        self._request = Request()
+        self._is_known = False
+        self._is_taken = False
+        """Whether the request is whole, or needn't be: nothing more of it is of use."""
+        self._is_answered = False
+        self._leaves = False
+        """Whether it has to go as soon as it has the answer that it waits for."""
+        self.connection = connection
+        self.address = address
+        self.deadline = time.monotonic() + REQUEST_SECONDS
+
+    def read(self) -> None:
+        """Read what has arrived."""
+        data = self.connection.read()
+        if data is not None and not self._is_taken:
+            self._receive(data)
+
+    def make_room(self) -> None:
+        """Close, unless what has arrived is a request that can be answered."""
+        self.read()
+        if self._is_known:
+            return
+        if self._is_taken and not self._is_answered:
+            self._leaves = True
+            self._server.forget(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close now."""
+        self._server.leave(self)
+        self.connection.close()
+
+    def too_slow(self) -> None:
+        """The time is over."""
+        if self._request.begun and not self._is_taken:
+            self.answer(response(408, "the request did not come in time\n"))
+        self.close()
+
+    def answer(self, answer: bytes) -> None:
+        """Send the answer, with which the connection ends."""
+        self._is_taken = self._is_answered = True
+        self.connection.send(answer)
+        if self._leaves:
+            self.close()
+        else:
+            self.connection.finish(self._request.missing)
+
+    def _receive(self, data: bytes) -> None:
+        self._request.feed(data)
+        try:
+            head = self._request.head()
+            if head is None:
+                return
+            if not self._is_known:
+                if head.path in OPEN_PATHS or not self._server.is_authorized(head):
+                    # Whatever else comes, a body too, isn't waited for.
+                    self._is_taken = True
+                    answer = self._answer_unauthenticated(head)
+                    if answer is not None:
+                        self.answer(answer)
+                    return
+                self._is_known = True
+                self.connection.read_bytes = READ_BYTES
+                self.connection.most_pending = MAX_ANSWER_BYTES
+                self._server.became_known(self)
+            body = self._request.body()
+            if body is None or self._upgraded(head):
+                return
+            self._is_taken = True
+            self._serve(head, body)
+        except BadRequest as error:
+            self.answer(response(error.status, f"{error}\n"))
+
+    def _upgraded(self, head: Head) -> bool:
+        """Returns whether the connection belongs to the leader from now on."""
+        if head.method != "GET" or head.path not in ("/v1/stream", "/v1/join"):
+            return False
+        if head.path == "/v1/join":
+            if head.headers.get("upgrade", "").lower() != UPGRADE_PROTOCOL:
+                raise BadRequest(400, f"/v1/join needs the header Upgrade: {UPGRADE_PROTOCOL}")
+            self.connection.send(UPGRADED)
+            self._server.put(Upgraded(self.connection, True, self._request.rest()))
+        else:
+            self.connection.send(STREAM_HEAD)
+            self._server.put(Upgraded(self.connection, False))
+        self._server.leave(self)
+        return True
+
+    def _answer_unauthenticated(self, head: Head) -> Optional[bytes]:
+        if head.path not in OPEN_PATHS:
+            return response(401, "the header Trainmaster-Token is missing or wrong\n")
+        if head.method != "GET":
+            return response(405, _no_request_of_ours(head))
+        if head.path == "/healthz":
+            return response(200, "ok")
+        return self._server.metrics_for(self)
+
+    def _serve(self, head: Head, body: bytes) -> None:
+        route = (head.method, head.path)
+        peer = self.connection.peer
+        if route == ("GET", "/v1/state"):
+            self._server.put(StateRequested(peer))
+        elif route == ("POST", "/v1/assignment"):
+            self._server.put(Pushed(peer, _json(body)))
+        elif route == ("POST", "/v1/ack"):
+            self._acknowledge(body)
+        elif route == ("POST", "/v1/collect"):
+            self._collect(body)
+        elif head.path in PATHS:
+            self.answer(response(405, _no_request_of_ours(head)))
+        else:
+            self.answer(response(404, "no such path\n"))
+
+    def _acknowledge(self, body: bytes) -> None:
+        seq = whole(mapping(_json(body)).get("seq"))
+        if seq is None:
+            self.answer(response(400, "seq is not a whole number of at least 0\n"))
+        else:
+            self._server.put(Acknowledged(seq))
+            self.answer(response(204))
+
+    def _collect(self, body: bytes) -> None:
+        request = mapping(_json(body)).get("request")
+        if not isinstance(request, str) or not 0 < len(request) <= MAX_REQUEST:
+            self.answer(response(400, f"request is not a text of 1 to {MAX_REQUEST} characters\n"))
+        else:
+            self._server.put(StacksRequested(request))
+            self.answer(response(204))
+
+
+def _no_request_of_ours(head: Head) -> str:
+    return f"{head.method} {head.path} is not a request of docs/protocol.md\n"
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return loads(body)
+    except ValueError:
+        raise BadRequest(400, "the body is not JSON") from None

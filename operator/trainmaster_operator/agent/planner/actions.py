@@ -1,0 +1,229 @@
+"""Actions are what `plan.plan` asks for and the executor performs, one after the other.
+
+`plan.done` says what each has changed, so that the next plan no longer asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Union
+
+from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.value import Value
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.joining import Collect, Environment, FollowerMessage, Hung, Modules, Patience
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import ProgressLine
+
+
+class Action(Value):
+    """The executor performs it, and `plan.done` follows."""
+
+
+class KillLeftovers(Action):
+    """Kill the processes of an agent before this one."""
+
+
+class ApplyAssignment(Action):
+    """Apply a newer assignment to the leader's table and to the way to the leader."""
+
+    assignment: Assignment
+
+
+class Begin(Action):
+    """Save that an attempt begins here, before anything of it does: an attempt is never trained twice."""
+
+    report: Report
+    assignment: Assignment
+    node_rank: int
+
+
+class Adopt(Action):
+    """Save that what runs here, or is prepared, goes on in a continued attempt, before anything of it does."""
+
+    report: Report
+    assignment: Assignment
+    node_rank: int
+
+
+class Decline(Action):
+    """Report that this worker can't go on in a continued attempt, because no process of its ranks is left."""
+
+    report: Report
+
+
+class Regroup(Action):
+    """Kill ranks that are absent, wake those that go on, and start others again to join (`state.Regrouping`)."""
+
+    assignment: Assignment
+    node_rank: int
+    killed: tuple[int, ...]
+    restarted: tuple[int, ...]
+
+
+class Hurry(Action):
+    """Try to reach worker 0 now, and more often for a while."""
+
+
+class FetchCode(Action):
+    """Unpack the user's code, once its archive is there."""
+
+    digest: str
+
+
+class RefuseLaunch(Action):
+    """End an attempt before its ranks are started."""
+
+    error: str
+
+
+class EndWarm(Action):
+    """End the process from which ranks are forked: it has, or may have, imported old code."""
+
+
+class RunSetup(Action):
+    """Run the setup line."""
+
+
+class WarmUp(Action):
+    """Start the process from which ranks are forked."""
+
+    environ: Mapping[str, str]
+
+
+class Preload(Action):
+    """Have the warm process import what the ranks of another worker have."""
+
+    modules: Modules
+
+
+class CancelSetup(Action):
+    """Kill what runs of the setup line."""
+
+
+class Launch(Action):
+    """Start the ranks, or the launcher that starts them."""
+
+    assignment: Assignment
+    node_rank: int
+    environ: Mapping[str, str]
+
+
+class DescribeEnvironment(Action):
+    """Find out, in the background, what the ranks run in."""
+
+    attempt: int
+    environ: Mapping[str, str]
+
+
+class ExamineRank(Action):
+    """Gather what a rank that ended has left behind."""
+
+    local_rank: int
+    ending: Ending
+    was_ended: bool
+
+
+class ExamineLauncher(Action):
+    """Gather what a launcher that ended has printed last."""
+
+    ending: Ending
+
+
+class Terminate(Action):
+    """Send SIGTERM to processes, and SIGKILL to a launcher that would only wait for its ranks (0: to none).
+
+    `planned_seconds`: what ranks are told that they have for their end in a stop that is planned; 0 after a failure.
+    """
+
+    pids: tuple[int, ...]
+    launcher: int = 0
+    planned_seconds: float = 0.0
+
+
+class FindSavingRanks(Action):
+    """Find the ranks that are writing their state, or have written it."""
+
+
+class Kill(Action):
+    """Send SIGKILL to processes."""
+
+    pids: tuple[int, ...]
+
+
+class KillRemains(Action):
+    """Kill what a rank that ended has started: it shares the rank's sockets, which others wait to see closed."""
+
+    pid: int
+
+
+class Sweep(Action):
+    """Kill every process of the attempt until none is left."""
+
+
+class Conclude(Action):
+    """Find out why the attempt failed, now that the hung rank has printed its stacks or won't any more."""
+
+
+class FlushProgress(Action):
+    """Read the ranks' progress once more: who reads of the end decides by what it knows of the way there."""
+
+
+class SaveReport(Action):
+    """Write a report to the state folder."""
+
+    report: Report
+    exited: bool
+    """Whether it is made by exiting."""
+
+
+class PublishReport(Action):
+    """Bring this worker's report to the leader, and onto this worker's own streams."""
+
+    report: Report
+
+
+class Publish(Action):
+    """Bring progress, the environment or the modules there."""
+
+    message: Union[ProgressLine, Environment, Modules]
+
+
+class SendToLeader(Action):
+    """Send a message to whoever leads, and nowhere else."""
+
+    message: FollowerMessage
+
+
+class Introduce(Action):
+    """Introduce this worker on a new connection to a leader, with everything that it has reported."""
+
+    messages: tuple[FollowerMessage, ...]
+
+
+class KeepReport(Action):
+    """Show another worker's report on this worker's own streams."""
+
+    report: Report
+
+
+class Diagnose(Action):
+    """Let the stall diagnosis have a message of the leader."""
+
+    message: Union[Collect, Hung, Patience]
+
+
+class HandOver(Action):
+    """Send the leader what was printed last, which the container's log won't have for long."""
+
+
+class WriteTerminationMessage(Action):
+    """Leave a report where the kubelet finds it."""
+
+    report: Report
+
+
+class Exit(Action):
+    """End the agent's process."""
+
+    code: int

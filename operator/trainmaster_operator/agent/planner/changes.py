@@ -1,0 +1,74 @@
+"""Several events change the state in these ways: an attempt ends, ranks are stopped, an action is asked for. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster_operator.agent.planner import ranks
+from trainmaster_operator.agent.planner.actions import CancelSetup
+from trainmaster_operator.agent.planner.classification import finished, is_superseded, stopped
+from trainmaster_operator.agent.planner.recovery import begin
+from trainmaster_operator.agent.planner.state import Now, Run, State
+from trainmaster_operator.wire.report import Report
+
+
+def seen(state: State, now: Now, silent: float = 0.0) -> State:
+    """The attempt that was started here last has ended, or ends now."""
+    return state._replace(way=begin(state.way, state.started, now.wall, silent)) if state.started else state
+
+
+def post(state: State, action: Any) -> State:
+    """Ask for an action, once."""
+    return state._replace(outbox=(*state.outbox, action))
+
+
+def current_report(state: State, now: Now) -> Report:
+    """Returns a report of the newest attempt that was started here, from which its next one is made."""
+    settings, described = state.settings, "" if state.environment is None else state.environment.line
+    environment = state.printed_environment or described
+    report = Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
+    return report._replace(environment=environment)
+
+
+def end(state: State, report: Report, now: Now) -> State:
+    """This worker's attempt has ended; a cause that is known stays unless the new one says more."""
+    known = state.ended
+    if known is not None and (not is_superseded(known, report) or known._replace(at=report.at) == report):
+        return state
+    state = seen(state, now) if report.state == "Failed" else state
+    return state._replace(report=report, ended_at=now.steady, acknowledged=0, unflushed=state.run is not None)
+
+
+def fail(state: State, report: Report, now: Now) -> State:
+    """End the attempt with a cause that was found outside of its ranks."""
+    if state.run is not None:
+        run = ranks.stop(state.run, now.steady, ranks.FAILURE_GRACE)
+        return end(state._replace(run=run), report, now)
+    return end_preparation(state, report, now)
+
+
+def stop(state: State, now: Now, grace: float, delay: float = 0.0) -> State:
+    """End what runs: after `delay` ranks get SIGTERM, and SIGKILL when `grace` is over (seconds)."""
+    if state.run is not None:
+        return state._replace(run=ranks.stop(state.run, now.steady, grace, delay))
+    return end_preparation(state, stopped(current_report(state, now)), now)
+
+
+def end_preparation(state: State, report: Report, now: Now) -> State:
+    """End an attempt whose ranks weren't started yet."""
+    if state.preparation is None:
+        return state
+    if state.setup_runs:
+        state = post(state._replace(setup_runs=False), CancelSetup())
+    return end(state._replace(preparation=None), report, now)
+
+
+def finish(state: State, run: Run, now: Now) -> State:
+    """Nothing of the attempt runs any more."""
+    if state.ended is None:
+        report = current_report(state, now)
+        state = end(state, stopped(report, ranks.first_bad_ending(run)) if run.terminated else finished(report), now)
+    elif state.ended.able:
+        state = state._replace(report=state.ended._replace(able=False))
+    way = None if state.way is None else state.way.stopped(state.started, now.wall)
+    return state._replace(run=None, way=way, unflushed=True)

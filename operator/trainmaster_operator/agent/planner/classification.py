@@ -1,0 +1,171 @@
+"""A rank's end is classified: why it ended, and whether it was the cause or only suffered from another's end.
+
+The operator chooses the culprit among all workers' reports (an out-of-memory kill or a signal, then an error that
+isn't a broken connection, then a broken connection); this module delivers each worker's fact.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+
+from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster_operator.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.values import last_lines
+
+# These aren't compiled here: `re` does it where one is first needed, which no start of an agent waits for.
+# What gloo, NCCL, TCPStore and plain sockets say on the side that only lost its peer. The exception that torch raises
+# for NCCL's errors (DistBackendError) is none of it: wrong usage, and want of memory, raise the same one.
+_BROKEN_CONNECTION = (
+    r"(?i)connection (?:reset|refused|closed|aborted|was closed|timed out)|broken ?pipe"
+    r"|(?:Connection\w*|BrokenPipe)Error"
+    r"|peer closed|remote process (?:has )?(?:exited|closed)|ncclRemoteError|communicator was aborted|by remote peer"
+    r"|connect to \S+<\d+>|no route to host|completion from peer|timeout in communicator initialization"
+    r"|DistNetworkError|socket (?:closed|timeout)|recvValue failed|sendBytes failed|failed to recv"
+    r"|Watchdog caught collective operation timeout|heartbeat monitor|Application timeout caused pair closure"
+    r"|store .*(?:timed out|timeout)|wait timeout after|connectFullMesh|EOFError|HCCL.*(?:timeout|remote)"
+)
+_MASTER_UNREACHABLE = (
+    r"(?is)client socket has timed out.*while trying to connect to|gaierror|could not be resolved|"
+    r"Name or service not known|failed to connect to .*:\d+ after"
+)
+# What a script reports by an exception of this name *and* this exit code: either alone may mean something else (70 is
+# EX_SOFTWARE of sysexits.h).
+_NAMED_BY_EXCEPTION = {
+    2: ("ConfigError", "Usage"),
+    EXIT_BY_REASON["PreflightMismatch"]: ("PreflightMismatch", "PreflightMismatch"),
+    EXIT_DIVERGED: ("Diverged", "Diverged"),
+}
+# What torch's C++ parts add after an error: c10::Error its own frames, pybind11 those of the Python function that C++
+# had called (a communication hook of DDP, say). They would push the error itself out of what is kept.
+_NATIVE_FRAMES = (
+    r"(?m)^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
+    r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+"
+)
+# What torch advises after an error of a device, by which a user is told the same each time (torch 2.11 to 2.15:
+# c10/cuda/CUDAMiscFunctions.cpp, CUDADeviceAssertionHost.cpp; ROCm's builds say HIP).
+_ADVICE = (
+    r"(?m)^(?:\[rank\d+\]: ?)?(?:Search for `\w+' in https?://\S+ for more information\."
+    r"|(?:CUDA|HIP) kernel errors might be asynchronously reported at some other API call,.*"
+    r"|For debugging consider passing \w+=\d.*|For more detailed error information, run with CUDA_LOG_FILE=stderr"
+    r"|Compile with `TORCH_USE_\w+_DSA` to enable device-side assertions\."
+    r"|Device-side assertion(?: tracking was not enabled|s (?:disabled because|were explicitly omitted)).*"
+    r")[ \t]*(?:\n|\Z)"
+)
+_BLANK = r"(?:\[rank\d+\]:)?\s*"
+ASSERTION = r"(?m)^.*(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`'].+[`'] failed.*$"
+"""What a kernel prints whose assertion fails; the exception that follows, perhaps much later, doesn't say which."""
+_UNCAUGHT = "what():"
+_ASSERTED = "device-side assert triggered"
+FATAL_ERROR = "Fatal Python error:"
+"""How faulthandler begins what it prints at a fatal signal: the reason stands before it, the stacks after it."""
+# Fatal signals that the agent never sends, and that no peer's end causes.
+_OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGKILL})
+
+
+def finished(report: Report) -> Report:
+    """Returns the report of ranks that have all left with 0."""
+    return report._replace(state="Finished", exit_code=0)
+
+
+def stopped(report: Report, ending: Ending | None = None) -> Report:
+    """Returns the report of ranks that the agent stopped; `ending`: how they then left, where known."""
+    code, number = (None, None) if ending is None else ending
+    return report._replace(state="Stopped", exit_code=code, signal=number, reason="Stopped", culprit=False)
+
+
+def failed(report: Report, reason: str, error: str, rank: int | None = None) -> Report:
+    """Returns the report of a failure for a reason of the agent's own, with its exit code."""
+    return report._replace(
+        state="Failed",
+        rank=rank,
+        exit_code=EXIT_BY_REASON[reason],
+        reason=reason,
+        error=error,
+        # The rank at fault may be the one that can't be reached.
+        culprit=reason != "MasterUnreachable",
+    )
+
+
+def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_kills: int) -> Report:
+    """Classify a rank that ended by itself with anything but 0. `oom_kills`: the cgroup's count during the attempt."""
+    report = report._replace(state="Failed", rank=rank, exit_code=ending.exit_code, signal=ending.signal)
+    if ending.signal == signal.SIGKILL and oom_kills > 0:
+        kills = "kill" if oom_kills == 1 else "kills"
+        memory = f"killed by the kernel for memory: {oom_kills} such {kills} in this container during the attempt"
+        text = f"{error}\n{memory}" if error else memory
+        return report._replace(reason="OOMKilled", error=last_lines(text, MAX_ERROR_CHARACTERS))
+    if ending.signal is not None:
+        # An abort is often the NCCL watchdog's answer to a lost peer.
+        said_before, mark, stack = error.partition(FATAL_ERROR)
+        if _UNCAUGHT in said_before:
+            # C++ has said why it aborts, which is worth more than where Python was.
+            error = f"{mark}{stack}\n{said_before.rstrip()}".lstrip()
+        culprit = ending.signal in _OWN_SIGNALS or not broken_connection(said_before)
+        text = last_lines(f"{error}\nkilled by {signal_name(ending.signal)}".lstrip(), MAX_ERROR_CHARACTERS)
+        return report._replace(reason="Signal", error=text, culprit=culprit)
+    exception, reason = _NAMED_BY_EXCEPTION.get(ending.exit_code, ("", ""))
+    if exception and re.search(rf"^\W*(?:[\w.]+\.)?{exception}\b", error, re.MULTILINE):
+        return report._replace(reason=reason, error=error)
+    if re.search(_MASTER_UNREACHABLE, error):
+        return report._replace(reason="MasterUnreachable", error=error, culprit=False)
+    return report._replace(reason="Error", error=error, culprit=not broken_connection(error))
+
+
+def broken_connection(error: str) -> bool:
+    """Returns whether a text's conclusion is that a peer went away.
+
+    Only its last lines count: a rank may log a warning about a connection and fail of something else much later.
+    """
+    lines = [line for line in error.splitlines() if line.strip()]
+    return bool(re.search(_BROKEN_CONNECTION, "\n".join(lines[-6:])))
+
+
+def conclusion(text: str) -> str:
+    """Returns the end of a text (MAX_ERROR_CHARACTERS) without what torch's C++ parts add to an error."""
+    lines = without_additions(text).rstrip().split("\n")
+    while lines and re.fullmatch(_BLANK, lines[-1]):
+        lines.pop()
+    return last_lines("\n".join(lines), MAX_ERROR_CHARACTERS)
+
+
+def without_additions(text: str) -> str:
+    """Returns a text without the frames and the advice that torch's C++ parts add to an error."""
+    return re.sub(_ADVICE, "", re.sub(_NATIVE_FRAMES, "", text))
+
+
+def with_assertion(error: str, printed: Callable[[], str]) -> str:
+    """Returns an error that is a kernel's failed assertion with the kernel's own line about it, before the exception.
+
+    `printed` returns what the rank has printed.
+    """
+    at = error.rfind(_ASSERTED)
+    if at < 0 or re.search(ASSERTION, error):
+        return error
+    lines = re.findall(ASSERTION, printed())
+    start = error.rfind("\n", 0, at) + 1
+    return f"{error[:start]}{lines[-1]}\n{error[start:]}" if lines else error
+
+
+def is_superseded(one: Report, other: Report) -> bool:
+    """Returns whether `other` says more about the cause than `one`, of two ranks of the same worker."""
+    return _weight(other) > _weight(one)
+
+
+def _weight(report: Report) -> int:
+    if report.state != "Failed":
+        return 0
+    if not report.culprit:
+        return 1
+    return 3 if report.reason in ("OOMKilled", "Signal", "Hung") else 2
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; the number where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,236 @@
+"""Ranks go on in a continued attempt, without the ranks that are lost (docs/protocol.md, "Continuing"). Pure.
+
+A rank fails, and the others live on for a moment. If an operator continues the attempt in that time, this worker adopts
+the next one: its report is saved and published first, then the ranks that live are woken, and those that are absent are
+started again to join. Otherwise all are stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Optional, TypeVar
+
+from trainmaster_operator.agent.planner import changes, ranks
+from trainmaster_operator.agent.planner.actions import Adopt, KillRemains
+from trainmaster_operator.agent.planner.classification import classify
+from trainmaster_operator.agent.planner.state import Ending, Now, Preparation, Regrouping, Run, SavedReport, State
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.limits import ALONE_SECONDS
+from trainmaster_operator.wire.report import Report
+
+V = TypeVar("V")
+
+NOT_JOINED = "it ended before it had joined the others"
+
+
+def is_able(run: Run) -> bool:
+    """Returns whether all ranks of this worker that are in the group can go on in a continued attempt."""
+    return _are_able(run, run.present)
+
+
+def others_are_able(run: Run, but: Optional[int] = None) -> bool:
+    """Returns whether all ranks in the group can go on that live, apart from the one that is failing."""
+    return _are_able(run, [rank for rank in run.present if rank not in run.endings and rank != but])
+
+
+def _are_able(run: Run, local_ranks: Sequence[int]) -> bool:
+    able = all(run.words.get(rank) in ("able", "idle") and rank not in run.endings for rank in local_ranks)
+    return able and bool(local_ranks) and run.continuable and not run.terminated
+
+
+def is_ready(run: Run) -> bool:
+    """Returns whether all absent ranks of this worker wait to join."""
+    ready = all(run.words.get(rank) == "ready" and rank not in run.endings for rank in run.absent)
+    return ready and bool(run.absent) and not run.terminated
+
+
+def patience(state: State, but: Optional[int] = None) -> float:
+    """Returns how long the others live on once a rank has failed, in seconds; 0 where nobody would continue them."""
+    waits = state.run is not None and others_are_able(state.run, but)
+    return ranks.CONTINUE_SECONDS if waits and state.contact.watched and not state.terminating else 0.0
+
+
+def is_absent(state: State) -> bool:
+    """Returns whether this worker's ranks run, or are prepared, only to join: nothing stops them but an assignment."""
+    if state.preparation is not None:
+        return state.preparation.assignment.continues is not None
+    return state.run is not None and not state.run.present
+
+
+def joins(state: State, rank: Optional[int]) -> bool:
+    """Returns whether a rank of this worker, by its global number, is absent from the group."""
+    return state.run is not None and rank is not None and rank - state.run.first_rank in state.run.absent
+
+
+def alone_until(state: State) -> Optional[float]:
+    """Returns when ranks are ended that train without all other workers and that nobody watches; None: not at all.
+
+    They need nobody. Beyond a broken network their pod is taken for lost, and others train in their place.
+    """
+    run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
+    if run is None or run.stopping or unwatched_at is None or assignment is None or not assignment.absent:
+        return None
+    present = assignment.world_size(state.settings.processes) - len(assignment.absent)
+    return unwatched_at + ALONE_SECONDS if run.present and present == len(run.present) else None
+
+
+def hung_rank(state: State, rank: Optional[int]) -> int:
+    """Returns the process of a hung rank that others go on without, which a signal may have stopped; else 0."""
+    run, report = state.run, state.report
+    able = report is not None and report.able and state.contact.watched
+    if run is None or rank is None or rank - run.first_rank in run.endings or not (able or joins(state, rank)):
+        return 0
+    return run.ranks.get(rank - run.first_rank, 0)
+
+
+def assigned(run: Run, state: State) -> Run:
+    """Returns a run that begins, with its ranks that are in the group, and those that aren't."""
+    assignment, node_rank, processes = state.assignment, state.node_rank, state.settings.processes
+    everyone = tuple(range(processes))
+    present = everyone if assignment is None or node_rank is None else assignment.present(node_rank, processes)
+    return run._replace(
+        continued=assignment is not None and assignment.continues is not None,
+        present=present,
+        absent=tuple(rank for rank in everyone if rank not in present),
+    )
+
+
+def leaves_group(state: State) -> bool:
+    """Returns whether others go on without any rank of this worker in the attempt that was assigned last."""
+    assignment, node_rank = state.assignment, state.node_rank
+    if assignment is None or node_rank is None or assignment.continues is None:
+        return False
+    return not assignment.present(node_rank, state.settings.processes)
+
+
+def goes_on(state: State) -> bool:
+    """Returns whether what runs here, or is prepared, goes on in the attempt that was assigned last."""
+    assignment, node_rank = state.assignment, state.node_rank
+    if assignment is None or node_rank is None or not continues(assignment, state.started):
+        return False
+    present = assignment.present(node_rank, state.settings.processes)
+    if state.preparation is not None:
+        return is_absent(state) and not present
+    run = state.run
+    if run is None or not run.continuable or run.terminated or run.sweeping:
+        return False
+    moved = run.first_rank != assignment.first_rank(node_rank, state.settings.processes)
+    return not moved and bool(_kept(run, present))
+
+
+def continues(assignment: Assignment, started: int) -> bool:
+    """Returns whether an attempt is a newer one of the chain that the one started last belongs to."""
+    return assignment.continues is not None and assignment.continues <= started < assignment.attempt
+
+
+def adopt(state: State, action: Adopt, now: Now) -> State:
+    """The report of a continued attempt was saved: what runs, or is prepared, belongs to that attempt now."""
+    assignment, node_rank = action.assignment, action.node_rank
+    ended, before, failed = state.ended, state.started, _failed_joiner(state)
+    state = state._replace(
+        started=assignment.attempt,
+        saved=SavedReport(action.report, False),
+        previous=state.report,
+        report=action.report,
+    )
+    if state.preparation is not None:
+        preparation = Preparation(assignment, node_rank, state.preparation.begun_at, state.preparation.resolved_at)
+        return state._replace(preparation=preparation)
+    assert state.run is not None
+    present = assignment.present(node_rank, state.settings.processes)
+    kept = [rank for rank in _kept(state.run, present) if rank != failed]
+    lost = [rank for rank in range(state.settings.processes) if rank not in kept and rank not in present]
+    restarted = () if state.terminating else tuple(lost)
+    run = regrouped(state, state.run, present, restarted)
+    killed = tuple(pid for rank, pid in state.run.ranks.items() if rank in lost and rank not in state.run.endings)
+    way = state.way
+    if way is not None:
+        way = way.stopped(before, now.wall).launched(assignment.attempt, now.wall)
+    state = state._replace(run=run, way=way, regrouping=Regrouping(assignment, node_rank, killed, restarted))
+    gone = next((rank for rank in present if rank in run.endings), None)
+    if gone is None:
+        return refreshed(state, now)
+    # It has ended since the operator decided, and what was known of it was said of the attempt before.
+    rank, report = run.first_rank + gone, changes.current_report(state, now)
+    if ended is not None and ended.rank == rank:
+        failure = ended._replace(attempt=report.attempt, at=report.at)
+    else:
+        failure = classify(report, run.endings[gone] or Ending(1), rank, "it ended before this attempt began", 0)
+    return rank_failed(state, failure, now)
+
+
+def regrouped(state: State, run: Run, present: tuple[int, ...], restarted: tuple[int, ...]) -> Run:
+    """Returns a run as it begins a continued attempt: no stop is pending, and restarted ranks are forgotten."""
+
+    def without(known: Mapping[int, V]) -> dict[int, V]:
+        return {rank: value for rank, value in known.items() if rank not in restarted}
+
+    return run._replace(
+        continued=True,
+        present=present,
+        absent=tuple(rank for rank in range(state.settings.processes) if rank not in present),
+        ranks=without(run.ranks),
+        endings=without(run.endings),
+        words=without(run.words),
+        groups=without(run.groups),
+        terminate_at=run.terminate_at if state.terminating else None,
+        provoked=False,
+        conclude_at=None,
+    )
+
+
+def rank_failed(state: State, report: Report, now: Now) -> State:
+    """A rank has failed: the others are stopped, at once or when nobody has continued the attempt in time."""
+    run = state.run
+    assert run is not None
+    local_rank = None if report.rank is None else report.rank - run.first_rank
+    if joins(state, report.rank):
+        return _failed_to_join(state, run, report, now)
+    report = report._replace(able=others_are_able(run, local_rank))
+    waits = patience(state, local_rank)
+    delay = waits or ranks.grace_before_stop(run, report)
+    state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, delay))
+    if waits and local_rank is not None and local_rank in run.endings and local_rank in run.ranks:
+        state = changes.post(state, KillRemains(run.ranks[local_rank]))
+    return refreshed(changes.end(state, report, now), now)
+
+
+def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
+    """A rank has failed that was to join: it stops nobody, and is started again when the operator says so.
+
+    Where ranks of this worker train, their report has the failure beside their own state.
+    """
+    if failure.exit_code == 0:
+        failure = failure._replace(error=f"{failure.error}\n{NOT_JOINED}".lstrip())
+    if not run.present:
+        return changes.end(state, failure, now)
+    known = changes.current_report(state, now) if state.report is None else state.report
+    if known.ended or known.reason:
+        return state
+    return state._replace(report=failure._replace(state=known.state, able=known.able, at=now.wall))
+
+
+def refreshed(state: State, now: Now) -> State:
+    """Returns the state with a report that says what the ranks say of continuing."""
+    run, report = state.run, state.report
+    if run is None or report is None or report.attempt != state.started:
+        return state
+    if report.ended:
+        return state._replace(report=report._replace(able=report.able and others_are_able(run)))
+    formed = run.continued and run.present and all(run.groups.get(rank) == report.attempt for rank in run.present)
+    found = report._replace(state="Running" if formed else report.state, able=is_able(run), ready=is_ready(run))
+    return state if found == report else state._replace(report=found._replace(at=now.wall))
+
+
+def _failed_joiner(state: State) -> Optional[int]:
+    """Returns the local rank that was reported to have failed before it joined; the end of one that hung may be about
+    to come."""
+    run, report = state.run, state.report
+    if run is None or report is None or report.rank is None or not (report.reason and joins(state, report.rank)):
+        return None
+    return report.rank - run.first_rank
+
+
+def _kept(run: Run, present: tuple[int, ...]) -> list[int]:
+    """Returns the local ranks whose processes go on: members of the group, and those that wait to join it."""
+    return [rank for rank in (*present, *run.absent) if rank not in run.endings]

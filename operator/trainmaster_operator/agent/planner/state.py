@@ -1,0 +1,285 @@
+"""The agent's state consists of frozen values, which only `update.update` and `plan.done` replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from trainmaster_operator.agent.planner.recovery import Way
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.joining import Environment, Modules
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import ProgressLine
+
+if TYPE_CHECKING:
+    from trainmaster_operator.agent.planner.actions import Action
+
+NEVER = float("inf")
+
+
+class Now(NamedTuple):
+    """Now is the moment."""
+
+    steady: float
+    """Seconds of the monotonic clock, for deadlines."""
+    wall: float
+    """Seconds since the epoch, for reports."""
+
+
+class Ending(NamedTuple):
+    """A process ended: with an exit code, or by a signal (then `exit_code` is 128 + its number)."""
+
+    exit_code: int
+    signal: Optional[int] = None
+
+
+class MasterContact(NamedTuple):
+    """MasterContact is the way to worker 0's agent, as far as this worker has come."""
+
+    reached: bool
+    resolved: bool
+    problem: str = ""
+    """Name, address, port and the last error, for a person."""
+
+
+class LeaderContact(NamedTuple):
+    """LeaderContact is the leader as this worker knows it."""
+
+    leader: Optional[int] = None
+    """Which worker leads; None while that isn't known."""
+    watched: bool = True
+    """Whether an operator watches the leader, or may: while it isn't known who leads, somebody may."""
+    master: MasterContact = MasterContact(False, False, "not tried yet")
+
+
+class SavedReport(NamedTuple):
+    """The last report of the newest attempt that was started here, as it stands in the state folder."""
+
+    report: Report
+    exited: bool
+    """Whether this report has been made by exiting already: then it isn't made that way again."""
+
+
+class Preparation(NamedTuple):
+    """Preparation is an attempt that waits for the setup line's environment, and for worker 0 to be within reach."""
+
+    assignment: Assignment
+    node_rank: int
+    begun_at: float
+    resolved_at: Optional[float] = None
+    """Since when worker 0's name is known."""
+
+
+class Examination(NamedTuple):
+    """Examination is of an end whose cause has to be found; `local_rank` None: the launcher's."""
+
+    local_rank: Optional[int]
+    ending: Ending
+    was_ended: bool = False
+
+
+class Regrouping(NamedTuple):
+    """Regrouping is what a continued attempt asks of processes that go on, once its report is published."""
+
+    assignment: Assignment
+    node_rank: int
+    killed: tuple[int, ...]
+    """Pids of absent ranks that still live: a stopped process's sockets close only when it ends."""
+    restarted: tuple[int, ...]
+    """Local ranks whose processes are started again, to join."""
+
+
+class Run(NamedTuple):
+    """Run has the processes of an attempt. Moments are of the monotonic clock."""
+
+    launcher: int
+    """0: the ranks are forked from the warm process, and the agent's own children."""
+    wraps_ranks: bool
+    first_rank: int
+    """The global rank of local rank 0."""
+    ranks: Mapping[int, int] = {}
+    """Pids by local rank, as far as known."""
+    awaited: int = 0
+    """So many ranks are forked; 0: a launcher waits for the ranks."""
+    endings: Mapping[int, Optional[Ending]] = {}
+    """How ranks ended, in the order of their ends; None where only the launcher, which has reaped them, knows how."""
+    launcher_ending: Optional[Ending] = None
+    examinations: tuple[Examination, ...] = ()
+    terminate_at: Optional[float] = None
+    """When the ranks are sent SIGTERM."""
+    grace: float = 0.0
+    """What they then get until SIGKILL (seconds)."""
+    terminated: bool = False
+    planned: bool = False
+    """Whether it was a plan that ended the ranks: what they raise then is how they leave."""
+    late: tuple[int, ...] = ()
+    """Ranks that started after SIGTERM was sent."""
+    kill_at: float = NEVER
+    """When it is to be seen next which ranks SIGKILL still waits for."""
+    grace_ends_at: float = NEVER
+    """When SIGKILL comes to ranks that aren't writing their state."""
+    last_kill_at: float = NEVER
+    """When SIGKILL comes to ranks that are writing their state too: the job's own grace is over."""
+    saving: Mapping[int, float] = {}
+    """Since when ranks have been writing their state, by local rank."""
+    spared: Mapping[int, float] = {}
+    """Until when SIGKILL waits for ranks, by local rank."""
+    sweeping: bool = False
+    emptied: bool = False
+    """Whether no process is left."""
+    provoked: bool = False
+    """Whether a hung rank was ended to make it print its stacks; how the ranks then end isn't classified."""
+    conclude_at: Optional[float] = None
+    continuable: bool = False
+    """Whether the agent has started the ranks itself, so that they can go on in a continued attempt."""
+    continued: bool = False
+    """Whether the attempt is a continued one."""
+    present: tuple[int, ...] = ()
+    """Local ranks that are in the attempt's group."""
+    absent: tuple[int, ...] = ()
+    """Local ranks that aren't."""
+    words: Mapping[int, str] = {}
+    """What ranks say of continuing, `able` or `ready`, by local rank."""
+    groups: Mapping[int, int] = {}
+    """The attempt whose group ranks are in, as far as they say so, by local rank."""
+
+    @property
+    def stopping(self) -> bool:
+        """Returns whether the ranks were sent SIGTERM, or are about to be."""
+        return self.terminated or self.terminate_at is not None
+
+    @property
+    def launcher_knows_more(self) -> bool:
+        """Returns whether a rank has ended of which only the launcher knows how."""
+        return None in self.endings.values()
+
+    @property
+    def done(self) -> bool:
+        """Returns whether the launcher has ended, or all ranks where there is none."""
+        if self.launcher:
+            return self.launcher_ending is not None
+        # Ranks that wait to join have nobody to join once all others have ended.
+        return len(self.endings) >= self.awaited or (bool(self.present) and set(self.present) <= set(self.endings))
+
+    @property
+    def living(self) -> list[int]:
+        """Returns the pids of the ranks whose end hasn't been seen."""
+        return [pid for local_rank, pid in self.ranks.items() if local_rank not in self.endings]
+
+
+class CodeState(NamedTuple):
+    """CodeState is what is known of the folder of the user's code. Archives are known by their digests."""
+
+    has: str = ""
+    """Empty: nothing, or it is being replaced."""
+    before: str = ""
+    """What it had before that."""
+    wanted: str = ""
+    """What was asked for last."""
+    problem: str = ""
+    """Why that can't be had."""
+
+
+class Warm(NamedTuple):
+    """Warm is what is known of the process from which ranks are forked."""
+
+    runs: bool = False
+    failures: int = 0
+    """How often in a row it has failed without having forked an attempt's ranks."""
+    lacking: int = 0
+    """The attempt for which it lacked something."""
+    modules: Optional[Modules] = None
+    """What it imports beside torch and what the job asks for; None while that isn't known."""
+    ending: bool = False
+    """Whether it was killed and is still there: no attempt may wait for what it forks."""
+    hopeless: bool = False
+    """Whether another one would fare the same."""
+
+
+class State(NamedTuple):
+    """Everything that bears on what the agent does next."""
+
+    settings: Settings
+    assignment: Optional[Assignment] = None
+    """The newest one."""
+    applied: Optional[Assignment] = None
+    """The one that the leader's table and the way to the leader know."""
+    contact: LeaderContact = LeaderContact()
+    started: int = 0
+    """The newest attempt that was started here, in this life of the agent or an earlier one."""
+    preparation: Optional[Preparation] = None
+    run: Optional[Run] = None
+    regrouping: Optional[Regrouping] = None
+    environ: Optional[Mapping[str, str]] = None
+    """What the setup line leaves behind, found once in an agent's life."""
+    setup_runs: bool = False
+
+    code: CodeState = CodeState()
+    warm: Warm = Warm()
+
+    report: Optional[Report] = None
+    """The last report of the newest attempt that was started here, or `Waiting`."""
+    previous: Optional[Report] = None
+    """The last report of the attempt before that one: a leader that is joined later doesn't have it."""
+    saved: Optional[SavedReport] = None
+    published: Optional[Report] = None
+    unflushed: bool = False
+    """Whether the ranks' progress has to be read once more."""
+    progress: Optional[ProgressLine] = None
+    way: Optional[Way] = None
+    """The way from the last fault to the next attempt's first step."""
+    """The newest line of progress."""
+    environment: Optional[Environment] = None
+    """What the ranks of the attempt run in, once it is known."""
+    printed_environment: str = ""
+    """The same by a rank's own words, which know its device and backend."""
+
+    ended_at: float = 0.0
+    """When this worker's attempt ended, on the monotonic clock."""
+    acknowledged: int = 0
+    """The newest attempt whose report an operator has recorded."""
+    unwatched_at: Optional[float] = None
+    """Since when no operator watches."""
+    known_leader: Optional[int] = None
+    new_leader_until: float = 0.0
+    """Until when an operator is assumed to be on its way to a leader that is new."""
+
+    leftovers: bool = False
+    """Whether processes of an agent before this one may live."""
+    introducing: bool = False
+    outbox: tuple[Action, ...] = ()
+    """What has to be done once, in this order, before anything else."""
+    terminating: bool = False
+    """Whether SIGTERM has come: nothing is started any more."""
+    exit_code: Optional[int] = None
+    """The exit code, once the process ends."""
+
+    @property
+    def ended(self) -> Optional[Report]:
+        """Returns the report of the end of the newest attempt that was started here; None while it hasn't ended."""
+        report = self.report
+        return report if report is not None and report.attempt == self.started and report.ended else None
+
+    def change_run(self, change: Callable[[Run], Run]) -> State:
+        """Returns the state with its run changed, where there is one."""
+        return self if self.run is None else self._replace(run=change(self.run))
+
+    @property
+    def can_hang(self) -> bool:
+        """Returns whether ranks run that nobody is ending."""
+        run = self.run
+        return run is not None and bool(run.present) and not run.stopping and self.ended is None
+
+    @property
+    def node_rank(self) -> Optional[int]:
+        """Returns this worker's NODE_RANK in the newest assignment; None where it has no ranks to run there."""
+        assignment, settings = self.assignment, self.settings
+        if assignment is None or assignment.state != "Run":
+            return None
+        return assignment.node_rank(settings.worker, settings.pod_uid)
+
+    @property
+    def wanted_attempt(self) -> Optional[int]:
+        """Returns the attempt whose ranks should run here."""
+        return None if self.node_rank is None or self.assignment is None else self.assignment.attempt

@@ -1,0 +1,293 @@
+"""Processes: starting them, reaping them, and leaving none over.
+
+The agent is PID 1 of its container, so every orphan becomes its child; elsewhere (tests, a pod with a shared process
+namespace) it makes itself the subreaper, see prctl(2), PR_SET_CHILD_SUBREAPER. Everything below it can then be found by
+its ancestry, whatever process groups and sessions it made: torchrun gives each rank a session of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import stat
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.planner.state import Ending
+
+_RESET_SIGNALS = [
+    # Those of torchrun, whose ranks have them as at a start because it handles them itself.
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
+]
+_SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
+_PR_SET_CHILD_SUBREAPER = 36
+# Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), in the first version of that, which begins with
+# the mask of what is asked for (64 bits) and ends with the status as wait(2) gives it (32 bits).
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO_BYTES = 64
+# What launchers set for each rank: torchrun and accelerate, which uses it (torch.distributed.elastic.agent.server
+# .local_elastic_agent), and deepspeed (deepspeed.launcher.launch).
+_SET_BY_LAUNCHERS = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
+    *("LOCAL_SIZE", "CROSS_RANK"),
+)
+
+
+def ending_of(wait_status: int) -> Ending:
+    """Read a status as wait(2) gives it."""
+    if os.WIFSIGNALED(wait_status):
+        number = os.WTERMSIG(wait_status)
+        return Ending(128 + number, number)
+    return Ending(os.WEXITSTATUS(wait_status))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of orphans below, where the agent isn't PID 1."""
+    if os.getpid() == 1:
+        return
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def find_program(name: str, environ: Mapping[str, str]) -> str:
+    """Returns the path that executes `name` in this environment, as execvp(3) finds it; raises LaunchError."""
+    if "/" in name:
+        candidates = [name]
+    else:
+        candidates = [os.path.join(folder or ".", name) for folder in environ.get("PATH", os.defpath).split(":")]
+    problem = "is in no folder of PATH" if "/" not in name else "does not exist"
+    for candidate in candidates:
+        try:
+            mode = os.stat(candidate).st_mode
+        except OSError:
+            continue
+        if stat.S_ISDIR(mode):
+            problem = "is a folder"
+        elif not os.access(candidate, os.X_OK):
+            problem = "is not executable"
+        else:
+            return candidate
+    raise LaunchError(f"command not found: {name!r} {problem}; check spec.command and the image")
+
+
+def spawn(
+    program: str,
+    arguments: tuple[str, ...],
+    environ: Mapping[str, str],
+    streams: Mapping[int, int],
+    *,
+    in_session: bool = False,
+) -> int:
+    """Start a process in a process group of its own, or a session, and return its pid. `streams`: descriptor in the
+    child -> ours.
+
+    Raises LaunchError where the kernel refuses (no such interpreter, not executable, out of processes).
+    """
+    actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in streams.items()
+    ]
+    if 0 not in streams:
+        actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    apart: dict[str, Any] = {"setsid": True} if in_session else {"setpgroup": 0}
+    try:
+        return os.posix_spawn(
+            program, arguments, environ, file_actions=actions, setsigdef=_RESET_SIGNALS, setsigmask=[], **apart
+        )
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"cannot execute {program!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def reap() -> dict[int, Ending]:
+    """Collect every child that has ended since the last call, orphans included."""
+    ended: dict[int, Ending] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = ending_of(status)
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each process that is still there."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def spare_core(pid: int) -> None:
+    """Keep a process from leaving a core file; 1 byte is the limit that a core handler respects too (core(5))."""
+    import resource
+
+    try:
+        _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+        resource.prlimit(pid, resource.RLIMIT_CORE, (1 if hard != 0 else 0, hard))
+    except (OSError, ValueError):
+        return
+
+
+class Process(NamedTuple):
+    """A line of the process table."""
+
+    pid: int
+    parent: int
+    name: str
+    state: str
+
+
+def process_table() -> dict[int, Process]:
+    """All processes that can be seen, zombies included, by pid."""
+    table: dict[int, Process] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        text = read_text(f"/proc/{entry}/stat")
+        # The name stands in parentheses and may hold any character (proc(5)).
+        head, _, tail = text.rpartition(")")
+        fields = tail.split()
+        if len(fields) > 2:
+            table[int(entry)] = Process(int(entry), int(fields[1]), head.partition("(")[2], fields[0])
+    return table
+
+
+def descendants(root: int) -> list[int]:
+    """Returns the pids of all living processes below `root`, parents before children."""
+    table = process_table()
+    below: dict[int, list[int]] = {}
+    for process in table.values():
+        below.setdefault(process.parent, []).append(process.pid)
+    found: list[int] = []
+    queue = list(below.get(root, []))
+    while queue:
+        pid = queue.pop(0)
+        if table[pid].state != "Z":
+            found.append(pid)
+        queue.extend(below.get(pid, []))
+    return found
+
+
+def session_members(leaders: Collection[int]) -> list[int]:
+    """Returns the pids of all living processes in these sessions, each named after the process that began it."""
+    # Session 0 has those of the kernel, and of other PID namespaces.
+    wanted, found = {pid for pid in leaders if pid > 1}, []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        # Fields 3 and 6 of proc(5).
+        fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(fields) > 3 and fields[0] not in "ZX" and int(fields[3]) in wanted:
+            found.append(pid)
+    return found
+
+
+def rank_processes(root: int) -> dict[int, int]:
+    """Returns the ranks that a user's own launcher has started, `root` or a process below it: pids by local rank.
+
+    A rank's environment says which one it is, and differs in that from the launcher's, which may have inherited a rank
+    from the manifest. Of a rank and its own children (loaders) the rank comes first. Empty where there are none.
+    """
+    outside = _launchers_variables(root)
+    found: dict[int, int] = {}
+    for pid in descendants(root):
+        words = _launchers_variables(pid)
+        local_rank = words.get("LOCAL_RANK", "")
+        if words != outside and "RANK" in words and local_rank.isascii() and local_rank.isdigit():
+            found.setdefault(int(local_rank), pid)
+    return found
+
+
+def _launchers_variables(pid: int) -> dict[str, str]:
+    """Returns what a launcher has set in a process's environment, as it was when its program began (proc(5))."""
+    pairs = (variable.partition("=") for variable in read_text(f"/proc/{pid}/environ").split("\0"))
+    return {name: value for name, _, value in pairs if name in _SET_BY_LAUNCHERS}
+
+
+def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
+    """Returns the process that a signal (SIGTERM) should reach where `pid` is a rank's.
+
+    A shell that waits for one program keeps the signal to itself until the program has ended, and the program would
+    never save its checkpoint: then the program is meant. A shell with a trap for it is meant itself.
+    """
+    table = process_table()
+    while pid in table and table[pid].name in _SHELLS and not catches(pid, number):
+        below = [process.pid for process in table.values() if process.parent == pid and process.state != "Z"]
+        if len(below) != 1:
+            break
+        pid = below[0]
+    return pid
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """Returns the lines of /proc/<pid>/status by name; empty where the process is gone."""
+    pairs = (line.partition(":") for line in read_text(f"/proc/{pid}/status").splitlines())
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def process_state(pid: int) -> str:
+    """Returns the kernel's letter for a process: R, S, D, T (stopped), t (traced), Z; X where it is gone."""
+    return status_of(pid).get("State", "X")[:1]
+
+
+def catches(pid: int, number: int) -> bool:
+    """Returns whether a process has a handler for a signal."""
+    return bool(int(status_of(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)
+
+
+def zombie_ending(pid: int) -> Ending | None:
+    """Returns how a process that isn't our child ended, until its parent reaps it; None where that can't be seen."""
+    _, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
+    fields = tail.split()
+    # Field 52 of proc(5), counted from the third one here.
+    if len(fields) < 50 or fields[0] not in "ZX":
+        return None
+    return ending_of(int(fields[49]))
+
+
+def reaped_ending(pidfd: int) -> Ending | None:
+    """Returns how a process ended that its parent has reaped; None before Linux 6.15, and where a sandbox refuses."""
+    asked = _PIDFD_INFO_EXIT.to_bytes(8, sys.byteorder)
+    try:
+        info = fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked.ljust(_PIDFD_INFO_BYTES, b"\0"))
+    except OSError:
+        return None
+    if not int.from_bytes(info[:8], sys.byteorder) & _PIDFD_INFO_EXIT:
+        return None
+    return ending_of(int.from_bytes(info[60:64], sys.byteorder))
+
+
+def leftovers(state_dir: str) -> list[int]:
+    """Processes of attempts of an agent before this one, which was killed: they carry this state folder and an attempt
+    in their environment. In a container of its own there are none: the kernel kills a PID namespace with its PID 1."""
+    wanted = f"TRAINMASTER_STATE_DIR={state_dir}"
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        variables = read_text(f"/proc/{pid}/environ").split("\0") if pid != os.getpid() else []
+        if wanted in variables and any(variable.startswith("TRAINMASTER_ATTEMPT=") for variable in variables):
+            found.append(pid)
+    return found
+
+
+def private_bytes(pid: int) -> int:
+    """Returns the memory of a process that it shares with no other; 0 where the kernel doesn't show it.
+
+    Documentation/filesystems/proc.rst, smaps_rollup.
+    """
+    lines = (line.split() for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines())
+    return 1024 * sum(int(line[1]) for line in lines if line[0] in ("Private_Clean:", "Private_Dirty:"))
+
+
+def read_text(path: str) -> str:
+    """Returns what stands in a file of the kernel's; empty where it can't be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,427 @@
+"""The user's code is unpacked from the archive that the pod mounts into a folder whose path and inode stay the same.
+
+It is the working directory of all that the agent starts, so old files are replaced where they are, and only while no
+rank lives. What ranks have written there stays; what was of the old archive, and bytecode, goes. Every file gets a time
+of its archive's own: whoever compares times (Python's bytecode, the warm process) never takes old code for new.
+
+The archive is what its digest says, and the operator has signed that. It is bounded and checked all the same: members
+are written one by one, none outside of the folder, through a link, or anything but a file, a folder or a link inside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NamedTuple, Optional
+
+from trainmaster_operator.agent.loop import Loop, Timer
+from trainmaster_operator.agent.planner.events import CodeFetched, CodeRefused, Event
+from trainmaster_operator.agent.process.saved_report import write_atomically
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_CODE_BYTES
+from trainmaster_operator.wire.names import CODE_ARCHIVE
+
+POLL_SECONDS = 0.05
+WAIT_SECONDS = 60.0
+"""A volume that hasn't followed by then has been touched awake several times."""
+_CHUNK = 1 << 20
+_HEADERS = 4096
+"""Bytes of a member's headers, at most; so much more than its files may an archive have."""
+
+
+class RefusedArchive(Exception):
+    """The archive has what no archive of code has."""
+
+
+class UnreadableArchive(Exception):
+    """The file can't be read, so nobody knows whether it is the archive."""
+
+
+class Installed(NamedTuple):
+    """Installed is what the folder has of an archive."""
+
+    digest: str
+    """Empty: it was being replaced."""
+    time: int
+    """The files' modification time (whole seconds)."""
+    files: tuple[str, ...]
+
+
+class Code:
+    """Code looks for an archive and unpacks it, in one thread at a time: the archive may lie on a file server that has
+    gone, and the agent answers all the same. All but `_search` is in the loop's thread.
+    """
+
+    def __init__(self, loop: Loop, settings: Settings, put: Callable[[Event], None]) -> None:
+        self._loop, self._settings, self._put = loop, settings, put
+        self.folder = os.path.join(settings.state_dir, "code")
+        self._stamp = os.path.join(settings.state_dir, "code.json")
+        self._wanted = ""
+        self._limit: Optional[Timer] = None
+        self._works = False
+        """Whether there is a thread."""
+        self._reads = ""
+        """The file that the thread reads; empty while it waits, and once it unpacks what it has read."""
+        self._unpacks = False
+        self._problem = ""
+        """Why the thread couldn't read a file."""
+
+    def enter(self, environ: dict[str, str]) -> None:
+        """Make the folder the working directory, and the first place of imports."""
+        os.makedirs(self.folder, exist_ok=True)
+        os.chdir(self.folder)
+        environ["PWD"] = self.folder
+        environ["PYTHONPATH"] = ":".join(filter(None, (self.folder, environ.get("PYTHONPATH"))))
+
+    def fetch(self, digest: str) -> None:
+        """Put `CodeFetched` when the folder has this archive, or `CodeRefused`."""
+        if self._limit is not None:
+            self._limit.cancel()
+        self._wanted, self._problem = digest, ""
+        self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
+        if not self._works:
+            self._start()
+
+    def _start(self) -> None:
+        digest = self._wanted
+        if read_installed(self._stamp).digest == digest:
+            self._end(CodeFetched(digest))
+            return
+        # Here, because most jobs bring no code.
+        import threading
+
+        self._works = True
+        threading.Thread(target=self._search, args=(digest,), name="code", daemon=True).start()
+
+    def _search(self, digest: str) -> None:
+        event: Optional[Event] = None
+        seen: dict[str, tuple[int, ...]] = {}
+        try:
+            while event is None and self._wanted == digest:
+                path = self._changed_file(digest, seen)
+                if path is None:
+                    time.sleep(POLL_SECONDS)
+                elif self._install(path, digest):
+                    event = CodeFetched(digest)
+        except RefusedArchive as error:
+            event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {error}")
+        except OSError as error:
+            # Not the error's own file name: a full disk names none, and what is renamed is named where it comes from.
+            event = CodeRefused(digest, f"cannot unpack the code into {self.folder}: {error.strerror or error}")
+        except Exception as error:
+            # The attempt would wait for a thread that is gone.
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {reason}")
+        self._loop.call_from_thread(lambda: self._worked(digest, event))
+
+    def _changed_file(self, digest: str, seen: dict[str, tuple[int, ...]]) -> Optional[str]:
+        """Returns the file that may be the archive, where this version of it wasn't seen yet."""
+        for name in (f"{digest}.tar.gz", CODE_ARCHIVE):
+            path = os.path.join(self._settings.code_dir, name)
+            try:
+                found = os.stat(path)
+            except OSError:
+                continue
+            version = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+            if seen.get(path) != version:
+                seen[path] = version
+                return path
+        return None
+
+    def _install(self, path: str, digest: str) -> bool:
+        def unpack() -> None:
+            self._reads, self._unpacks = "", True
+
+        self._reads = path
+        try:
+            return install(path, digest, self.folder, self._stamp, unpack)
+        except UnreadableArchive as error:
+            self._problem = str(error)
+            return False
+        finally:
+            self._reads, self._unpacks = "", False
+
+    def _worked(self, digest: str, event: Optional[Event]) -> None:
+        self._works = False
+        if digest == self._wanted and event is not None:
+            self._end(event)
+        elif self._wanted:
+            self._start()
+
+    def _give_up(self) -> None:
+        if self._unpacks:
+            # That may take as long as the disk does.
+            self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
+        else:
+            self._end(CodeRefused(self._wanted, self._not_there(self._wanted)))
+
+    def _end(self, event: Event) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        self._wanted = ""
+        self._put(event)
+
+    def _not_there(self, digest: str) -> str:
+        problem = f"nothing comes from {self._reads}" if self._reads else self._problem
+        if problem:
+            return (
+                f"the code {digest[:12]} of {self._settings.code_source} can't be read, after {WAIT_SECONDS:g} s: "
+                f"{problem}; check the volume"
+            )
+        return (
+            f"{self._settings.code_source} doesn't have the code {digest[:12]} that spec.code.digest names, after "
+            f"{WAIT_SECONDS:g} s; push the code again (kubectl dtj push)"
+        )
+
+
+def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[], None] = lambda: None) -> bool:
+    """Bring an archive's files into the folder; False: the file is another archive. `unpack` is called once it isn't.
+
+    Raises RefusedArchive, UnreadableArchive, and OSError where the folder can't be written.
+    """
+    file = _open(path)
+    if file is None:
+        return False
+    with file:
+        if _digest(path, file) != digest:
+            return False
+        unpack()
+        staging = f"{folder}.new"
+        try:
+            _install(file, digest, folder, stamp, staging)
+        finally:
+            # A disk that is full would stay so.
+            shutil.rmtree(staging, ignore_errors=True)
+    return True
+
+
+def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str) -> None:
+    before = read_installed(stamp)
+    shutil.rmtree(staging, ignore_errors=True)
+    os.makedirs(staging)
+    moment = max(int(time.time()), before.time + 1)
+    file.seek(0)
+    hashing = _Hashing(file)
+    files = _unpack(hashing, staging, moment)
+    if hashing.digest() != digest:
+        raise RefusedArchive("it was changed while it was read")
+    everything = sorted({*before.files, *files})
+    _write_stamp(stamp, Installed("", moment, tuple(everything)))
+    for folder_name in {os.path.dirname(name) for name in everything}:
+        shutil.rmtree(os.path.join(folder, folder_name, "__pycache__"), ignore_errors=True)
+    for name in set(before.files) - set(files):
+        _remove(os.path.join(folder, name))
+    for name in files:
+        _make_folders(folder, os.path.dirname(name))
+        target = os.path.join(folder, name)
+        if _is_folder(target):
+            shutil.rmtree(target)
+        os.replace(os.path.join(staging, name), target)
+    _remove_empty(folder, before.files)
+    _write_stamp(stamp, Installed(digest, moment, tuple(files)))
+
+
+def read_installed(stamp: str) -> Installed:
+    """Returns what the folder has; nothing where that isn't known."""
+    try:
+        with open(stamp, encoding="utf-8") as file:
+            data = json.load(file)
+        return Installed(str(data["digest"]), int(data["time"]), tuple(map(str, data["files"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Installed("", 0, ())
+
+
+def _write_stamp(stamp: str, installed: Installed) -> None:
+    write_atomically(stamp, json.dumps(installed._asdict()))
+
+
+def _open(path: str) -> Optional[BinaryIO]:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        # Between two versions of the volume.
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _digest(path: str, file: BinaryIO) -> str:
+    try:
+        if os.fstat(file.fileno()).st_size > MAX_CODE_BYTES:
+            raise UnreadableArchive(f"{path} has more than {MAX_CODE_BYTES >> 20} MiB")
+        return _Hashing(file).digest()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> UnreadableArchive:
+    return UnreadableArchive(f"{path}: {error.strerror or error}")
+
+
+class _Hashing:
+    """_Hashing says what the bytes that were read from a file hash to: another time they may be others."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        import hashlib
+
+        self._file, self._found, self._size = file, hashlib.sha256(), 0
+
+    def read(self, size: int = _CHUNK) -> bytes:
+        """Returns the next bytes. Raises RefusedArchive for more than an archive has."""
+        data = self._file.read(size)
+        self._found.update(data)
+        self._size += len(data)
+        if self._size > MAX_CODE_BYTES:
+            raise RefusedArchive(f"it has more than {MAX_CODE_BYTES >> 20} MiB")
+        return data
+
+    def digest(self) -> str:
+        """Returns the digest of the whole file, whose rest is read."""
+        while self.read():
+            continue
+        return self._found.hexdigest()
+
+
+def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
+    """Returns the names of the files and links that were written below `staging`."""
+    import tarfile
+    import zlib
+
+    files: dict[str, None] = {}
+    folders: set[str] = {""}
+    size = 0
+    try:
+        for member, read in _members(packed):
+            if member.isdir() and all(part in ("", ".") for part in member.name.split("/")):
+                continue
+            name = _safe_name(member.name)
+            parent = os.path.dirname(name)
+            if any(above in files for above in _ancestors(name)):
+                raise RefusedArchive(f"{member.name[:200]!r} is below a file or a link")
+            _make_folders(staging, parent)
+            if member.isdir():
+                _make_folders(staging, name)
+                folders.add(name)
+                continue
+            if name in files or name in folders or len(files) >= MAX_CODE_FILES:
+                raise RefusedArchive(
+                    f"{member.name[:200]!r} is there twice, or has more than {MAX_CODE_FILES} files beside it"
+                )
+            target = os.path.join(staging, name)
+            if member.issym():
+                os.symlink(_safe_link(name, member.linkname), target)
+            elif member.isreg():
+                size += member.size
+                if size > MAX_UNPACKED_CODE_BYTES:
+                    raise RefusedArchive(f"its files have more than {MAX_UNPACKED_CODE_BYTES >> 20} MiB")
+                _write(target, read, 0o755 if member.mode & 0o100 else 0o644)
+            else:
+                raise RefusedArchive(f"{member.name[:200]!r} is neither a file nor a folder nor a link")
+            os.utime(target, (moment, moment), follow_symlinks=False)
+            files[name] = None
+    except (tarfile.TarError, EOFError, zlib.error, UnicodeError, ValueError) as error:
+        raise RefusedArchive(f"it is no archive (tar, gzip): {str(error)[:200]}") from error
+    return list(files)
+
+
+def _members(packed: Any) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
+    import gzip
+    import tarfile
+
+    with gzip.GzipFile(mode="rb", fileobj=packed) as unpacked:
+        bounded = _Bounded(unpacked)
+        with tarfile.open(fileobj=bounded, mode="r|", errorlevel=1) as archive:  # type: ignore[call-overload]
+            for member in archive:
+                content = archive.extractfile(member) if member.isreg() else None
+                yield member, content.read if content is not None else bounded.read
+
+
+class _Bounded:
+    """_Bounded ends an archive that goes on and on, whatever its headers say."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._left = MAX_UNPACKED_CODE_BYTES + MAX_CODE_FILES * _HEADERS
+
+    def read(self, size: int) -> bytes:
+        try:
+            data: bytes = self._file.read(size)
+        except OSError as error:
+            # gzip's own errors are some.
+            raise RefusedArchive(f"it is no archive (tar, gzip): {str(error)[:200]}") from error
+        self._left -= len(data)
+        if self._left < 0:
+            raise RefusedArchive(f"it has more than {MAX_UNPACKED_CODE_BYTES >> 20} MiB")
+        return data
+
+
+def _write(target: str, read: Callable[[int], bytes], mode: int) -> None:
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    with open(fd, "wb") as file:
+        while True:
+            data = read(_CHUNK)
+            if not data:
+                return
+            file.write(data)
+
+
+def _safe_name(name: str) -> str:
+    """Returns a member's path in its folder. Raises RefusedArchive for one that leaves it."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or not parts or "\0" in name:
+        raise RefusedArchive(f"{name[:200]!r} is no path inside the folder")
+    return "/".join(parts)
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    while "/" in name:
+        name = os.path.dirname(name)
+        yield name
+
+
+def _safe_link(name: str, target: str) -> str:
+    end = os.path.normpath(os.path.join(os.path.dirname(name), target))
+    if target.startswith("/") or end == ".." or end.startswith("../"):
+        raise RefusedArchive(f"{name[:200]!r} is a link out of the folder, to {target[:200]!r}")
+    return target
+
+
+def _make_folders(root: str, path: str) -> None:
+    """Make a folder and those above it; what ranks have put in their place goes."""
+    at = root
+    for part in filter(None, path.split("/")):
+        at = os.path.join(at, part)
+        if not _is_folder(at):
+            _remove(at)
+            os.mkdir(at)
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _remove(path: str) -> None:
+    try:
+        os.remove(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        # Ranks have removed or replaced it.
+        return
+
+
+def _remove_empty(root: str, files: tuple[str, ...]) -> None:
+    """Remove the folders that an old archive's files have left empty."""
+    folders = {os.path.dirname(name) for name in files}
+    for folder in sorted(folders | {os.path.dirname(each) for each in folders} - {""}, key=len, reverse=True):
+        try:
+            if folder:
+                os.rmdir(os.path.join(root, folder))
+        except OSError:
+            # It isn't empty, or was never there.
+            continue

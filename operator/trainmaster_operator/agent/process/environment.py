@@ -1,0 +1,143 @@
+"""Workers' environments are described and compared: what must be equal before they compute together.
+
+Read from files only: importing torch to ask for its version would cost a second of every start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.process import children
+
+PACKAGES = ("torch", "numpy", "transformers", "deepspeed", "torch-npu")
+MAX_HASHED_BYTES = 16_777_216
+_TORCH_VERSION_FILE = r"(?m)^(cuda|hip|xpu|git_version)(?:\s*:[^=]*)?\s*=\s*['\"]([^'\"]+)['\"]"
+
+_NVIDIA, _AMD = "proc/driver/nvidia", "sys/module/amdgpu/version"
+_VERSION = r"\d+\.\d+(?:\.\d+)?"
+
+# Ranks compute together in spite of these.
+_WARN_ONLY = frozenset({"machine", "numpy", "gpus", "driver"})
+
+
+def describe(
+    command: Sequence[str], environ: Mapping[str, str], config_file: str, code: str = "", root: str = "/"
+) -> dict[str, str]:
+    """Returns this worker's environment: names and versions, by what the command will use.
+
+    `code`: the digest of the code that was brought, where it isn't the image's. `root`: where /proc and /sys are.
+    """
+    found = {"machine": os.uname().machine, **_devices(root)}
+    interpreter = _interpreter(command, environ)
+    folders = _site_packages(interpreter, environ)
+    version = next((match[1] for match in (re.search(r"/python(3\.\d+)t?/", f"{f}/") for f in folders) if match), "")
+    if version:
+        found["python"] = version
+    for folder in folders:
+        for entry in _entries(folder, r".*\.dist-info"):
+            name, _, release = entry[: -len(".dist-info")].partition("-")
+            name = name.lower().replace("_", "-")
+            if name in PACKAGES or name.startswith(("nvidia-nccl", "nvidia-cuda-runtime")):
+                found.setdefault(name, release)
+        for name, value in _torch_build(os.path.join(folder, "torch", "version.py")).items():
+            found.setdefault(name, value)
+    for word in command[1:]:
+        if code:
+            found["code"] = code[:16]
+            break
+        if word.endswith(".py") and os.path.isfile(word):
+            found["code"] = _hash(word)
+            break
+    if os.path.isfile(config_file):
+        found["config"] = _hash(config_file)
+    return found
+
+
+def _devices(root: str) -> dict[str, str]:
+    """Returns the worker's GPUs and their driver, by what the kernel says: no device is opened for that."""
+    folder = os.path.join(root, _NVIDIA, "gpus")
+    texts = (_read(os.path.join(folder, gpu, "information")) for gpu in _entries(folder, ".*"))
+    models = [match[1].strip() for match in (re.search(r"(?m)^Model:(.*)", text) for text in texts) if match]
+    versions = (_read(os.path.join(root, _NVIDIA, "version")), _read(os.path.join(root, _AMD)))
+    driver = next((match[0] for match in (re.search(_VERSION, text) for text in versions) if match), "")
+    gpus = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
+    return {name: value for name, value in (("gpus", gpus), ("driver", driver)) if value}
+
+
+def mismatches(environments: Mapping[int, Mapping[str, str]]) -> list[str]:
+    """Returns a line for each thing that must be equal and isn't: what it is, and its value by worker."""
+    lines = []
+    for name in sorted({name for environment in environments.values() for name in environment} - _WARN_ONLY):
+        by_value: dict[str, list[int]] = {}
+        for worker, environment in environments.items():
+            by_value.setdefault(environment.get(name, "none"), []).append(worker)
+        if len(by_value) > 1:
+            values = "; ".join(f"{value} on {_workers(workers)}" for value, workers in by_value.items())
+            lines.append(f"{name} differs: {values}")
+    return lines
+
+
+def _workers(workers: list[int]) -> str:
+    shown = ", ".join(map(str, workers[:8])) + (f" and {len(workers) - 8} more" if len(workers) > 8 else "")
+    return f"worker{'s' if len(workers) > 1 else ''} {shown}"
+
+
+def _interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str:
+    name = command[0] if command and re.fullmatch(r"python[\d.]*t?", os.path.basename(command[0])) else "python3"
+    try:
+        return children.find_program(name, environ)
+    except LaunchError:
+        return ""
+
+
+def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
+    """Returns where this interpreter's packages are, in the order of its search, without starting it.
+
+    A virtual environment's interpreter is a link into another prefix, whose packages it doesn't see.
+    """
+    folders = [folder for folder in environ.get("PYTHONPATH", "").split(":") if folder]
+    if interpreter:
+        prefix = os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))
+        prefixes = [prefix]
+        if not os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
+            prefixes.append(os.path.dirname(os.path.dirname(os.path.realpath(interpreter))))
+        name = re.search(r"python3\.\d+t?$", os.path.realpath(interpreter))
+        for prefix in prefixes:
+            for version in _entries(os.path.join(prefix, "lib"), name[0] if name else r"python3\.\d+t?"):
+                folders.append(os.path.join(prefix, "lib", version, "site-packages"))
+            # Debian's own.
+            folders.append(os.path.join(prefix, "lib", "python3", "dist-packages"))
+    return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
+
+
+def _entries(folder: str, pattern: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if re.fullmatch(pattern, name))
+    except OSError:
+        return []
+
+
+def _torch_build(path: str) -> dict[str, str]:
+    return {f"torch {name}": value for name, value in re.findall(_TORCH_VERSION_FILE, _read(path))}
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65_536)
+    except OSError:
+        return ""
+
+
+def _hash(path: str) -> str:
+    # Here, because it costs 3 ms of an agent's start, and this is read while the ranks start.
+    import hashlib
+
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read(MAX_HASHED_BYTES)).hexdigest()[:16]
+    except OSError as error:
+        return f"unreadable: {error.strerror}"

@@ -1,0 +1,196 @@
+"""An attempt's command line and environment are made here. Pure: nothing here starts anything.
+
+torchrun is used with a static rendezvous and no restarts of its own: its in-place restart fails with "connectFullMesh"
+(torch 2.13 on gloo), and attempts are the operator's. Each rank is started through a one-line shell that reports
+its pid to the agent and gives it pipes of its own, then becomes the rank by `exec`: so the agent sees every rank's
+output and end at once, in any version of torch, instead of when torchrun's own polling does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
+from trainmaster_operator.agent.hang.recorder import recorder_environment
+from trainmaster_operator.agent.process.children import find_program
+from trainmaster_operator.agent.process.run_ids import run_variables
+from trainmaster_operator.agent.progress.trainer_environment import trainer_environment
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.assignment import Assignment
+
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
+_TORCHRUN = "torchrun"
+_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+
+# $0 is the attempt's folder, "$@" the user's command. The pid is read from /proc, because torchrun makes $ of every $$
+# (torch.distributed.elastic.utils.api.macros).
+RANK_WRAPPER = (
+    'read -r pid rest </proc/self/stat && printf "%s %s\\n" "$LOCAL_RANK" "$pid" >"$0/ranks" && '
+    'exec "$@" >"$0/rank-$LOCAL_RANK.out" 2>"$0/rank-$LOCAL_RANK.err"'
+)
+
+
+class CommandLine(NamedTuple):
+    """CommandLine is a launcher's; `wraps_ranks`: whether ranks announce themselves through the attempt's pipes."""
+
+    arguments: tuple[str, ...]
+    wraps_ranks: bool
+
+
+def attempt_dir(settings: Settings, attempt: int) -> str:
+    """Returns the folder of an attempt's logs, pipes, progress and error files."""
+    return os.path.join(settings.state_dir, f"attempt-{attempt}")
+
+
+def command_line(
+    settings: Settings, assignment: Assignment, node_rank: int, command: Sequence[str], base: Mapping[str, str]
+) -> CommandLine:
+    """Returns the command line of one worker's launcher; raises LaunchError for an empty command."""
+    if not command or not command[0]:
+        raise LaunchError("command not found: the command is empty; set spec.command")
+    if settings.launcher == "exec" or starts_torchrun(command):
+        # A command that starts torchrun itself gets what it needs by PET_*: two launchers must not be nested.
+        return CommandLine(tuple(command), False)
+    folder = attempt_dir(settings, assignment.attempt)
+    python = _python_of(command)
+    torchrun = (python, "-m", "torch.distributed.run") if python else (_TORCHRUN,)
+    return CommandLine(
+        (
+            *torchrun,
+            f"--nnodes={len(assignment.workers)}",
+            f"--nproc-per-node={settings.processes}",
+            f"--node-rank={node_rank}",
+            "--rdzv-backend=static",
+            f"--rdzv-id=attempt-{assignment.attempt}",
+            f"--master-addr={assignment.master}",
+            f"--master-port={assignment.port}",
+            "--max-restarts=0",
+            "--monitor-interval=0.1",
+            f"--log-dir={os.path.join(folder, 'torchrun')}",
+            "--no-python",
+            "/bin/sh",
+            "-c",
+            _rank_zero(run_variables(settings, assignment.first_rank(node_rank, settings.processes), base))
+            + RANK_WRAPPER,
+            folder,
+            *command,
+        ),
+        True,
+    )
+
+
+def _rank_zero(variables: Mapping[str, str]) -> str:
+    """Returns the shell's line that gives rank 0 these variables: torchrun has one environment for all ranks."""
+    pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f'[ "$RANK" != 0 ] || export {pairs}; ' if pairs else ""
+
+
+def find_launcher(line: CommandLine, environ: Mapping[str, str]) -> str:
+    """Returns the path of a command line's program; raises LaunchError, which knows where torchrun was our choice."""
+    try:
+        return find_program(line.arguments[0], environ)
+    except LaunchError:
+        if line.wraps_ranks and line.arguments[0] == _TORCHRUN:
+            raise LaunchError(NO_TORCH) from None
+        raise
+
+
+def starts_torchrun(command: Sequence[str]) -> bool:
+    """Returns whether the user's command is a launcher already."""
+    if os.path.basename(command[0]) == _TORCHRUN:
+        return True
+    return _python_of(command) is not None and any(
+        flag == "-m" and module in _TORCHRUN_MODULES for flag, module in zip(command[1:], command[2:])
+    )
+
+
+def rank_environment(
+    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
+) -> dict[str, str]:
+    """Returns the environment of an attempt's children: `base` with all that the attempt changes set anew."""
+    environ = {**base, **attempt_variables(settings, assignment, node_rank, base, trainer_port)}
+    if settings.launcher != "exec":
+        # torchrun sets it for each rank; the manifest's RANK is meant for programs that run without a launcher.
+        environ.pop("RANK", None)
+    environ["TRAINMASTER_STATE_DIR"] = settings.state_dir
+    # Without it a rank's last lines stay in its buffer when it is killed, and those are the ones that matter.
+    environ.setdefault("PYTHONUNBUFFERED", "1")
+    # An image seldom has a name for the user that a pod sets, and getpass.getuser() of such a user is a KeyError.
+    if not any(environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) and not _has_name(os.getuid()):
+        environ["USER"] = environ["LOGNAME"] = str(os.getuid())
+    # A rank that is killed by a fatal signal then says where it was (docs.python.org/3/library/faulthandler.html).
+    environ.setdefault("PYTHONFAULTHANDLER", "1")
+    # After an error or a timeout NCCL's watchdog (torch 2.11 and 2.13) waits a minute and ends the process. With 1,
+    # which torchrun sets, it aborts the communicator before: that ends the collective, and an optimizer's step that is
+    # queued behind it changes the weights by gradients that were never reduced, while a survivor may be copying them.
+    environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
+    return environ
+
+
+def attempt_variables(
+    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
+) -> dict[str, str]:
+    """Returns the variables that differ from one attempt to the next, or between workers. `base` has the user's own;
+    `trainer_port` is where Hugging Face's Trainer may report, 0 nowhere."""
+    nodes, processes = len(assignment.workers), settings.processes
+    folder = attempt_dir(settings, assignment.attempt)
+    variables = {
+        "MASTER_ADDR": assignment.master,
+        "MASTER_PORT": str(assignment.port),
+        "NNODES": str(nodes),
+        "NODE_RANK": str(node_rank),
+        "NPROC_PER_NODE": str(processes),
+        "WORLD_SIZE": str(assignment.world_size(processes)),
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": str(processes),
+        "PET_NODE_RANK": str(node_rank),
+        "PET_MASTER_ADDR": assignment.master,
+        "PET_MASTER_PORT": str(assignment.port),
+        "PET_RDZV_BACKEND": "static",
+        "PET_MAX_RESTARTS": "0",
+        "TRAINMASTER_ATTEMPT": str(assignment.attempt),
+        "TRAINMASTER_PROGRESS_FILE": os.path.join(folder, "progress"),
+        "TRAINMASTER_SAVING_FILE": os.path.join(folder, "saving"),
+        "TRAINMASTER_STACKS_FILE": os.path.join(folder, "stacks"),
+    }
+    if settings.launcher == "exec":
+        variables["RANK"] = str(assignment.first_rank(node_rank, processes))
+        variables["LOCAL_RANK"] = "0"
+        variables["LOCAL_WORLD_SIZE"] = str(processes)
+        if processes == 1:
+            variables.update(run_variables(settings, assignment.first_rank(node_rank, processes), base))
+        variables["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
+    for name, value in recorder_environment(folder).items():
+        if name not in base:
+            variables[name] = value
+    variables.update(trainer_environment(trainer_port, trainer_token_file(settings, assignment.attempt), base))
+    return variables
+
+
+def trainer_token_file(settings: Settings, attempt: int) -> str:
+    """Returns where the token is with which Hugging Face's Trainer reports."""
+    return os.path.join(attempt_dir(settings, attempt), "trainer-token")
+
+
+def _has_name(uid: int) -> bool:
+    # Here, because a light start is part of every recovery.
+    import pwd
+
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def is_python(program: str) -> bool:
+    """Returns whether a program is Python by its name."""
+    return _PYTHON.fullmatch(os.path.basename(program)) is not None
+
+
+def _python_of(command: Sequence[str]) -> Optional[str]:
+    return command[0] if is_python(command[0]) else None

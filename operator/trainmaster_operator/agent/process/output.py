@@ -1,0 +1,260 @@
+"""Output of the ranks is passed on line by line with a prefix, and its newest part kept in the state folder.
+
+A pump reads one pipe. The agent's own stdout is written only when it accepts more, so that a slow container runtime
+slows the ranks (their pipes fill) and never the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from trainmaster_operator.agent.loop import READ, WRITE, Loop
+from trainmaster_operator.wire.limits import MAX_OUTPUT_BYTES
+from trainmaster_operator.wire.values import last_lines
+
+CHUNK_BYTES = 65_536
+MAX_LINE_BYTES = 16_384
+MAX_PENDING_BYTES = 1_048_576
+"""Where this much waits to be passed on, pipes are read no further."""
+LOG_BYTES = 1_048_576
+"""A kept log is turned over at this size; one older part is kept beside it."""
+TAIL_LINES = 60
+# torch says so for each dump of its flight recorder that the agent asks for (torch 2.11 to 2.15: ProcessGroupNCCL.cpp),
+# as an error, which it isn't: neither the user's log nor the evidence is to have it, nor is it a sign of life.
+_DUMP = (
+    rb"ProcessGroupNCCL\.cpp:\d+\].*(?:preparing to dump debug info|dumping nccl trace to|triggering FR dump"
+    rb"|trace successfully dumped)"
+)
+
+
+Reader = Callable[[bytes, Sequence[bytes], bytes], None]
+"""Gets what has come of a stream, the lines that it ends, and the beginning of the next one."""
+
+
+class PrintedEnd:
+    """PrintedEnd is the end of what the agent has printed: of its ranks and of itself, as it stands in its log."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[tuple[float, bytes]] = deque()
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        """Add whole lines, which are printed now."""
+        self._pieces.append((time.time(), data))
+        self._size += len(data)
+        while self._size > MAX_OUTPUT_BYTES and len(self._pieces) > 1:
+            self._size -= len(self._pieces.popleft()[1])
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yields the lines, and when each was printed, in milliseconds since the epoch."""
+        for at, data in self._pieces:
+            for line in data[-MAX_OUTPUT_BYTES:].decode("utf-8", "replace").split("\n")[:-1]:
+                yield round(at * 1_000), line
+
+
+class Printer:
+    """A printer writes to one of the agent's own output streams (descriptor 1 or 2)."""
+
+    def __init__(self, loop: Loop, fd: int, end: PrintedEnd) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._end = end
+        self._pending = bytearray()
+        self._on_room: list[Callable[[], None]] = []
+        mode = os.fstat(fd).st_mode
+        # epoll refuses regular files; a file accepts everything at once.
+        self._waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+
+    @property
+    def full(self) -> bool:
+        """Returns whether nothing more should be read for this stream now."""
+        return len(self._pending) >= MAX_PENDING_BYTES
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call once when the stream isn't full any more."""
+        self._on_room.append(call)
+
+    def write(self, data: bytes) -> None:
+        """Pass on whole lines, now or when the stream accepts it; keeps the order."""
+        self._end.add(data)
+        self._pending += data
+        self._flush(0)
+
+    def drain(self, seconds: float) -> None:
+        """Wait for a reader, at most so long: the last lines before the agent exits."""
+        while self._pending and self._ready(seconds):
+            self._write_some()
+
+    def _flush(self, _events: int) -> None:
+        while self._pending and (not self._waits or self._ready(0)):
+            self._write_some()
+        if self._pending and self._waits:
+            try:
+                self._loop.watch(self._fd, WRITE, self._flush)
+            except PermissionError:
+                # A device such as /dev/null can't be watched, and never blocks.
+                self._waits = False
+                self._flush(0)
+                return
+        else:
+            self._loop.unwatch(self._fd)
+        if not self.full:
+            calls, self._on_room = self._on_room, []
+            for call in calls:
+                call()
+
+    def _ready(self, seconds: float) -> bool:
+        if not self._waits:
+            return True
+        poller = select.poll()
+        poller.register(self._fd, select.POLLOUT)
+        return bool(poller.poll(seconds * 1_000))
+
+    def _write_some(self) -> None:
+        # A pipe that is ready accepts PIPE_BUF bytes without blocking (pipe(7)), whatever its mode.
+        size = select.PIPE_BUF if self._waits else len(self._pending)
+        try:
+            written = os.write(self._fd, self._pending[:size])
+        except OSError:
+            # Nobody reads any more: output is lost, training goes on.
+            written = len(self._pending)
+        del self._pending[:written]
+
+
+class Printers(NamedTuple):
+    """Printers are those of the agent's own standard streams."""
+
+    stdout: Printer
+    stderr: Printer
+
+
+class KeptLog:
+    """KeptLog is a log file of bounded size: `path` and one older part, `path.1`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._size = self._file.tell()
+
+    def write(self, data: bytes) -> None:
+        """Append; a full disk loses the kept copy, not the training."""
+        try:
+            if self._size + len(data) > LOG_BYTES:
+                self._file.close()
+                os.replace(self._path, f"{self._path}.1")
+                self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115
+                self._size = 0
+            self._file.write(data)
+            self._size += len(data)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Pump:
+    """Reads a pipe's lines, prefixes them, passes them on, keeps them, and remembers the last ones.
+
+    `read` gets what has come (`Reader`).
+    """
+
+    def __init__(
+        self, loop: Loop, fd: int, prefix: str, printer: Printer, log: KeptLog | None, read: Reader | None = None
+    ) -> None:
+        self._loop = loop
+        self.fd = fd
+        self._prefix = prefix.encode()
+        self._printer = printer
+        self._log = log
+        self._read_progress = read
+        self._partial = b""
+        self._open = True
+        self._more = True
+        self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        os.set_blocking(fd, False)
+        loop.watch(fd, READ, self._readable)
+
+    def last_lines(self, characters: int) -> str:
+        """Returns the newest lines, at most so many characters."""
+        lines = [*self.tail, self._partial] if self._partial else list(self.tail)
+        return last_lines(b"\n".join(lines).decode("utf-8", "replace").strip("\n"), characters)
+
+    def drain(self) -> None:
+        """Read what is in the pipe now, without waiting."""
+        for _ in range(MAX_PENDING_BYTES // CHUNK_BYTES):
+            if not self._open or not self._read():
+                return
+
+    def begin_anew(self) -> None:
+        """Another process will write into the named pipe: its lines are its own."""
+        self.drain()
+        if self._partial:
+            self._pass_on(b"\n")
+        self.tail.clear()
+
+    def close(self) -> None:
+        """Read what is left and close."""
+        self.drain()
+        if self._partial:
+            self._pass_on(b"\n")
+        if self._open:
+            self._finish()
+
+    def _readable(self, _events: int) -> None:
+        if self._printer.full:
+            self._loop.unwatch(self.fd)
+            self._printer.when_room(self._resume)
+        elif not self._read() and not self._more:
+            # All writers have closed it; else epoll would report that for ever.
+            self._loop.unwatch(self.fd)
+
+    def _resume(self) -> None:
+        if self._open:
+            self._loop.watch(self.fd, READ, self._readable)
+
+    def _read(self) -> bool:
+        """Read one chunk; False where there is none: `_more` then distinguishes an empty pipe from a closed one."""
+        try:
+            data = os.read(self.fd, CHUNK_BYTES)
+        except BlockingIOError:
+            self._more = True
+            return False
+        self._more = bool(data)
+        if data:
+            self._pass_on(data)
+        return bool(data)
+
+    def _pass_on(self, data: bytes) -> None:
+        # A carriage return ends a line too: progress bars would else be one endless line.
+        *lines, self._partial = (self._partial + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        while len(self._partial) > MAX_LINE_BYTES:
+            lines.append(self._partial[:MAX_LINE_BYTES])
+            self._partial = self._partial[MAX_LINE_BYTES:]
+        kept = [line for line in lines if b"dump" not in line or not re.search(_DUMP, line)]
+        if len(kept) < len(lines):
+            lines, data = kept, b"".join(line + b"\n" for line in kept) + self._partial
+        if self._read_progress is not None and (lines or self._partial):
+            # What filled the chunk may go on in the middle of a word.
+            self._read_progress(data, lines, self._partial if len(data) < CHUNK_BYTES else b"")
+        if not lines:
+            return
+        for line in lines:
+            self.tail.append(line[:MAX_LINE_BYTES])
+        text = b"".join(self._prefix + line + b"\n" for line in lines)
+        self._printer.write(text)
+        if self._log is not None:
+            self._log.write(b"\n".join(lines) + b"\n")
+
+    def _finish(self) -> None:
+        self._open = False
+        self._loop.unwatch(self.fd)
+        os.close(self.fd)

@@ -1,0 +1,467 @@
+"""An attempt's processes on this worker are its launcher and its ranks, with what they print and leave behind.
+
+This is the executor's part: it starts, watches, signals and reads, and puts what it sees into the queue. What an end
+means, and when ranks are signalled, is decided in `planner/ranks.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Optional
+
+from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.hang.stacks import MAX_STACKS_BYTES, tail_of
+from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
+from trainmaster_operator.agent.planner.events import (
+    EnvironmentPrinted,
+    Event,
+    Launched,
+    LauncherExamined,
+    LauncherStarted,
+    LaunchFailed,
+    NothingForked,
+    ProcessEnded,
+    RankExamined,
+    RankNotStarted,
+    RanksForked,
+    RankStarted,
+    RunEmptied,
+    SavingRanksFound,
+    StoreEnded,
+)
+from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.process import children, group_file, launcher, saving
+from trainmaster_operator.agent.process.attempt_output import AttemptOutput
+from trainmaster_operator.agent.process.cgroup import oom_kill_count
+from trainmaster_operator.agent.process.output import Printers
+from trainmaster_operator.agent.process.rank_processes import RankProcess, RankProcesses
+from trainmaster_operator.agent.process.rank_starts import STORE, RankStarts
+from trainmaster_operator.agent.progress.printed import Printed
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster_operator.wire.values import last_lines
+
+if TYPE_CHECKING:
+    from trainmaster_operator.agent.warm.warm_process import WarmProcess
+
+SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class RunProcesses:
+    """RunProcesses has the processes of one attempt. Everything is called in the loop's thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        assignment: Assignment,
+        node_rank: int,
+        printers: Printers,
+        put: Callable[[Event], None],
+        command: Sequence[str],
+        base_environ: Mapping[str, str],
+        warm: Optional[WarmProcess] = None,
+        trainer_port: int = 0,
+    ) -> None:
+        self.node_rank = node_rank
+        self.started_at = 0.0
+        self.regrouped_at = 0.0
+        """When the ranks were woken for a continued attempt (seconds since the epoch): what they said before of
+        their start was said of another attempt."""
+        self._loop = loop
+        self._settings = settings
+        self._put = put
+        self._ranks = RankProcesses(
+            loop, settings.processes, lambda rank, pid: put(RankStarted(rank, pid)), self.process_ended
+        )
+        self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, trainer_port)
+        self.folder = self._starts.folder
+        """The folder of the attempt that the processes were started for, where they go on in others too."""
+        self._output = AttemptOutput(loop, settings, self.folder, printers)
+        self._output.printed.on_environment = lambda line: put(EnvironmentPrinted(assignment.attempt, line))
+        self._warm = warm
+        self._trainer_port = trainer_port
+        """Where Hugging Face's Trainer reports; 0: nowhere."""
+        self._line = launcher.CommandLine((), False)
+        self._launcher_pid = 0
+        """0: there is none, because the ranks are forked from the warm process."""
+        self._launcher_ended = False
+        self._ordered: set[int] = set()
+        """Local ranks that the warm process was ordered to fork last."""
+        self._to_restart: deque[int] = deque()
+        """Local ranks that are to be started again."""
+        self._terminated = False
+        self._sweeps = 0
+        self._emptied = False
+        """Whether nothing is left of the attempt: what is below the agent then is the next one's."""
+        self._oom_kills_before = 0
+        self._environ: Mapping[str, str] = {}
+        self._base_environ = base_environ
+        self._command = command
+        self.ended = False
+        """Whether this worker's end is known."""
+        self.stopping = False
+        """Whether the ranks were sent SIGTERM, or are about to be."""
+
+    @property
+    def attempt(self) -> int:
+        """Returns the attempt that the processes are in."""
+        return self._starts.assignment.attempt
+
+    @property
+    def up(self) -> bool:
+        """Returns whether all ranks of this worker have been started."""
+        return len(self._ranks.pids) == (self._settings.processes if self._line.wraps_ranks else 1)
+
+    @property
+    def printed(self) -> Printed:
+        """Returns what the ranks have printed of their progress."""
+        return self._output.printed
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Returns the local ranks that are in the attempt's group."""
+        return self._starts.present
+
+    def first_rank(self) -> int:
+        """Returns the global rank of local rank 0."""
+        return self._starts.ranks[0]
+
+    def start(self) -> Launched:
+        """Start the ranks or their launcher. Raises LaunchError, or OSError where the state folder can't be written."""
+        settings, starts, warm = self._settings, self._starts, self._warm
+        command, base = self._command, self._base_environ
+        self._line = launcher.command_line(settings, starts.assignment, self.node_rank, command, base)
+        self._environ = launcher.rank_environment(settings, starts.assignment, self.node_rank, base, self._trainer_port)
+        children.find_program(command[0], self._environ)
+        if self._needs_launcher:
+            # Before anything is made for it.
+            launcher.find_launcher(self._line, self._environ)
+        os.makedirs(self.folder, exist_ok=True)
+        self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
+        if self._line.wraps_ranks:
+            self._ranks.listen(os.path.join(self.folder, "ranks"), self._announced)
+            self._output.open_rank_pipes(settings.processes, self.first_rank())
+        self._output.print_separator(self.attempt)
+        if self.continuable:
+            group_file.make_fifos(starts.group_file, starts.ranks)
+            starts.write_group()
+        self.started_at = time.monotonic()
+        if warm is not None and not warm.reason:
+            self._fork_ranks(warm)
+        elif warm is not None:
+            self._start_cold(warm.reason)
+        else:
+            self._start_launcher()
+        return Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank(), self.continuable)
+
+    @property
+    def continuable(self) -> bool:
+        """Returns whether the agent starts the ranks itself, so that they can go on in a continued attempt."""
+        if self._needs_launcher:
+            single = not self._line.wraps_ranks and self._settings.processes == 1
+            return single and not launcher.starts_torchrun(self._command)
+        return True
+
+    @property
+    def _needs_launcher(self) -> bool:
+        """Returns whether a launcher starts the ranks, which the job's spec alone decides.
+
+        torchrun's agents wait in the store for one another, each for a key of all others (torch 2.13, local_elastic_
+        agent, `_assign_worker_ranks`), so it never meets workers whose ranks start without it. Whatever a worker finds
+        out by itself (no memory, a Python that is deaf, a process that was killed) must not bring torchrun in.
+        """
+        return self._warm is None or self._warm.needs_launcher
+
+    def _fork_ranks(self, warm: WarmProcess) -> None:
+        """Order the ranks from the warm process; raises OSError where their files can't be made."""
+        self._ordered = set(range(self._settings.processes))
+        ranks = [self._starts.order(local_rank) for local_rank in range(self._settings.processes)]
+        store = self._starts.store_order(self._output.log_path(STORE))
+        warm.fork(self.attempt, self.folder, ranks, store, self._forked)
+
+    def _forked(self, reason: str) -> None:
+        """The order to fork ranks has been answered: with an empty reason, or the one why there are none."""
+        self._announced(0)
+        if self.up:
+            # Whatever has become of the warm process since.
+            self._output.say(f"attempt {self.attempt} starts warm")
+            self._put(RanksForked())
+        else:
+            self._retreat(reason)
+        self._restart_next()
+
+    def _retreat(self, reason: str) -> None:
+        """Start cold, once nothing is left of what the warm process may have begun."""
+        self._ranks.store_pid = 0
+        if self._remain((), lambda: self._retreat(reason)):
+            return
+        if self.stopping or self.ended:
+            self._put(NothingForked())
+            return
+        try:
+            self._start_cold(reason)
+        except LaunchError as error:
+            self._put(LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS)))
+        except OSError as error:
+            self._put(LaunchFailed(f"cannot write {error.filename}: {error.strerror}"))
+        else:
+            if self._launcher_pid:
+                self._put(LauncherStarted(self._launcher_pid))
+
+    def _remain(self, spared: Sequence[int], again: Callable[[], None]) -> bool:
+        """Returns whether something is left of what the warm process may have begun, or all of the attempt has ended;
+        kills what is left, and calls `again` a moment later. `spared`: processes that live on, with all below them.
+        """
+        if self._emptied:
+            return True
+        known = {pid for root in spared for pid in (root, *children.descendants(root))}
+        rest = [pid for pid in self._below() if pid not in known]
+        if rest:
+            children.send(rest, signal.SIGKILL)
+            self._loop.call_later(SWEEP_SECONDS[0], again)
+        return bool(rest)
+
+    def _start_cold(self, reason: str) -> None:
+        """Start the ranks without a warm process, or torchrun where the command needs it; the log says why."""
+        self._output.say(f"attempt {self.attempt} starts cold: {reason}")
+        if self._warm is None or self._needs_launcher:
+            self._start_launcher()
+            return
+        try:
+            self._ranks.store_pid = self._starts.spawn_store(self._output.log_path(STORE), self._warm)
+            for local_rank in range(self._settings.processes):
+                self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, self._warm))
+        except (LaunchError, OSError):
+            children.send({*self._ranks.pids.values(), self._ranks.store_pid} - {0}, signal.SIGKILL)
+            self._close()
+            raise
+
+    def _start_launcher(self) -> None:
+        program = launcher.find_launcher(self._line, self._environ)
+        if self._line.wraps_ranks:
+            name, prefix, rank = "launcher", f"[worker {self._settings.worker}]: ", None
+        else:
+            name, prefix, rank = "rank-0", f"[rank {self.first_rank()}]: ", self.first_rank()
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        self._output.pump(name, (out_read, err_read), prefix, rank)
+        try:
+            streams = {1: out_write, 2: err_write}
+            environ = {**self._environ, **(self._starts.group_variables(0) if self.continuable else {})}
+            self._launcher_pid = children.spawn(program, self._line.arguments, environ, streams)
+        except LaunchError:
+            self._close()
+            raise
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+        self._ranks.below_launcher = True
+        if not self._line.wraps_ranks:
+            self._ranks.pids[0] = self._launcher_pid
+            self._ranks.started_at[0] = time.monotonic()
+
+    def process_ended(self, pid: int, ending: Ending | None) -> None:
+        """A child of the agent was reaped, which may be an orphan that is none of ours, or a rank by its launcher."""
+        # A rank that was forked and has ended was announced before.
+        self._announced(0)
+        taken = self._warm is not None and pid == self._warm.pid and not self._warm.was_killed
+        if taken and ending is not None and ending.signal == signal.SIGKILL and self._oom_kills() > 0:
+            # The kernel took the warm process, as it was told to, and no rank.
+            self._oom_kills_before += 1
+        if pid == self._launcher_pid:
+            self._launcher_ended = True
+        if pid == self._ranks.store_pid:
+            if ending is not None and ending.exit_code != 0:
+                said = last_lines(tail_of(self._output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
+                self._put(StoreEnded(self.attempt, ending, said, self._oom_kills()))
+            return
+        local_rank = self._ranks.find(pid)
+        if local_rank is not None:
+            self._ranks.ended.add(local_rank)
+        unseen: frozenset[int] = frozenset()
+        if self._line.wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
+            unseen = frozenset(each for each in self._ranks.living if children.process_state(each) in "XZ")
+        self._put(ProcessEnded(pid, ending, unseen))
+
+    def terminate(self, action: Terminate) -> None:
+        """Send SIGTERM to ranks, and SIGKILL to a launcher that would only wait for them."""
+        self._terminated = True
+        if self._warm is not None and self._warm.busy:
+            # It may hang, and its ranks must not come later.
+            self._warm.kill()
+        if action.planned_seconds:
+            saving.say_planned(os.path.join(self.folder, "saving"), action.planned_seconds)
+        if action.launcher:
+            children.send([action.launcher], signal.SIGKILL)
+        children.send([children.signal_target(pid) for pid in action.pids], signal.SIGTERM)
+
+    def regroup(self, action: Regroup) -> None:
+        """Go on in a continued attempt. Raises OSError where the group can't be written down."""
+        # A continued attempt's lowest rank serves the store itself.
+        store, self._ranks.store_pid = self._ranks.store_pid, 0
+        children.send([*action.killed, *([store] if store else [])], signal.SIGKILL)
+        self._starts.assignment, self.regrouped_at = action.assignment, time.time()
+        self._starts.write_group()
+        for local_rank, rank in enumerate(self._starts.ranks):
+            if local_rank not in action.restarted:
+                group_file.wake(self._starts.group_file, rank)
+        self._output.say(f"attempt {self.attempt} continues {group_file.described(action.assignment)}")
+        # What the kernel killed before is accounted for.
+        self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
+        children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
+        for local_rank, rank in enumerate(self._starts.ranks):
+            # Who goes on has written no state to end with, whatever it has said of that before.
+            group_file.unlink(os.path.join(self.folder, f"saving.{rank}"))
+            if local_rank in action.restarted:
+                self._ranks.forget(local_rank)
+                self._starts.remove_traces(local_rank)
+                self._output.begin_rank_anew(local_rank)
+        self._to_restart.extend(action.restarted)
+        self._restart_next()
+
+    def _restart_next(self) -> None:
+        """Start the ranks that are to be started again, one after the other where the warm process forks them."""
+        warm = self._warm
+        while self._to_restart and warm is not None and not warm.busy and not self._terminated:
+            local_rank = self._to_restart.popleft()
+            if warm.reason:
+                self._restart_cold(local_rank, warm.reason, warm)
+                continue
+            self._ordered = {local_rank}
+            answered = functools.partial(self._restarted, local_rank, warm)
+            warm.fork(self.attempt, self.folder, [self._starts.order(local_rank)], None, answered)
+
+    def _restarted(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
+        """The order to fork one rank has been answered."""
+        self._announced(0)
+        if local_rank in self._ranks.pids:
+            self._put(RanksForked())
+        else:
+            self._retreat_one(local_rank, warm, reason)
+        self._restart_next()
+
+    def _retreat_one(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
+        """Start a rank cold, once nothing is left of what the warm process may have begun."""
+        if self._terminated:
+            return
+        if not self._remain(self._ranks.living, lambda: self._retreat_one(local_rank, warm, reason)):
+            self._restart_cold(local_rank, reason, warm)
+
+    def _restart_cold(self, local_rank: int, reason: str, warm: WarmProcess) -> None:
+        self._output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
+        try:
+            self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, warm))
+        except LaunchError as error:
+            self._put(RankNotStarted(local_rank, last_lines(str(error), MAX_ERROR_CHARACTERS)))
+        except OSError as error:
+            self._put(RankNotStarted(local_rank, f"cannot write {error.filename}: {error.strerror}"))
+
+    def saving_ranks(self) -> SavingRanksFound:
+        """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
+        found = saving.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
+        # All ranks of a launcher of the user's own are one process to the planner.
+        return SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
+
+    def sweep(self) -> None:
+        """SIGKILL everything below the agent but a warm process that has nothing to do, until there is nothing."""
+        if self._warm is not None and self._warm.busy:
+            self._warm.kill()
+        rest = self._below()
+        if rest:
+            children.send(rest, signal.SIGKILL)
+        elif self._launcher_ended or not self._launcher_pid:
+            self._emptied = True
+            self._close()
+            self._put(RunEmptied())
+            return
+        self._loop.call_later(SWEEP_SECONDS[min(self._sweeps, len(SWEEP_SECONDS) - 1)], self.sweep)
+        self._sweeps += 1
+
+    def examine_rank(self, action: ExamineRank) -> RankExamined:
+        """Returns what a rank that ended has left behind."""
+        rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
+        raised = was_ended and self._output.raised(rank, by_torchrun=self._line.wraps_ranks)
+        if was_ended and not raised:
+            return RankExamined(rank, ending, was_ended, raised, "", 0)
+        return RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
+
+    def examine_launcher(self, action: ExamineLauncher) -> LauncherExamined:
+        """Returns what a launcher that ended has printed last."""
+        return LauncherExamined(action.ending, self._output.last_lines("launcher"), self._oom_kills())
+
+    def questionable(self) -> list[RankProcess]:
+        """Returns the ranks of the group that live, and where they may print their stacks."""
+        return [process for local_rank, process in self._living() if local_rank in self.present]
+
+    def joining(self) -> list[tuple[RankProcess, float]]:
+        """Returns the same of those that aren't in the group yet, with when each was started (monotonic clock)."""
+        started_at = self._ranks.started_at
+        return [(each, started_at[rank]) for rank, each in self._living() if rank not in self.present]
+
+    def _living(self) -> Iterator[tuple[int, RankProcess]]:
+        for local_rank, pid in sorted(self._rank_pids().items()):
+            if local_rank not in self._ranks.ended:
+                rank = self.first_rank() + local_rank
+                stacks = os.path.join(self.folder, f"stacks.{rank}")
+                # Ranks of a launcher of the user's own print where that prints.
+                printed = self._output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
+                yield local_rank, RankProcess(rank, pid, (stacks, printed), self._environ)
+
+    def pid_of(self, local_rank: int) -> int:
+        """Returns a rank's process; 0 where it isn't known."""
+        return self._rank_pids().get(local_rank, 0)
+
+    def provoke(self, local_rank: int) -> bool:
+        """End a rank in the way that makes Python print its stacks; False where it wouldn't print.
+
+        The rank is about to be ended anyway, and had no other way to show its stacks. A core file is kept from being
+        written: it could be as large as the rank.
+        """
+        pid = children.signal_target(self.pid_of(local_rank), signal.SIGABRT)
+        if local_rank in self._ranks.ended or not children.catches(pid, signal.SIGABRT):
+            return False
+        children.spare_core(pid)
+        children.send([pid], signal.SIGABRT)
+        return True
+
+    def evidence(self, local_rank: int) -> str:
+        """Returns what a rank has left behind that says why it ended, or what it does."""
+        return self._output.evidence(local_rank, by_torchrun=self._line.wraps_ranks)
+
+    def _rank_pids(self) -> dict[int, int]:
+        """Returns pids by local rank; the launcher's, where it is all that there is."""
+        if self._line.wraps_ranks or self._launcher_ended:
+            return self._ranks.pids
+        below = children.rank_processes(self._launcher_pid).items()
+        return {rank: pid for rank, pid in below if rank < self._settings.processes} or self._ranks.pids
+
+    def _below(self) -> list[int]:
+        """Returns the processes below the agent that belong to the attempt."""
+        spared = set() if self._warm is None or self._warm.busy else self._warm.pids
+        return [pid for pid in children.descendants(os.getpid()) if pid not in spared]
+
+    def _oom_kills(self) -> int:
+        return oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before
+
+    def _announced(self, _events: int) -> None:
+        warm = self._warm
+        if (
+            self._ranks.read_announcements()
+            and self._ordered <= self._ranks.pids.keys()
+            and warm is not None
+            and warm.busy
+        ):
+            # Ranks may end before the answer comes, and then nobody must take the process for one that hangs.
+            warm.confirm()
+
+    def _close(self) -> None:
+        self._ranks.close()
+        self._output.close()

@@ -1,0 +1,129 @@
+"""What ranks print is matched with the log rules, within a bounded time.
+
+A match that takes longer than MATCH_SECONDS of the processor is broken off: Python's matcher looks for signals as it
+goes (CPython, Modules/_sre), and a timer of the process's own time sends one. Then the rules are given up until the
+next attempt, and nothing of what they have found is watched: a pattern can make its job's agent blind, never slow.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Optional
+
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.limits import MAX_ENVIRONMENT
+from trainmaster_operator.wire.log_rules import FRAMEWORKS, NONE
+from trainmaster_operator.wire.progress import RankProgress
+
+if TYPE_CHECKING:
+    from trainmaster_operator.agent.progress.bars import Bar
+    from trainmaster_operator.agent.progress.log_rules import LogRules
+
+MATCH_SECONDS = 0.1
+"""For what a rank has printed at once, at most 64 KiB. Ordinary patterns need 2 ms for that."""
+ENVIRONMENT_MARK = b"environment: "
+
+
+class TooSlow(Exception):
+    """TooSlow breaks a match off."""
+
+
+class Printed:
+    """Printed has the progress that the ranks of one attempt have printed. `say` prints a sentence of the agent's."""
+
+    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+        self._pattern, self._preset = settings.progress_pattern, settings.progress_preset
+        self._say = say
+        self._rules: dict[int, LogRules] = {}
+        self.on_environment: Callable[[str], None] = lambda _line: None
+        """Gets the first line that says what the ranks run on (trainloop.distributed.machine), once."""
+        self._has_environment = False
+        self._matching = False
+        self.given_up = False
+        self.changed = False
+        """Whether there is anything new since somebody has last set it to false."""
+        self.progressed_at: dict[int, float] = {}
+        """When each rank has last printed anything new of its progress, on the monotonic clock."""
+        self.printed_at: dict[int, float] = {}
+        """When each rank has last printed anything at all."""
+        self.first_step_at: dict[int, float] = {}
+        """When each rank was first seen to have done a step (seconds since the epoch)."""
+        signal.signal(signal.SIGVTALRM, self._break_off)
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Returns whether the job itself says which lines are progress; others aren't watched."""
+        return not self.given_up and bool(self._pattern or self._preset in FRAMEWORKS)
+
+    @property
+    def is_strict(self) -> bool:
+        """Returns whether only a line that matches is a sign of life: the job's own pattern says what progress is."""
+        return bool(self._pattern)
+
+    def progress(self, rank: int) -> Optional[RankProgress]:
+        """Returns what a rank has printed of its progress."""
+        rules = self._rules.get(rank)
+        return None if rules is None else rules.progress
+
+    def bar(self, rank: int, total: int) -> Optional[Bar]:
+        """Returns the newest bar of this length that a rank has printed."""
+        rules = self._rules.get(rank)
+        return None if rules is None else rules.bars.get(total)
+
+    def reader(self, rank: int) -> Callable[[bytes, Sequence[bytes], bytes], None]:
+        """Returns what a rank's output is given to, as it comes (`output.Pump`)."""
+        return lambda data, lines, unfinished: self._read(rank, data, lines, unfinished)
+
+    def _read(self, rank: int, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
+        now = self.printed_at[rank] = time.monotonic()
+        if not self._has_environment and ENVIRONMENT_MARK in data:
+            for line in lines:
+                if line.startswith(ENVIRONMENT_MARK) and not self._has_environment:
+                    self._has_environment = True
+                    text = line[len(ENVIRONMENT_MARK) :].decode("utf-8", "replace")
+                    self.on_environment(text[:MAX_ENVIRONMENT])
+        if self._preset == NONE or self.given_up:
+            return
+        rules = self._rules_of(rank)
+        try:
+            if not self._within_time(lambda: rules.read(data, lines, unfinished)):
+                return
+        except TooSlow:
+            self.given_up = True
+            self._say(
+                f"spec.progress took longer than {MATCH_SECONDS:g} s to match what rank {rank} printed, and is given "
+                "up for this attempt: write a pattern that finds its place at once, without several .* in a row"
+            )
+            return
+        self.changed = True
+        self.progressed_at[rank] = now
+        if rank not in self.first_step_at and rules.progress is not None and rules.progress.step:
+            self.first_step_at[rank] = time.time()
+
+    def _rules_of(self, rank: int) -> LogRules:
+        if rank not in self._rules:
+            # Here, because its patterns cost 10 ms of an agent's start, and ranks print nothing before they run.
+            from trainmaster_operator.agent.progress.log_rules import LogRules
+
+            self._rules[rank] = LogRules(self._pattern, self._preset)
+        return self._rules[rank]
+
+    def _within_time(self, match: Callable[[], bool]) -> bool:
+        """Do it, and raise TooSlow where it takes too long."""
+        try:
+            try:
+                self._matching = True
+                signal.setitimer(signal.ITIMER_VIRTUAL, MATCH_SECONDS)
+                return match()
+            finally:
+                self._matching = False
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    def _break_off(self, _number: int, _frame: Optional[FrameType]) -> None:
+        # The signal may come when the match has just ended.
+        if self._matching:
+            raise TooSlow

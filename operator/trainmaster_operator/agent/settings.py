@@ -1,0 +1,169 @@
+"""The manifest configures the agent through the environment (docs/protocol.md, "Files and environment")."""
+
+from __future__ import annotations
+
+import binascii
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from trainmaster_operator.agent import ed25519
+from trainmaster_operator.agent.errors import UsageError
+from trainmaster_operator.wire.log_rules import AUTO, PRESETS, check_pattern
+from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, PUBLIC_KEYS_VARIABLE
+
+
+class Settings(NamedTuple):
+    """The settings of one worker; times are in seconds."""
+
+    worker: int
+    """The worker's global index."""
+    processes: int
+    """Ranks of this worker (NPROC_PER_NODE)."""
+    launcher: str
+    """`torchrun` or `exec`."""
+    warm_start: bool
+    """Whether ranks are forked from a process that has imported what is slow."""
+    preload: tuple[str, ...]
+    """Modules that it imports beside what it learns."""
+    setup: str
+    """A shell line run before the launcher, its environment kept; empty: none."""
+    job: str
+    job_uid: str
+    namespace: str
+    public_keys: tuple[bytes, ...]
+    """Ed25519 keys of the operator: only what is signed with one of them is accepted as an assignment."""
+    agents_secret: str
+    """The namespace's; empty where its Secret is missing, and then the agents' port opens for nobody. Not for
+    the ranks: `main` takes it out of their environment."""
+    node: str
+    pod_uid: str
+    pod_ip: str
+    """Where the agents' port is bound; empty: on all addresses."""
+    port: int
+    """The agents' port; 0: none, so that outcomes travel by exit alone."""
+    assignment_file: str
+    state_dir: str
+    termination_log: str
+    hosts_file: str
+    """A file like /etc/hosts asked before DNS; empty: none."""
+    grace_seconds: float
+    """What ranks get between SIGTERM and SIGKILL when the pod is stopped."""
+    progress_timeout: float
+    """A step may take this long; 0: no limit."""
+    first_step_timeout: float
+    """The first step may take this long; 0: no limit."""
+    progress_pattern: str
+    """What a rank prints is matched with it; empty: with the preset."""
+    progress_preset: str
+    """Whose lines count as progress: `auto`, `none`, or a framework's name."""
+    startup_timeout: float
+    """How long worker 0's name may be unknown before the attempt fails as MasterUnreachable."""
+    cgroup_root: str
+    """Where the cgroup file system is mounted."""
+    code_dir: str
+    """Where the archive of the user's code is mounted; empty: the image has the code."""
+    code_source: str
+    """What is mounted there, for a person."""
+    config_file: str
+    """The training loop's configuration, hashed into the environment that is compared across workers."""
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """Read the settings; raises UsageError with the variable, its value and what it should be."""
+    launcher = environ.get("TRAINMASTER_LAUNCHER") or "torchrun"
+    if launcher not in ("torchrun", "exec"):
+        raise UsageError(f"TRAINMASTER_LAUNCHER: {launcher!r} is no launcher; use torchrun or exec")
+    if not environ.get("TRAINMASTER_WORKER"):
+        raise UsageError("TRAINMASTER_WORKER is not set; it is this worker's global index, from the pod-index label")
+    first_step_timeout = _number(environ, "TRAINMASTER_FIRST_STEP_TIMEOUT", 0.0)
+    return Settings(
+        worker=_whole(environ, "TRAINMASTER_WORKER", 0, 0),
+        processes=_whole(environ, "NPROC_PER_NODE", 1, 1),
+        launcher=launcher,
+        warm_start=launcher == "torchrun" and environ.get("TRAINMASTER_WARM_START") == "true",
+        preload=tuple(filter(None, environ.get("TRAINMASTER_PRELOAD", "").split(","))),
+        setup=environ.get("TRAINMASTER_SETUP", "").strip(),
+        job=environ.get("TRAINMASTER_JOB", ""),
+        job_uid=environ.get("TRAINMASTER_JOB_UID", ""),
+        namespace=environ.get("TRAINMASTER_NAMESPACE", ""),
+        public_keys=_public_keys(environ),
+        agents_secret=environ.get(AGENTS_SECRET_VARIABLE, ""),
+        node=environ.get("TRAINMASTER_NODE_NAME", ""),
+        pod_uid=environ.get("TRAINMASTER_POD_UID", ""),
+        pod_ip=environ.get("TRAINMASTER_POD_IP", ""),
+        port=_whole(environ, "TRAINMASTER_AGENT_PORT", AGENT_PORT, 0),
+        assignment_file=environ.get("TRAINMASTER_ASSIGNMENT_FILE") or "/run/trainmaster/podinfo/assignment",
+        state_dir=os.path.abspath(environ.get("TRAINMASTER_STATE_DIR") or "/run/trainmaster/state"),
+        termination_log=environ.get("TRAINMASTER_TERMINATION_LOG") or "/dev/termination-log",
+        hosts_file=environ.get("TRAINMASTER_HOSTS_FILE", ""),
+        grace_seconds=_number(environ, "TRAINMASTER_GRACE_SECONDS", 25.0),
+        progress_timeout=_number(environ, "TRAINMASTER_PROGRESS_TIMEOUT", 0.0),
+        first_step_timeout=first_step_timeout,
+        progress_pattern=_pattern(environ),
+        progress_preset=_preset(environ),
+        startup_timeout=first_step_timeout or 900.0,
+        cgroup_root=environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup",
+        code_dir=environ.get("TRAINMASTER_CODE_DIR", ""),
+        code_source=environ.get("TRAINMASTER_CODE_SOURCE", "the volume of the code"),
+        config_file="/etc/trainmaster/training.yaml",
+    )
+
+
+def _pattern(environ: Mapping[str, str]) -> str:
+    name = "TRAINMASTER_PROGRESS_PATTERN"
+    pattern = environ.get(name, "")
+    problem = check_pattern(pattern) if pattern else None
+    if problem is not None:
+        raise UsageError(f"{name}: {pattern[:60]!r} {problem}")
+    return pattern
+
+
+def _preset(environ: Mapping[str, str]) -> str:
+    name = "TRAINMASTER_PROGRESS_PRESET"
+    preset = environ.get(name) or AUTO
+    if preset not in PRESETS:
+        raise UsageError(f"{name}: {preset[:40]!r} is no preset; use {', '.join(PRESETS[:-1])} or {PRESETS[-1]}")
+    return preset
+
+
+def _public_keys(environ: Mapping[str, str]) -> tuple[bytes, ...]:
+    name = PUBLIC_KEYS_VARIABLE
+    texts = environ.get(name, "").split(",")
+    if texts == [""]:
+        raise UsageError(
+            f"{name} is not set, so no assignment can be trusted; the operator sets it in the pods that it makes: "
+            "delete this pod, if an older operator made it"
+        )
+    keys = []
+    for text in texts:
+        try:
+            key = binascii.a2b_base64(text.encode())
+        except (binascii.Error, ValueError):
+            key = b""
+        if not ed25519.is_key(key):
+            raise UsageError(f"{name}: {text[:60]!r} is not an Ed25519 public key in base64")
+        keys.append(key)
+    return tuple(keys)
+
+
+def _whole(environ: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
+        raise UsageError(f"{name}: {text[:40]!r} is not a whole number of at least {least}")
+    return int(text)
+
+
+def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise UsageError(f"{name}: {text[:40]!r} is not a number of seconds of at least 0")
+    return value

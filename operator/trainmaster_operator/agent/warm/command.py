@@ -1,0 +1,118 @@
+"""Whether a command's ranks can start without a launcher, and be forked, is read from it here.
+
+What matters is that the interpreter imports `sitecustomize` from PYTHONPATH, and what it puts first on `sys.path`
+later (https://docs.python.org/3/using/cmdline.html).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, Union
+
+from trainmaster_operator.agent.process.launcher import is_python, starts_torchrun
+
+# Modules that start ranks themselves.
+_LAUNCHERS = ("accelerate.commands.launch", "deepspeed.launcher.runner", "deepspeed.launcher.launch")
+_PLAIN_FLAGS = "bBdOPqRsu"
+_FLAGS_WITH_VALUE = "WX"
+_REFUSED_FLAGS = {
+    "E": "ignores PYTHONPATH",
+    "I": "ignores PYTHONPATH",
+    "S": "leaves out the site module",
+    "c": "is not a script",
+    "i": "waits for a person",
+    "v": "prints every import",
+}
+
+
+class WarmCommand(NamedTuple):
+    """A command whose ranks start without a launcher, forked from a warm process or by themselves."""
+
+    interpreter: tuple[str, ...]
+    """Python and its flags."""
+    script: str
+    """The script's path; empty: the command names a module."""
+
+
+class ScriptPath(NamedTuple):
+    """What Python finds of a script in the file system."""
+
+    path: str
+    """What Python puts first on sys.path; empty: nothing."""
+    problem: str = ""
+    """Why no rank can be forked for it; empty: one can."""
+
+
+def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
+    """Returns how a command's ranks start without a launcher, or the reason why they can't.
+
+    Only its words count, which are those of every worker: so a job's workers decide alike.
+    """
+    if not is_python(command[0]):
+        return f"{os.path.basename(command[0])!r} is not Python"
+    if starts_torchrun(command):
+        return "the command starts torchrun itself"
+    flags, words = _split(command[1:])
+    for flag in flags:
+        why = _REFUSED_FLAGS.get(flag[1:2], "" if flag[1:2] in _PLAIN_FLAGS + _FLAGS_WITH_VALUE else "is not known")
+        if why:
+            return f"Python's flag -{flag[1:2]} {why}"
+        if flag.startswith("-Ximporttime"):
+            return "Python's flag -X importtime measures imports"
+    interpreter = (command[0], *flags)
+    if not words or words[0] == "-":
+        return "the command has no script"
+    if words[0] == "-m":
+        if len(words) < 2:
+            return "the command has no module"
+        if words[1] in _LAUNCHERS:
+            return f"{words[1]} starts the ranks itself"
+        return WarmCommand(interpreter, "")
+    return WarmCommand(interpreter, words[0])
+
+
+def script_path(command: WarmCommand, folder: str) -> ScriptPath:
+    """Returns what Python finds of a command's script from the working directory `folder`."""
+    safe = "-P" in command.interpreter
+    if not command.script:
+        return ScriptPath("" if safe else folder)
+    script = os.path.join(folder, command.script)
+    if os.path.isdir(script):
+        return ScriptPath(script)
+    path = "" if safe else os.path.dirname(os.path.realpath(script))
+    if not script.endswith((".py", ".pyw")) and not os.path.isfile(script):
+        return ScriptPath(path, f"{command.script!r} is not a file")
+    return ScriptPath(path, f"{command.script!r} is an archive" if _is_archive(script) else "")
+
+
+def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns Python's own flags, one letter each with its value, and the words from the script or `-m` on."""
+    flags: list[str] = []
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word.startswith("--"):
+            flags.append(word)
+            continue
+        letters = word[1:]
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            if letter == "m":
+                return tuple(flags), ("-m", *([letters] if letters else []), *rest)
+            if letter in _FLAGS_WITH_VALUE:
+                flags.append(f"-{letter}{letters or (rest.pop(0) if rest else '')}")
+                break
+            flags.append(f"-{letter}")
+    return tuple(flags), tuple(rest)
+
+
+def _is_archive(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            # Python reads the archive's directory at the end of the file; one that begins so is meant to be one.
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False

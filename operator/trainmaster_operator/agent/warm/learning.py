@@ -1,0 +1,77 @@
+"""What to import before a fork is learned from a rank: its modules when it has done its first step.
+
+By then it has imported lazily imported ones too, such as `torch._dynamo`, which DDP imports in its first step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Optional
+
+from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.run import RunProcesses
+from trainmaster_operator.agent.warm.stage import LEARN_SIGNAL
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.joining import module_names
+from trainmaster_operator.wire.progress import RankProgress
+
+SILENT_SECONDS = 30.0
+"""A rank that says nothing of its steps is asked so long after it was started."""
+POLL_SECONDS = 0.1
+MAX_POLLS = 300
+MAX_BYTES = 4_194_304
+MAX_NAMES, MAX_CHARACTERS = 20_000, 2_000_000
+"""Before those are left out that others import: transformers and torch's compiler have 3,000 together."""
+
+
+class Learning:
+    """Learning asks one rank of an attempt, once. `learned` gets the names."""
+
+    def __init__(self, loop: Loop, run: RunProcesses, path: str, learned: Callable[[Sequence[str]], None]) -> None:
+        self._loop = loop
+        self._run = run
+        self._path = path
+        """The answer's, without the local rank."""
+        self._learned = learned
+        self._asked: Optional[int] = None
+        self._polls = 0
+        loop.call_later(SILENT_SECONDS, lambda: self._ask(0))
+
+    def observe(self, ranks: Mapping[int, RankProgress]) -> None:
+        """Ranks have made progress."""
+        for rank, progress in ranks.items():
+            if progress.step is not None and progress.step > 0:
+                self._ask(rank - self._run.first_rank())
+
+    def _ask(self, local_rank: int) -> None:
+        if self._asked is not None or self._run.ended:
+            return
+        pid = self._run.pid_of(local_rank)
+        # A rank that started cold has no handler, and the signal would end it.
+        if pid and children.catches(pid, LEARN_SIGNAL):
+            self._asked = local_rank
+            children.send([pid], LEARN_SIGNAL)
+            self._poll()
+
+    def _poll(self) -> None:
+        path = f"{self._path}.{self._asked}"
+        if os.path.exists(path):
+            names = read_names(path)
+            if names:
+                self._learned(names)
+        elif self._polls < MAX_POLLS and not self._run.ended:
+            # A rank answers between two steps of its Python code, which may be long.
+            self._polls += 1
+            self._loop.call_later(POLL_SECONDS, self._poll)
+
+
+def read_names(path: str) -> tuple[str, ...]:
+    """Returns the names in a rank's answer; empty where it isn't one."""
+    try:
+        with open(path, "rb") as file:
+            return module_names(json.loads(file.read(MAX_BYTES)), MAX_NAMES, MAX_CHARACTERS)
+    except (OSError, ValueError, RecursionError, ProtocolError):
+        return ()

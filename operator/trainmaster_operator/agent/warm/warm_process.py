@@ -1,0 +1,458 @@
+"""The agent's half of the warm process: it is started, sent orders, and watched; everything in the loop's thread.
+
+It may hang, be killed or refuse at any time. An order is answered within its time or the process is killed: one that
+wakes up later must not fork the ranks of an attempt that nobody wants any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.loop import READ, Loop, Timer
+from trainmaster_operator.agent.planner.events import (
+    FAILED,
+    HOPELESS,
+    KILLED,
+    LACKING,
+    Event,
+    ModulesLearned,
+    WarmProcessEnded,
+    WarmProcessKilled,
+)
+from trainmaster_operator.agent.planner.state import Ending
+from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.cgroup import free_memory
+from trainmaster_operator.agent.process.output import KeptLog, Printers, Pump
+from trainmaster_operator.agent.process.saved_report import write_atomically
+from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.warm import stage
+from trainmaster_operator.agent.warm.command import script_path, warm_command
+from trainmaster_operator.agent.warm.copying import write_stage
+from trainmaster_operator.agent.warm.stage import CHANNEL, EXIT_DEAF, EXIT_PROBED, MARK, PROBE, PROBE_PROGRAM, VARIABLE
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.joining import Modules, module_names
+
+ORDER_SECONDS = 5.0
+"""A process that imports nothing answers an order in so many seconds."""
+IMPORT_SECONDS = 60.0
+"""One that still imports torch, or what was learned, is waited for as long: ranks would have to import it too."""
+PRELOAD_SECONDS = 120.0
+"""And one that imports what spec.warmStart.preload names, which the ranks would else do themselves."""
+MIN_FREE_BYTES = 805_306_368
+"""torch with its compiler takes 0.4 GiB, most of which ranks share; the rest is for what they need themselves."""
+LOOK_SECONDS = 1.0
+"""So often it is looked at how much memory is left beside it."""
+SHORT_BYTES = 134_217_728
+"""Where less is left the ranks need what it has: the kernel would end the whole container (memory.oom.group)."""
+MAX_ANSWER_BYTES = 1_048_576
+_MEBIBYTE = 1 << 20
+MODULES_FILE = "modules"
+"""In the warm process's folder what was learned; in an attempt's folder what a rank answers, with its local rank."""
+_REQUIRED = "torch"
+"""Without it a warm process saves next to nothing."""
+
+
+class WarmProcess:
+    """See the module. `put` gets `WarmProcessEnded`; an order's end is told to who gave it."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        command: Sequence[str],
+        printers: Printers,
+        put: Callable[[Event], None],
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._command = command
+        self._form = warm_command(command)
+        self._printers = printers
+        self._put = put
+        self._folder = os.path.join(settings.state_dir, "warm")
+        self._environ: Mapping[str, str] = {}
+        self._own_variables: frozenset[str] = frozenset()
+        self._path = ""
+        """What Python will put first on sys.path."""
+        self._probe_pid = 0
+        self.pid = 0
+        self.was_killed = False
+        """Whether the agent itself has ended it."""
+        self._channel: Optional[socket.socket] = None
+        self._received = b""
+        self._pumps: list[Pump] = []
+        self._logs: list[KeptLog] = []
+        self._ready = False
+        self._order: Optional[bytes] = None
+        self._sent = False
+        self._attempt = 0
+        """The order's."""
+        self._answered: Callable[[str], None] = _nobody
+        self._timer: Optional[Timer] = None
+        self._look_timer: Optional[Timer] = None
+        self._left_out: set[str] = set()
+        """What the next process doesn't import: modules that can't be forked, and what imports them."""
+        self._problems: set[str] = set()
+        """The modules of which the log says why."""
+        self._verdict = FAILED
+        """What the end of the process says, as far as it is known."""
+        self._importing = False
+        """Whether it imports what was learned."""
+        self.modules: Optional[Modules] = None
+        """What was learned; None: nothing yet."""
+        self.reason = "it was not started"
+        """Why there is none; empty where there is one, or will be."""
+        self.lacks_torch = False
+        """Whether that is why."""
+
+    def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
+        """Start it in this environment, which lacks what is each rank's own."""
+        self._environ, self._own_variables = environ, own_variables
+        self.was_killed, self._verdict, self.lacks_torch = False, FAILED, False
+        form = self._form
+        if isinstance(form, str):
+            self._end(form, HOPELESS)
+            return
+        self._path, problem = script_path(form, os.getcwd())
+        if problem:
+            self._end(problem, HOPELESS)
+            return
+        try:
+            write_stage(self._folder)
+        except OSError as error:
+            self._end(f"it cannot be started: {error}", LACKING)
+            return
+        free = free_memory(self._settings.cgroup_root)
+        if free is not None and free < MIN_FREE_BYTES:
+            missing = f"{free // _MEBIBYTE} MiB of memory are left, and a warm process gets none below"
+            self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", LACKING)
+            return
+        self.reason = ""
+        try:
+            self._read_modules()
+            self._probe_pid = self._spawn((*form.interpreter, "-c", PROBE_PROGRAM, self._folder), PROBE, {})
+        except (LaunchError, OSError) as error:
+            self._end(f"it cannot be started: {error}", LACKING)
+
+    def learn(self, names: Sequence[str]) -> None:
+        """Import what a rank of this worker had imported, and put `ModulesLearned` when it is done."""
+        self._order_imports(names)
+
+    def preload(self, modules: Modules) -> None:
+        """Import what another worker has learned."""
+        if self.modules is None:
+            self._keep(modules)
+            self._order_imports(modules.names)
+
+    def fork(
+        self,
+        attempt: int,
+        folder: str,
+        ranks: Sequence[Mapping[str, Any]],
+        store: Optional[Mapping[str, Any]],
+        answered: Callable[[str], None],
+    ) -> None:
+        """Have an attempt's ranks forked. `ranks`: of each `localRank`, `environ`, `stdout` and `stderr`.
+
+        `folder` is the attempt's. `store`: the same of the process that serves the store, where it is this worker's to
+        have one. `answered` is called once: with an empty text, or the reason why there are none.
+        """
+        order = {
+            "type": "fork",
+            "attempt": attempt,
+            "announcements": os.path.join(folder, "ranks"),
+            "ranks": list(ranks),
+            "store": store,
+            "modulesFile": os.path.join(folder, MODULES_FILE) if self.modules is None else "",
+        }
+        self._attempt = attempt
+        self._order, self._answered, self._sent = json.dumps(order).encode() + b"\n", answered, False
+        if self._ready:
+            patience = IMPORT_SECONDS if self._importing else ORDER_SECONDS
+        else:
+            patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
+        self._timer = self._loop.call_later(patience, self._late)
+        self._send_order()
+
+    def confirm(self) -> None:
+        """All that was ordered has announced itself, whenever the answer comes."""
+        self._answer("")
+
+    @property
+    def needs_launcher(self) -> bool:
+        """Returns whether torchrun has to start the ranks, of every worker of the job, because of the command."""
+        return isinstance(self._form, str)
+
+    def store_command(self) -> tuple[str, ...]:
+        """Returns the command line of a process that serves torch's store, where there is none to fork it from.
+
+        Raises OSError where the state folder can't be written.
+        """
+        assert not isinstance(self._form, str), "torchrun serves it where there is a launcher"
+        write_stage(self._folder)
+        path = script_path(self._form, os.getcwd()).path
+        store = os.path.join(self._folder, stage.PACKAGE, "store.py")
+        return (*self._form.interpreter, store, *filter(None, (path,)))
+
+    @property
+    def pids(self) -> set[int]:
+        """Returns the processes that belong to no attempt."""
+        return {pid for pid in (self._probe_pid, self.pid) if pid}
+
+    @property
+    def busy(self) -> bool:
+        """Returns whether an order hasn't been answered."""
+        return self._order is not None
+
+    def private_bytes(self) -> Optional[int]:
+        """Returns its own memory, which it shares with no rank; None where there is no process."""
+        return children.private_bytes(self.pid) if self.pid else None
+
+    def kill(self, verdict: str = KILLED) -> None:
+        """End the process, whatever it is doing. `verdict`: what its end says."""
+        if self.pids:
+            self.was_killed, self._verdict = True, verdict
+            children.send(self.pids, signal.SIGKILL)
+            self._put(WarmProcessKilled())
+
+    def process_ended(self, pid: int, ending: Ending) -> None:
+        """A child of the agent was reaped."""
+        if pid == self._probe_pid:
+            self._probe_pid = 0
+            self._probed(ending)
+        elif pid == self.pid:
+            self._read(0)
+            self.pid = 0
+            self._end(self.reason or f"the warm process has ended {_how(ending)}", self._verdict)
+
+    # Its start
+
+    def _probed(self, ending: Ending) -> None:
+        """Start the process itself, once it is certain that this Python stops before it runs the user's program.
+
+        Only the probe's own answers are any: it may be killed at any moment, by us too, or end for want of memory.
+        """
+        if self.was_killed:
+            # Perhaps too late, and nobody wants the process any more.
+            self._end("it was ended while it started", self._verdict)
+            return
+        if ending.exit_code == EXIT_DEAF:
+            self._end("this Python doesn't import sitecustomize from PYTHONPATH", HOPELESS)
+            return
+        if ending.exit_code != EXIT_PROBED:
+            self._end(f"the probe of this Python has ended {_how(ending)}", FAILED)
+            return
+        config = {
+            "pythonPath": self._environ.get("PYTHONPATH"),
+            "path": self._path,
+            "ownVariables": sorted(self._own_variables),
+            "leftOut": sorted(self._left_out),
+            "required": [_REQUIRED],
+            "preload": list(self._settings.preload),
+            "later": [] if self.modules is None else list(self.modules.names),
+        }
+        self._importing = bool(config["later"])
+        path = os.path.join(self._folder, "config.json")
+        ours, theirs = socket.socketpair()
+        try:
+            write_atomically(path, json.dumps(config))
+            self.pid = self._spawn(tuple(self._command), path, {CHANNEL: theirs.fileno()})
+        except (LaunchError, OSError) as error:
+            ours.close()
+            self._end(f"it cannot be started: {error}", LACKING)
+            return
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._channel = ours
+        self._loop.watch(ours.fileno(), READ, self._read)
+        self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._send_order()
+
+    def _spawn(self, arguments: tuple[str, ...], told: str, streams: Mapping[int, int]) -> int:
+        environ = dict(self._environ)
+        # An empty entry would be the working directory.
+        environ["PYTHONPATH"] = ":".join(filter(None, (self._folder, environ.get("PYTHONPATH"))))
+        environ[VARIABLE] = told
+        # By this and the state folder the next agent finds what is left of this one.
+        environ[MARK] = "warm"
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        for name, fd, printer in (("out", out_read, self._printers.stdout), ("err", err_read, self._printers.stderr)):
+            log = KeptLog(os.path.join(self._folder, f"warm.{name}.log"))
+            self._logs.append(log)
+            self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
+        try:
+            program = children.find_program(arguments[0], environ)
+            return children.spawn(program, arguments, environ, {1: out_write, 2: err_write, **streams})
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+
+    def _look(self) -> None:
+        """Give its memory up where the ranks run short of it."""
+        free = free_memory(self._settings.cgroup_root)
+        if free is None or free >= SHORT_BYTES:
+            self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
+            return
+        self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
+        self._say(self.reason)
+        self.kill(HOPELESS)
+
+    # What it says
+
+    def _read(self, _events: int) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        while True:
+            try:
+                data = channel.recv(65_536)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self._loop.unwatch(channel.fileno())
+                break
+            self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        if len(self._received) > MAX_ANSWER_BYTES:
+            self.kill(FAILED)
+        for line in lines:
+            self._handle(json.loads(line))
+
+    def _handle(self, answer: Mapping[str, Any]) -> None:
+        kind = answer["type"]
+        if kind == "ready":
+            self._ready = True
+        elif kind == "imported":
+            self._importing = False
+            if self.modules is None:
+                modules = Modules(module_names(answer["names"]))
+                self._keep(modules)
+                self._put(ModulesLearned(modules))
+        elif kind in ("forked", "refused"):
+            if answer["attempt"] == self._attempt:
+                self._answer(str(answer.get("reason", "")))
+        elif kind == "failed":
+            self._verdict, self.lacks_torch = LACKING, bool(answer["lacks"])
+            self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
+            self._say(self.reason)
+        elif kind == "unforkable":
+            self._leave_out(answer["problems"], answer["leftOut"])
+
+    def _leave_out(self, problems: Mapping[str, str], names: Sequence[str]) -> None:
+        """This process forks nothing: it goes on for all such modules to be known, and the next one does without them.
+
+        Whoever waits for ranks doesn't wait for that.
+        """
+        for name, problem in problems.items():
+            if name not in self._problems:
+                self._problems.add(name)
+                self._say(f"importing {name} {problem}, so ranks import it themselves")
+        self._left_out.update(names)
+        if _REQUIRED in self._left_out:
+            self._verdict = HOPELESS
+        first, *others = problems
+        more = f", and {len(others)} more modules can't be forked" if others else ""
+        self.reason = f"importing {first} {problems[first]}{more}"
+        self._answer(self.reason)
+
+    def _say(self, text: str) -> None:
+        self._printers.stderr.write(f"[agent]: {text}\n".encode())
+
+    # What is learned
+
+    def _order_imports(self, names: Sequence[str]) -> None:
+        path = os.path.join(self._folder, "later.json")
+        if self._channel is None:
+            return
+        try:
+            write_atomically(path, json.dumps(list(names)))
+            self._channel.send(json.dumps({"type": "import", "path": path}).encode() + b"\n")
+        except OSError:
+            # It is on its way out, or hangs: an order to fork will show that.
+            return
+        self._importing = bool(names)
+
+    def _read_modules(self) -> None:
+        """An agent before this one may have learned them in this pod."""
+        try:
+            with open(os.path.join(self._folder, MODULES_FILE), encoding="utf-8") as file:
+                modules = Modules(module_names(json.load(file)))
+        except (OSError, ValueError, ProtocolError):
+            return
+        if self.modules is None:
+            self.modules = modules
+            self._put(ModulesLearned(modules))
+
+    def _keep(self, modules: Modules) -> None:
+        self.modules = modules
+        try:
+            write_atomically(os.path.join(self._folder, MODULES_FILE), json.dumps(list(modules.names)))
+        except OSError:
+            # The next agent in this pod learns them again.
+            return
+
+    # Orders
+
+    def _send_order(self) -> None:
+        order, channel = self._order, self._channel
+        if order is None or channel is None or self._sent:
+            return
+        self._sent = True
+        try:
+            complete = channel.send(order) == len(order)
+        except OSError:
+            complete = False
+        if not complete:
+            self.reason = "the warm process takes no orders"
+            self.kill(FAILED)
+
+    def _late(self) -> None:
+        self.reason = "the warm process didn't answer in time"
+        self.kill(FAILED)
+
+    def _answer(self, reason: str) -> None:
+        if self._order is None:
+            return
+        self._order = None
+        if self._timer is not None:
+            self._timer.cancel()
+        answered, self._answered = self._answered, _nobody
+        answered(reason)
+
+    def _end(self, reason: str, verdict: str) -> None:
+        """There is no warm process any more."""
+        self.reason = reason
+        self._ready = self._importing = False
+        if self._channel is not None:
+            self._loop.unwatch(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        self._received = b""
+        for pump in self._pumps:
+            pump.close()
+        for log in self._logs:
+            log.close()
+        self._pumps.clear()
+        self._logs.clear()
+        self._answer(reason)
+        self._put(WarmProcessEnded(verdict))
+
+
+def _how(ending: Ending) -> str:
+    return f"by signal {ending.signal}" if ending.signal else f"with exit code {ending.exit_code}"
+
+
+def _nobody(_reason: str) -> None:
+    return

@@ -1,0 +1,181 @@
+"""The logs that are kept of a job's workers stand in the ConfigMap `<job>-logs`, for people and for `kubectl dtj logs`.
+
+`worker-0.log` is text, which plain kubectl shows. `worker-0.times` has what merging the workers' lines needs: when each
+of them was printed (in few characters: the differences in milliseconds, to the base of 36), and whether lines before
+them are missing. Anybody may have edited either, so `KeptLog.parse` accepts whatever stands there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster_operator.api.attempt_marks import marked_attempt
+from trainmaster_operator.wire.limits import MAX_INDEX
+from trainmaster_operator.wire.values import decimal, loads, mapping
+
+# Bytes that are kept of one worker's log.
+LONGEST_LOG = 64 * 1024
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_KEY = re.compile(r"worker-(\d{1,9})\.log")
+# The braces and names of a `times` entry, and the first time in it; a time and the end of a line.
+_OVERHEAD_BYTES, _TIME_BYTES = 40, 12
+
+
+def logs_name(job: str) -> str:
+    """Returns the ConfigMap's name."""
+    return f"{job}-logs"
+
+
+def log_key(worker: int) -> str:
+    """Returns the key of a worker's log in the ConfigMap."""
+    return f"worker-{worker}.log"
+
+
+def times_key(worker: int) -> str:
+    """Returns the key of what is known of the lines of a worker's log."""
+    return f"worker-{worker}.times"
+
+
+@dataclass(frozen=True)
+class KeptLog:
+    """KeptLog is the end of one worker's log: its lines, and when each was printed (milliseconds since the epoch)."""
+
+    lines: tuple[str, ...] = ()
+    times: tuple[int, ...] | None = None
+    """One for each line; None where they aren't known."""
+    cut: bool = False
+    """Lines that were printed before these weren't kept."""
+
+    def to_data(self, worker: int) -> dict[str, str]:
+        """Returns the entries of the ConfigMap's data."""
+        data = {log_key(worker): "".join(f"{line}\n" for line in self.lines)}
+        if self.times is not None or self.cut:
+            known = {"cut": self.cut, **({} if self.times is None else {"times": _encode(self.times)})}
+            data[times_key(worker)] = json.dumps(known, separators=(",", ":"))
+        return data
+
+    def ending(self, limit: int) -> KeptLog:
+        """Returns the last lines, whole ones, whose entries of the ConfigMap have at most `limit` bytes.
+
+        Of a line that alone is longer it is the end.
+        """
+        first, left = len(self.lines), limit - _OVERHEAD_BYTES
+        while first > 0:
+            size = len(self.lines[first - 1].encode(errors="replace")) + 1 + self._time_bytes(first)
+            if size > left:
+                break
+            left -= size
+            first -= 1
+        if first == 0:
+            return self
+        if first == len(self.lines):
+            raw = self.lines[-1].encode(errors="replace")
+            end = raw[max(0, len(raw) - max(0, left - _TIME_BYTES)) :].decode(errors="ignore")
+            times = None if self.times is None else self.times[-1:]
+            return KeptLog((end,), times, cut=True) if end else KeptLog(cut=True)
+        return KeptLog(self.lines[first:], None if self.times is None else self.times[first:], cut=True)
+
+    def before(self, line: str, time: int | None) -> KeptLog:
+        """Returns what was printed before a pod's log, which begins with this line at this time.
+
+        What was kept of a pod while it was still there is at the end of this log. It begins where the pod's log does:
+        at the attempt that it begins with, or else at its time.
+        """
+        attempt, times = marked_attempt(line), self.times
+        for at, own in enumerate(self.lines):
+            if attempt is not None:
+                begins = (marked_attempt(own) or 0) >= attempt
+            elif times is not None and time is not None:
+                begins = times[at] >= time
+            else:
+                begins = own == line
+            if begins:
+                return KeptLog(self.lines[:at], None if times is None else times[:at], self.cut)
+        return self
+
+    def continued(self, later: KeptLog) -> KeptLog:
+        """Returns this log and behind it another one, which may repeat the end of this one."""
+        if not later.lines:
+            return self
+        earlier = self._without_end(later) or self.before(
+            later.lines[0], later.times[0] if later.times is not None else None
+        )
+        if not earlier.lines:
+            return KeptLog(later.lines, later.times, self.cut or later.cut)
+        times = None
+        if earlier.times is not None and later.times is not None:
+            times = (*earlier.times, *later.times)
+        return KeptLog((*earlier.lines, *later.lines), times, self.cut)
+
+    def _without_end(self, later: KeptLog) -> KeptLog | None:
+        """Returns this log without its last lines that another one has at the same times; None where there are none.
+
+        Then the other one may begin before them: more is kept of a log when there is more room.
+        """
+        if self.times is None or later.times is None:
+            return None
+        theirs, end = set(zip(later.lines, later.times, strict=True)), len(self.lines)
+        while end and (self.lines[end - 1], self.times[end - 1]) in theirs:
+            end -= 1
+        return None if end == len(self.lines) else KeptLog(self.lines[:end], self.times[:end], self.cut)
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], worker: int) -> KeptLog | None:
+        """Reads a worker's log from the ConfigMap's data; None where there is none."""
+        text = data.get(log_key(worker))
+        if not isinstance(text, str):
+            return None
+        lines = tuple(text.removesuffix("\n").split("\n")) if text else ()
+        try:
+            known = mapping(loads(str(data.get(times_key(worker)) or "{}")))
+        except ValueError:
+            known = {}
+        times = _decode(known.get("times"))
+        return cls(lines, times if times is not None and len(times) == len(lines) else None, known.get("cut") is True)
+
+    def _time_bytes(self, at: int) -> int:
+        """Returns the most bytes that the time of the line before `at` needs: a difference, or the first time whole."""
+        if self.times is None:
+            return 0
+        return len(_to_base_36(self.times[at - 1] - self.times[at - 2])) + 1 if at > 1 else 0
+
+
+def kept_workers(data: Mapping[str, Any]) -> list[int]:
+    """Returns the workers of which a log was kept, by the keys of the ConfigMap."""
+    matches = map(_KEY.fullmatch, data)
+    indexes = (decimal(match[1], MAX_INDEX) for match in matches if match)
+    return sorted({index for index in indexes if index is not None})
+
+
+def _encode(times: tuple[int, ...]) -> str:
+    return " ".join(_to_base_36(time - before) for time, before in zip(times, (0, *times), strict=False))
+
+
+def _decode(text: object) -> tuple[int, ...] | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        differences = [int(word, 36) for word in text.split(" ")] if text else []
+    except ValueError:
+        return None
+    return tuple(_sums(differences))
+
+
+def _sums(differences: list[int]) -> Iterator[int]:
+    time = 0
+    for difference in differences:
+        time += difference
+        yield time
+
+
+def _to_base_36(number: int) -> str:
+    digits, rest = "", abs(number)
+    while rest or not digits:
+        rest, digit = divmod(rest, 36)
+        digits = _DIGITS[digit] + digits
+    return f"-{digits}" if number < 0 else digits

@@ -1,0 +1,173 @@
+"""Merges a partial pod template over a rendered one, as Kubernetes' strategic merge patch does.
+
+Maps merge key by key and `null` deletes a key. The lists in `MERGE_KEYS` merge item by item by their key, new items at
+the end; all other lists are replaced. `$patch: delete` in an item removes it, `$patch: replace` in a map replaces that
+map, `- $patch: replace` in a list replaces that list. The keys are the `patchMergeKey` tags of k8s.io/api/core/v1.
+
+Two lists go further than that patch. Ports merge by number and protocol, as in Kubernetes' server-side apply: a number
+may be open for TCP and for UDP. Tolerations are atomic in Kubernetes, so that a job tolerating one more taint would
+lose its short tolerations for lost nodes; here they merge by key and effect.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from trainmaster_operator.api.values import show
+
+# Keys are by the last name of the path: no two lists of a pod with the same name have different keys.
+MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "volumes": ("name",),
+    "imagePullSecrets": ("name",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey",),
+    "resourceClaims": ("name",),
+    "schedulingGates": ("name",),
+    "evictionResponders": ("name",),
+    "env": ("name",),
+    "ports": ("containerPort", "protocol"),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "tolerations": ("key", "effect"),
+}
+# Keys that an item may lack, with what it has then.
+KEY_DEFAULTS: Mapping[str, str | None] = {"protocol": "TCP", "key": None, "effect": None}
+
+DIRECTIVE = "$patch"
+
+
+class MergeError(ValueError):
+    """A patch can't be merged; the text has the place, and a sentence on what is wrong there."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self.message = message
+
+
+def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "podTemplate") -> dict[str, Any]:
+    """Returns the original with the patch merged over it; neither is changed. Raises MergeError."""
+    directive = patch.get(DIRECTIVE)
+    if directive == "replace":
+        return _without_directives(patch, path)
+    if directive is not None and directive != "merge":
+        raise MergeError(
+            f"{path}.{DIRECTIVE}", f"{show(directive)} is not a directive of this place; use merge, replace or delete"
+        )
+    merged = dict(original)
+    for name, value in patch.items():
+        if name == DIRECTIVE:
+            continue
+        here = f"{path}.{name}"
+        if name.startswith("$"):
+            raise MergeError(here, "this directive is not supported; use $patch: delete or $patch: replace")
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, Mapping):
+            if value.get(DIRECTIVE) == "delete":
+                merged.pop(name, None)
+                continue
+            current = merged.get(name)
+            merged[name] = merge(current if isinstance(current, Mapping) else {}, value, here)
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            current = merged.get(name)
+            merged[name] = _merge_list(current if isinstance(current, list) else [], value, MERGE_KEYS.get(name), here)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, ...] | None, path: str) -> list[Any]:
+    if keys is None:
+        return [_plain(item, f"{path}[{position}]") for position, item in enumerate(patch)]
+    changes = list(enumerate(patch))
+    if any(_is_list_directive(item) for item in patch):
+        original, changes = [], [(position, item) for position, item in changes if not _is_list_directive(item)]
+    merged = _KeyedList(original, keys)
+    for position, item in changes:
+        here = f"{path}[{position}]"
+        if not isinstance(item, Mapping):
+            raise MergeError(here, f"{show(item)} is not a mapping; give a mapping with {' and '.join(keys)}")
+        missing = next((key for key in keys if key not in item and key not in KEY_DEFAULTS), None)
+        if missing is not None:
+            raise MergeError(f"{here}.{missing}", "is missing; set it")
+        place = merged.find(item)
+        if item.get(DIRECTIVE) == "delete":
+            if place is not None:
+                merged.delete(place)
+        elif place is None:
+            merged.append(merge({}, item, here))
+        else:
+            merged.replace(place, merge(merged[place], item, here))
+    return merged.items()
+
+
+class _KeyedList:
+    """_KeyedList has an index by its merge keys, so that merging n items into it takes n steps and not n squared.
+
+    A place stays an item's own when others are deleted. Where items share an identity, the first of them is found.
+    """
+
+    def __init__(self, items: Sequence[Any], keys: tuple[str, ...]) -> None:
+        self._keys = keys
+        self._items: list[Any] = []
+        # Items have a heap of places, by identity.
+        self._places: dict[Hashable, list[int]] = {}
+        for item in items:
+            self.append(item)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._items[place]
+
+    def items(self) -> list[Any]:
+        return [item for item in self._items if item is not None]
+
+    def find(self, item: Mapping[str, Any]) -> int | None:
+        places = self._places.get(self._identity(item))
+        return places[0] if places else None
+
+    def append(self, item: Any) -> None:
+        heapq.heappush(self._places.setdefault(self._identity(item), []), len(self._items))
+        self._items.append(item)
+
+    def delete(self, place: int) -> None:
+        """Delete what `find` has found there."""
+        heapq.heappop(self._places[self._identity(self._items[place])])
+        self._items[place] = None
+
+    def replace(self, place: int, item: Mapping[str, Any]) -> None:
+        """Put an item in the place of what `find` has found there; merging may have changed its identity."""
+        before, after = self._identity(self._items[place]), self._identity(item)
+        self._items[place] = item
+        if before != after:
+            heapq.heappop(self._places[before])
+            heapq.heappush(self._places.setdefault(after, []), place)
+
+    def _identity(self, item: Mapping[str, Any]) -> Hashable:
+        return tuple(_hashable(item.get(key, KEY_DEFAULTS.get(key))) for key in self._keys)
+
+
+def _hashable(value: Any) -> Hashable:
+    """Returns a value of JSON that can be a key: equal ones are equal, and a list or mapping equals nothing else."""
+    if isinstance(value, Mapping):
+        return frozenset((name, _hashable(one)) for name, one in value.items())
+    if isinstance(value, list):
+        return tuple(_hashable(one) for one in value)
+    return value  # type: ignore[no-any-return]
+
+
+def _is_list_directive(item: Any) -> bool:
+    return isinstance(item, Mapping) and dict(item) == {DIRECTIVE: "replace"}
+
+
+def _without_directives(patch: Mapping[str, Any], path: str) -> dict[str, Any]:
+    return merge({}, {name: value for name, value in patch.items() if name != DIRECTIVE}, path)
+
+
+def _plain(value: Any, path: str) -> Any:
+    """Returns a value of an atomic list, which holds no directives but may hold maps."""
+    return merge({}, value, path) if isinstance(value, Mapping) else value

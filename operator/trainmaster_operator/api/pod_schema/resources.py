@@ -1,0 +1,131 @@
+"""Requests and limits of a pod's containers, and of the job's own fields, which are merged with the worker's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from trainmaster_operator.api.labels import keyed
+from trainmaster_operator.api.nearest import VERY_SIMILAR, nearest
+from trainmaster_operator.api.pod_schema.values import quantity_problem
+from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.quantities import quantity
+from trainmaster_operator.api.v1alpha1 import CPU, JobSpec, Resources
+from trainmaster_operator.api.values import show
+
+_STANDARD = ("cpu", "memory", "ephemeral-storage")
+_HUGE_PAGES = "hugepages-"
+# Bytes. Kubernetes accepts thousandths of bytes, with a warning; who writes few of them meant another suffix.
+_LEAST_MEMORY = 1024
+
+
+@dataclass(frozen=True)
+class WorkerResources:
+    """WorkerResources are what the job's own fields ask for, for each kind of worker: requests, and limits."""
+
+    groups: Sequence[tuple[Mapping[str, str], Mapping[str, str]]] = field(default=(({}, {}),))
+
+
+def worker_resources(spec: JobSpec) -> WorkerResources:
+    """Returns what the job's own fields ask for."""
+    resources = [group.resources for group in spec.worker_groups] if spec.worker_groups else [spec.resources]
+    return WorkerResources([requests_and_limits(one) for one in resources])
+
+
+def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns requests and limits of the worker's container, its devices aside."""
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    cpu = resources.cpu
+    if isinstance(cpu, CPU):
+        if cpu.request is not None:
+            requests["cpu"] = str(cpu.request)
+        if cpu.limit is not None:
+            limits["cpu"] = str(cpu.limit)
+    elif cpu is not None:
+        requests["cpu"] = limits["cpu"] = str(cpu)
+    if resources.memory is not None:
+        requests["memory"] = limits["memory"] = str(resources.memory)
+    return requests, limits
+
+
+def check_resources(path: str, given: Any, worker: WorkerResources) -> Iterator[Problem]:
+    """Yields what is wrong with a container's requests and limits, together with those of the job's own fields."""
+    if not isinstance(given, Mapping):
+        return
+    own = {kind: _amounts(given.get(kind)) for kind in ("requests", "limits")}
+    for kind, amounts in own.items():
+        for name, value in amounts.items():
+            if (message := _wrong(name, value)) is not None:
+                yield Problem(keyed(f"{path}.{kind}", name), value, message)
+    for name in {**own["requests"], **own["limits"]}:
+        yield from _compare(path, name, own, worker)
+
+
+def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker: WorkerResources) -> Iterator[Problem]:
+    for requests, limits in worker.groups:
+        request = own["requests"].get(name, requests.get(name))
+        limit = own["limits"].get(name, limits.get(name))
+        if limit is None and request is not None and _is_device(name) and name in own["requests"]:
+            yield Problem(keyed(f"{path}.requests", name), request, "is requested without a limit; set the same limit")
+            return
+        asked, most = _number(request), _number(limit)
+        if asked is None or most is None:
+            continue
+        if asked != most and _is_device(name):
+            message = f"{request} is not the limit, {limit}; of devices both are the same"
+            yield Problem(keyed(f"{path}.requests", name), request, message)
+            return
+        if asked > most:
+            kind = "requests" if name in own["requests"] else "limits"
+            source = "" if name in own["requests"] and name in own["limits"] else f" of spec.resources.{name}"
+            message = f"{request} is more than the limit{source}, {limit}; use at most that"
+            if kind == "limits":
+                message = f"{limit} is less than the request{source}, {request}; use at least that"
+            yield Problem(keyed(f"{path}.{kind}", name), own[kind][name], message)
+            return
+
+
+def _wrong(name: str, value: Any) -> str | None:
+    number = _number(value)
+    if "/" not in name and name not in _STANDARD and not name.startswith(_HUGE_PAGES):
+        meant = nearest(name, _STANDARD, VERY_SIMILAR)
+        remedy = (
+            f"did you mean {meant}?" if meant else "use cpu, memory or a device's full name, such as nvidia.com/gpu"
+        )
+        return f"{show(name)} is no resource; {remedy}"
+    if number is not None and number < 0:
+        return f"{show(value)} is negative; use 0 or more"
+    if name == "memory" and number is not None and number < _LEAST_MEMORY and str(value).endswith("m"):
+        return f"{show(value)} is thousandths of a byte; use {value[:-1]}M or {value[:-1]}Mi"
+    if number is not None and name.startswith(_HUGE_PAGES):
+        page = _number(name.removeprefix(_HUGE_PAGES))
+        if page and number % page:
+            return f"{show(value)} is not a multiple of {name.removeprefix(_HUGE_PAGES)}; use whole pages"
+    if number is not None and _is_device(name) and number != number.to_integral_value():
+        return f"{show(value)} is not a whole number of devices; use one"
+    return None
+
+
+def _amounts(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        return {}
+    return {str(name): value for name, value in given.items() if value is not None and not str(name).startswith("$")}
+
+
+def _is_device(name: str) -> bool:
+    return "/" in name and not name.partition("/")[0].endswith("kubernetes.io")
+
+
+def _number(value: Any) -> Decimal | None:
+    """Returns a quantity's value; None for what is none, which is another check's."""
+    if value is None or quantity_problem(value) is not None:
+        return None
+    text = str(value)
+    sign = -1 if text.startswith("-") else 1
+    try:
+        return sign * quantity(text.lstrip("+-"))
+    except (ValueError, KeyError, ArithmeticError):
+        return None

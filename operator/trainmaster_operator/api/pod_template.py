@@ -1,0 +1,203 @@
+"""A podTemplate has to be what Kubernetes takes (`pod_schema`), and may not change what attempts rely on in their pods.
+
+The API server checks the most common types in podTemplate only, so the operator and the command line check all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from trainmaster_operator.api.labels import check_annotations, check_labels
+from trainmaster_operator.api.limits import MAX_POD_PROBLEMS
+from trainmaster_operator.api.merge import DIRECTIVE, MergeError, merge
+from trainmaster_operator.api.paths import RESERVED_PATHS, is_below
+from trainmaster_operator.api.pod_schema import (
+    AGENT_CONTAINER,
+    WORKER_CONTAINER,
+    WorkerResources,
+    check_fields,
+    check_relations,
+)
+from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.v1alpha1 import PodTemplate
+from trainmaster_operator.api.values import show
+
+RESERVED_PREFIX = "trainmaster-"
+RESERVED_VARIABLES = frozenset(
+    {
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NNODES",
+        "NODE_RANK",
+        "NPROC_PER_NODE",
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "TORCHELASTIC_ERROR_FILE",
+    }
+)
+RESERVED_VARIABLE_PREFIXES = ("PET_", "TRAINMASTER_")
+RESERVED_LABELS = frozenset(
+    {
+        "app.kubernetes.io/managed-by",
+        "apps.kubernetes.io/pod-index",
+        "controller-revision-hash",
+        "statefulset.kubernetes.io/pod-name",
+    }
+)
+RESERVED_DOMAIN = "trainmaster.dev/"
+
+# Fields of the PodSpec, and what to do instead.
+REFUSED_POD_FIELDS = {
+    "restartPolicy": "a StatefulSet's pods always have Always; remove it",
+    "hostname": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "subdomain": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "hostNetwork": "set spec.interconnect.hostNetwork",
+    "setHostnameAsFQDN": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "ephemeralContainers": "only kubectl debug adds these; remove it",
+    "activeDeadlineSeconds": "set spec.runPolicy.activeDeadlineSeconds",
+    "priorityClassName": "set spec.scheduling.priorityClassName",
+}
+# Fields of the worker's container, and what to do instead.
+REFUSED_WORKER_FIELDS = {
+    "image": "set spec.image",
+    "imagePullPolicy": "set spec.imagePullPolicy",
+    "command": "the agent is the container's command; set spec.command",
+    "args": "set spec.command and spec.args",
+    "terminationMessagePath": "the agent reports there; remove it",
+    "terminationMessagePolicy": "the agent reports there; remove it",
+}
+_LISTS = ("containers", "initContainers", "volumes")
+_WORKER_LISTS = ("env", "ports", "volumeMounts")
+# A probe has one of these at most.
+_OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
+
+
+def check_pod_template(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
+    """Yields what is wrong with a podTemplate: of each field, and what is in it, the first thing, and of a pod that is
+    wrong everywhere MAX_POD_PROBLEMS at most.
+
+    `devices` are the extended resources that the job's fields ask for, `worker` is all that they ask for.
+    """
+    fields: list[str] = []
+    for problem in islice(_check(template, devices, worker), MAX_POD_PROBLEMS):
+        if not any(f"{problem.field}.".startswith((f"{field}.", f"{field}[")) for field in fields):
+            fields.append(problem.field)
+            yield problem
+
+
+def _check(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
+    path = "spec.podTemplate"
+    if template.metadata is not None:
+        for field in ("labels", "annotations"):
+            for name in getattr(template.metadata, field) or {}:
+                if name in RESERVED_LABELS or name.startswith(RESERVED_DOMAIN):
+                    yield Problem(f"{path}.metadata.{field}", name, f"{show(name)} is set by the system; remove it")
+        yield from check_labels(f"{path}.metadata.labels", template.metadata.labels)
+        yield from check_annotations(f"{path}.metadata.annotations", template.metadata.annotations)
+    if template.spec is not None:
+        pod = template.spec.value()
+        problems = [
+            *_check_pod(f"{path}.spec", pod, devices),
+            *islice(check_fields(pod), MAX_POD_PROBLEMS),
+            *islice(check_relations(pod, worker), MAX_POD_PROBLEMS),
+        ]
+        try:
+            merge({}, pod, f"{path}.spec")
+        except MergeError as error:
+            problems = problems or [Problem(error.path, None, error.message)]
+        yield from problems
+
+
+def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
+    yield from _dropping(path, pod, "what is rendered")
+    yield from _refused(path, pod, REFUSED_POD_FIELDS)
+    grace = pod.get("terminationGracePeriodSeconds")
+    if "terminationGracePeriodSeconds" in pod and (type(grace) is not int or not 1 <= grace <= 86_400):
+        yield Problem(
+            f"{path}.terminationGracePeriodSeconds",
+            grace,
+            f"{show(grace)} is not a whole number of seconds from 1 to 86400; ranks save a checkpoint in that time",
+        )
+    for field in _LISTS:
+        yield from _check_list(f"{path}.{field}", pod.get(field, []))
+    if "containers" in pod and pod["containers"] is None:
+        yield Problem(f"{path}.containers", None, "null would delete the worker; remove it")
+    for position, container in _items(pod.get("containers")):
+        if container.get("name") == WORKER_CONTAINER:
+            yield from _check_worker(f"{path}.containers[{position}]", container, devices)
+    for position, container in _items(pod.get("initContainers")):
+        here = f"{path}.initContainers[{position}]"
+        if container.get("name") == AGENT_CONTAINER:
+            yield Problem(here, AGENT_CONTAINER, "pods mount the agent, and nothing installs it; remove it")
+    for position, volume in _items(pod.get("volumes")):
+        name = volume.get("name")
+        if isinstance(name, str) and name.startswith(RESERVED_PREFIX):
+            yield Problem(
+                f"{path}.volumes[{position}].name", name, f"{show(name)} is Trainmaster's own; use another name"
+            )
+
+
+def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
+    yield from _dropping(path, worker, "the worker")
+    yield from _refused(path, worker, REFUSED_WORKER_FIELDS)
+    for field in _WORKER_LISTS:
+        if field in worker and worker[field] is None:
+            yield Problem(f"{path}.{field}", None, "null would delete what the agent needs; remove it")
+        yield from _check_list(f"{path}.{field}", worker.get(field))
+    for position, variable in _items(worker.get("env")):
+        name = variable.get("name")
+        if isinstance(name, str) and (name in RESERVED_VARIABLES or name.startswith(RESERVED_VARIABLE_PREFIXES)):
+            yield Problem(f"{path}.env[{position}].name", name, f"{name} is set by Trainmaster; remove it")
+    for position, mount in _items(worker.get("volumeMounts")):
+        mount_path = str(mount.get("mountPath", ""))
+        if is_below(mount_path, RESERVED_PATHS):
+            yield Problem(
+                f"{path}.volumeMounts[{position}].mountPath",
+                mount_path,
+                f"{show(mount_path)} is Trainmaster's own; mount it elsewhere",
+            )
+    probe = worker.get("livenessProbe")
+    if isinstance(probe, Mapping) and DIRECTIVE not in probe and probe.get("httpGet", probe) is not None:
+        for handler in _OTHER_HANDLERS:
+            if probe.get(handler) is not None:
+                message = "the agent's own probe has httpGet, and a probe has one way to ask; add httpGet: null"
+                yield Problem(f"{path}.livenessProbe.{handler}", probe[handler], message)
+    resources = worker.get("resources")
+    if isinstance(resources, Mapping):
+        for kind in ("requests", "limits"):
+            for name in set(resources.get(kind) or {}) & devices:
+                yield Problem(
+                    f"{path}.resources.{kind}", name, f"{name} decides the number of ranks; set spec.resources.gpus"
+                )
+
+
+def _dropping(path: str, value: Mapping[str, Any], what: str) -> Iterator[Problem]:
+    if DIRECTIVE in value:
+        directive = value[DIRECTIVE]
+        message = f"{show(directive)} would drop {what}; give only the fields to change"
+        yield Problem(f"{path}.{DIRECTIVE}", directive, message)
+
+
+def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> Iterator[Problem]:
+    for field, remedy in fields.items():
+        if field in value and not (field == "restartPolicy" and value[field] == "Always"):
+            given = value[field]
+            shown = "" if isinstance(given, list | dict) else f"{show(given)} "
+            yield Problem(f"{path}.{field}", given, f"{shown}can't be set here; {remedy}")
+
+
+def _check_list(path: str, value: Any) -> Iterator[Problem]:
+    """Checks that the list doesn't replace the rendered one."""
+    for position, item in _items(value):
+        if dict(item) == {DIRECTIVE: "replace"}:
+            message = "would drop what is rendered; give only the items to add or change"
+            yield Problem(f"{path}[{position}]", "replace", message)
+
+
+def _items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if isinstance(value, list):
+        yield from ((position, item) for position, item in enumerate(value) if isinstance(item, Mapping))

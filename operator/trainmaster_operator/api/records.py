@@ -1,0 +1,208 @@
+"""A record is what the operator sends to the history of jobs (`trainmaster history`), one JSON object a line.
+
+| record | when | what |
+|---|---|---|
+| `JobRecord` | a job's status was written, and once after the operator started | the job, and where its pods are |
+| `DeletedRecord` | the job was deleted | |
+| `SampleRecord` | every few seconds while ranks run | the figures of all ranks, in columns |
+| `EvidenceRecord` | evidence of an attempt was kept | `AttemptEvidence`, as JSON |
+| `LogRecord` | the end of a worker's log was kept, or a pod of a deleted job has ended | `KeptLog` |
+
+Records of one job come in their order. One that comes twice changes nothing, so that what wasn't acknowledged is sent
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_HOST, MAX_INDEX, MAX_NODE, MAX_UID
+from trainmaster_operator.wire.values import mapping, mappings, number, shown, text, time_in, whole, whole_in
+
+# Figures of a rank in a sample, by their names in RankProgress (wire/progress.py), and on the wire. `step_seconds` is
+# what the rank itself takes for a step: its `compute_seconds` where it reports them.
+FIGURES: Mapping[str, str] = {
+    "step": "step",
+    "loss": "loss",
+    "learning_rate": "learningRate",
+    "grad_norm": "gradNorm",
+    "samples_per_second": "samplesPerSecond",
+    "step_seconds": "stepSeconds",
+}
+MAX_NAME = 253
+
+
+@dataclass(frozen=True)
+class JobIdentity:
+    """JobIdentity names one life of a job: of two jobs that had one name, `uid` is another."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class PodPlace:
+    """PodPlace says where a worker is: its pod, and the pod's node; empty until it has one."""
+
+    worker: int
+    pod: str
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """JobRecord is a job as it is at `at` (seconds since the epoch): the object, without `metadata.managedFields`."""
+
+    kind: ClassVar[str] = "job"
+    at: float
+    job: Mapping[str, Any]
+    pods: tuple[PodPlace, ...] = ()
+
+    @property
+    def key(self) -> JobIdentity:
+        """Returns which job it is."""
+        metadata = mapping(self.job.get("metadata"))
+        return JobIdentity(str(metadata.get("namespace")), str(metadata.get("name")), str(metadata.get("uid")))
+
+
+@dataclass(frozen=True)
+class DeletedRecord:
+    """DeletedRecord says that a job was deleted."""
+
+    kind: ClassVar[str] = "deleted"
+    at: float
+    key: JobIdentity
+
+
+@dataclass(frozen=True)
+class SampleRecord:
+    """SampleRecord has the figures of an attempt's ranks at `at` (seconds since the epoch).
+
+    `ranks` are in order; `workers` has each one's worker. `columns` has for each of FIGURES that any rank reports one
+    number for each rank, None where it reports none.
+    """
+
+    kind: ClassVar[str] = "sample"
+    at: float
+    key: JobIdentity
+    attempt: int
+    ranks: tuple[int, ...]
+    workers: tuple[int, ...]
+    columns: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvidenceRecord:
+    """EvidenceRecord has what was kept of an attempt that ended badly: `AttemptEvidence.to_json`."""
+
+    kind: ClassVar[str] = "evidence"
+    at: float
+    key: JobIdentity
+    attempt: int
+    evidence: str
+
+
+@dataclass(frozen=True)
+class LogRecord:
+    """LogRecord has the end of a worker's log, which may begin with lines that an earlier one has."""
+
+    kind: ClassVar[str] = "log"
+    at: float
+    key: JobIdentity
+    worker: int
+    log: KeptLog
+
+
+Record = JobRecord | DeletedRecord | SampleRecord | EvidenceRecord | LogRecord
+
+
+def to_wire(record: Record) -> dict[str, Any]:
+    """Returns the JSON object of a line."""
+    wire: dict[str, Any] = {"record": record.kind, "at": round(record.at, 3)}
+    match record:
+        case JobRecord():
+            pods = [{"worker": place.worker, "pod": place.pod, "node": place.node} for place in record.pods]
+            return wire | {"job": dict(record.job), "pods": pods}
+        case SampleRecord():
+            wire |= {"attempt": record.attempt, "ranks": list(record.ranks), "workers": list(record.workers)}
+            wire |= {FIGURES[name]: list(values) for name, values in record.columns.items()}
+        case EvidenceRecord():
+            wire |= {"attempt": record.attempt, "evidence": record.evidence}
+        case LogRecord():
+            wire |= {"worker": record.worker, "data": record.log.to_data(record.worker)}
+    return wire | {"namespace": record.key.namespace, "name": record.key.name, "uid": record.key.uid}
+
+
+def parse_record(data: object) -> Record:
+    """Returns the record of a line. Raises ProtocolError with the field that is wrong."""
+    if not isinstance(data, Mapping):
+        raise ProtocolError(f"record: {shown(data)} is not an object")
+    at = time_in(data, "at")
+    match data.get("record"):
+        case JobRecord.kind:
+            return _job(at, data)
+        case DeletedRecord.kind:
+            return DeletedRecord(at, _key(data))
+        case SampleRecord.kind:
+            return _sample(at, data)
+        case EvidenceRecord.kind:
+            evidence = data.get("evidence")
+            if not isinstance(evidence, str):
+                raise ProtocolError(f"evidence: {shown(evidence)} is not text")
+            return EvidenceRecord(at, _key(data), whole_in(data, "attempt", MAX_ATTEMPT + 1), evidence)
+        case LogRecord.kind:
+            worker = whole_in(data, "worker", MAX_INDEX)
+            return LogRecord(at, _key(data), worker, KeptLog.parse(mapping(data.get("data")), worker) or KeptLog())
+        case other:
+            kinds = ", ".join(each.kind for each in (JobRecord, DeletedRecord, SampleRecord, EvidenceRecord, LogRecord))
+            raise ProtocolError(f"record: {shown(other)} is none of {kinds}")
+
+
+def _job(at: float, data: Mapping[str, Any]) -> JobRecord:
+    job = data.get("job")
+    if not isinstance(job, Mapping):
+        raise ProtocolError(f"job: {shown(job)} is not an object")
+    _key(mapping(job.get("metadata")))
+    places = []
+    for place in mappings(data.get("pods")):
+        worker = whole(place.get("worker"), MAX_INDEX)
+        if worker is not None:
+            places.append(PodPlace(worker, text(place.get("pod"), MAX_HOST), text(place.get("node"), MAX_NODE)))
+    return JobRecord(at, job, tuple(places))
+
+
+def _sample(at: float, data: Mapping[str, Any]) -> SampleRecord:
+    ranks, workers = _indexes(data, "ranks"), _indexes(data, "workers")
+    if len(workers) != len(ranks):
+        raise ProtocolError(f"workers: {len(workers)} are not one for each of {len(ranks)} ranks")
+    columns: dict[str, Sequence[float | None]] = {}
+    for name, key in FIGURES.items():
+        values = data.get(key)
+        if values is None:
+            continue
+        if not isinstance(values, list) or len(values) != len(ranks):
+            raise ProtocolError(f"{key}: {shown(values)} is not a list with one number for each of {len(ranks)} ranks")
+        columns[name] = [number(value) for value in values]
+    return SampleRecord(at, _key(data), whole_in(data, "attempt", MAX_ATTEMPT + 1), ranks, workers, columns)
+
+
+def _indexes(data: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    found = data.get(name)
+    if not isinstance(found, list) or any(whole(each, MAX_INDEX) is None for each in found):
+        raise ProtocolError(f"{name}: {shown(found)} is not a list of whole numbers")
+    return tuple(found)
+
+
+def _key(data: Mapping[str, Any]) -> JobIdentity:
+    found = []
+    for name, most in (("namespace", MAX_NAME), ("name", MAX_NAME), ("uid", MAX_UID)):
+        value = data.get(name)
+        if not isinstance(value, str) or not 0 < len(value) <= most:
+            raise ProtocolError(f"{name}: {shown(value)} is not text of 1 to {most} characters")
+        found.append(value)
+    return JobIdentity(*found)

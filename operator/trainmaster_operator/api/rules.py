@@ -1,0 +1,445 @@
+"""The rules between fields are each written once for Python and once for the API server, with one sentence for both.
+
+A rule (`rule`) belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema.
+
+CEL's cost is estimated from the schema before a CRD is accepted (k8s.io/apiserver/pkg/apis/cel: 10,000,000 a rule), so
+lists and strings that rules walk over have limits, and no rule compares a list's items with each other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_snake
+
+from trainmaster_operator.api.paths import RESERVED_PATHS, SYSTEM_PATHS, hides_the_image, is_below, matching
+from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.quantities import quantity
+from trainmaster_operator.api.rule import Rule, Shown, TransitionRule
+from trainmaster_operator.api.v1alpha1 import (
+    BUNDLED_IMAGE,
+    Accelerator,
+    AnswerableReason,
+    Backoff,
+    Checkpoint,
+    CheckpointVolume,
+    Code,
+    Elastic,
+    FailureRule,
+    JobSpec,
+    LogRules,
+    Resources,
+    Scheduling,
+    SecurityContext,
+    WorkerGroup,
+    is_bundled,
+)
+from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, is_image, show
+from trainmaster_operator.wire.limits import MAX_WORKERS
+
+# A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
+# value has at most 63 (k8s.io/kubernetes issue 64023). A pod's name and a Service's then fit too.
+MAX_SET_NAME = 52
+
+
+@dataclass(frozen=True)
+class NamedSpec:
+    """NamedSpec is what the rules on the job's name read; in CEL it is the whole object."""
+
+    name: str
+    spec: JobSpec
+
+
+_FIXED = "can't be changed once the job exists; delete the job and apply it again"
+_ALWAYS_SET = ("image", "launcher", "backend", "processesPerWorker", "successPolicy")
+_MAY_BE_ABSENT = (
+    "imagePullPolicy",
+    "command",
+    "args",
+    "training",
+    "setup",
+    "warmStart",
+    "spares",
+    "workerGroups",
+    "resources",
+    "accelerator",
+    "interconnect",
+    "elastic",
+    "scheduling",
+    "checkpoint",
+    "progress",
+    "securityContext",
+    "podTemplate",
+)
+TRANSITIONS: tuple[TransitionRule, ...] = (
+    *(TransitionRule(name, _FIXED, optional=False) for name in _ALWAYS_SET),
+    *(TransitionRule(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
+    TransitionRule(
+        "code",
+        "can't be changed once the job exists, its digest apart; delete the job and apply it again",
+        optional=True,
+        unless="(has(self.code.configMap) && has(oldSelf.code.configMap) && "
+        "self.code.configMap == oldSelf.code.configMap) || "
+        "(has(self.code.claim) && has(oldSelf.code.claim) && self.code.claim == oldSelf.code.claim)",
+    ),
+    TransitionRule(
+        "workers",
+        "can't be changed, because the job isn't elastic; delete the job and apply it again with the new number",
+        optional=True,
+        unless="has(self.elastic)",
+    ),
+    TransitionRule(
+        "failurePolicy.hang",
+        "can't be changed once the job exists, because agents keep the limits they were started with; delete the job "
+        "and apply it again",
+        optional=False,
+    ),
+)
+
+# Written out, because the API server can't bound the cost of map().sum(): it doesn't know how long map()'s list is.
+_SUM_OF_GROUPS = " + ".join(
+    f"(size(self.workerGroups) > {position} ? self.workerGroups[{position}].workers : 0)"
+    for position in range(MAX_GROUPS)
+)
+
+_NAME = {"name": Shown("self.metadata.name", lambda job: job.name)}
+
+NAME_RULES: tuple[Rule, ...] = (
+    Rule(
+        NamedSpec,
+        "metadata.name",
+        cel=f"self.metadata.name.matches('{JOB_NAME_PATTERN}')",
+        # fullmatch, because Python's $ also matches before a line's end.
+        holds=lambda job: re.fullmatch(JOB_NAME_PATTERN.strip("^$"), job.name) is not None,
+        message="'{name}' is not a name that a Service can have; use lower case letters, digits and '-', beginning "
+        "with a letter and ending with a letter or digit",
+        shown=_NAME,
+    ),
+    Rule(
+        NamedSpec,
+        "metadata.name",
+        cel=f"size(self.metadata.name) <= {MAX_SET_NAME}",
+        holds=lambda job: len(job.name) <= MAX_SET_NAME,
+        message="'{name}' has {size} characters, and the labels of its pods leave room for "
+        f"{MAX_SET_NAME}; use at most {MAX_SET_NAME}",
+        shown={**_NAME, "size": Shown("size(self.metadata.name)", lambda job: len(job.name), "int")},
+    ),
+    Rule(
+        NamedSpec,
+        "metadata.name",
+        cel=f"size(self.metadata.name) > {MAX_SET_NAME} || !has(self.spec.workerGroups) || "
+        "size(self.spec.workerGroups) == 1 || "
+        f"self.spec.workerGroups.all(g, size(self.metadata.name) + 1 + size(g.name) <= {MAX_SET_NAME})",
+        holds=lambda job: (
+            len(job.name) > MAX_SET_NAME
+            or len(job.spec.worker_groups or []) < 2
+            or all(len(job.name) + 1 + len(group.name) <= MAX_SET_NAME for group in job.spec.worker_groups)
+        ),
+        message="'{name}', joined with a group's name by '-', has more than "
+        f"{MAX_SET_NAME} characters, for which the labels of the pods leave no room; shorten one of the two",
+        shown=_NAME,
+    ),
+)
+
+# Less is a mistake of the unit: container runtimes refuse it, and Python alone needs more.
+LEAST_MEMORY = "4Mi"
+LEAST_SHARED_MEMORY = "4Ki"
+_UNITS = "without a suffix it counts in bytes, and m is a thousandth of one: write Mi or Gi, such as 512Mi"
+
+
+def _at_least(field: str, least: str) -> str:
+    """Returns in CEL that a quantity isn't below `least`, unless it is none, no quantity or 0."""
+    bytes_ = int(quantity(least))
+    return (
+        f"!has(self.{field}) || (type(self.{field}) == int ? self.{field} <= 0 || self.{field} >= {bytes_} : "
+        f"!isQuantity(self.{field}) || quantity(self.{field}).compareTo(quantity('0')) <= 0 || "
+        f"quantity(self.{field}).compareTo(quantity('{least}')) >= 0)"
+    )
+
+
+def _is_at_least(given: int | str | None, least: str) -> bool:
+    return given is None or quantity(given) == 0 or quantity(given) >= quantity(least)
+
+
+def _shown_quantity(field: str) -> Shown:
+    attribute = to_snake(field)
+    return Shown(f"string(self.{field})", lambda resources: str(getattr(resources, attribute)))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        JobSpec,
+        "",
+        cel="has(self.workers) || has(self.workerGroups)",
+        holds=lambda spec: spec.workers is not None or spec.worker_groups is not None,
+        message="says nothing of workers; set spec.workers to the number of pods, or give spec.workerGroups",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        JobSpec,
+        "workers",
+        cel="!(has(self.workers) && has(self.workerGroups))",
+        holds=lambda spec: spec.workers is None or spec.worker_groups is None,
+        message="{workers} is given beside spec.workerGroups; remove spec.workers, or make it a group",
+        shown={"workers": Shown("self.workers", lambda spec: spec.workers, "int")},
+    ),
+    Rule(
+        JobSpec,
+        "resources",
+        cel="!(has(self.resources) && has(self.workerGroups))",
+        holds=lambda spec: spec.worker_groups is None or "resources" not in spec.model_fields_set,
+        message="is given beside spec.workerGroups; move it into the groups",
+    ),
+    Rule(
+        JobSpec,
+        "spares",
+        cel="!(has(self.spares) && has(self.workerGroups))",
+        holds=lambda spec: spec.spares is None or spec.worker_groups is None,
+        message="{spares} is given beside spec.workerGroups; move it into the group that shall have spares",
+        shown={"spares": Shown("self.spares", lambda spec: spec.spares, "int")},
+    ),
+    Rule(
+        JobSpec,
+        "workerGroups",
+        cel=f"!has(self.workerGroups) || {_SUM_OF_GROUPS} <= {MAX_WORKERS}",
+        holds=lambda spec: sum(group.workers for group in spec.worker_groups or []) <= MAX_WORKERS,
+        message=f"has more than {MAX_WORKERS} workers in all, which an assignment can't name; use fewer",
+    ),
+    Rule(
+        JobSpec,
+        "image",
+        cel=f"self.image.matches({json.dumps(IMAGE_PATTERN)})",
+        holds=lambda spec: is_image(spec.image),
+        message="'{image}' is not an image that can be pulled; use registry/repository:tag, without https://, spaces "
+        "or capitals in the repository, such as ghcr.io/team/train:1.0",
+        shown={"image": Shown("self.image", lambda spec: spec.image)},
+    ),
+    Rule(
+        JobSpec,
+        "command",
+        cel=f"has(self.command) || self.image.matches('^{BUNDLED_IMAGE.replace('.', '[.]')}([:@].*)?$')",
+        holds=lambda spec: spec.command is not None or is_bundled(spec.image),
+        message="is missing, and the image '{image}' has no program that Trainmaster knows; set it to what trains, "
+        "such as [python, train.py]",
+        shown={"image": Shown("self.image", lambda spec: spec.image)},
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        Accelerator,
+        "resourceName",
+        cel="self.kind != 'custom' || has(self.resourceName)",
+        holds=lambda accelerator: accelerator.kind != "custom" or accelerator.resource_name is not None,
+        message="is missing, and kind custom has no resource of its own; set it, such as example.com/npu",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        SecurityContext,
+        "runAsUser",
+        cel="!(has(self.runAsNonRoot) && self.runAsNonRoot && has(self.runAsUser) && self.runAsUser == 0)",
+        holds=lambda context: not (context.run_as_non_root and context.run_as_user == 0),
+        message="0 is root, and runAsNonRoot is true; give another user, or remove one of the two",
+    ),
+    Rule(
+        Backoff,
+        "maxSeconds",
+        cel="self.maxSeconds >= self.initialSeconds",
+        holds=lambda backoff: backoff.max_seconds >= backoff.initial_seconds,
+        message="is less than initialSeconds; use at least that",
+    ),
+    Rule(
+        FailureRule,
+        "",
+        cel="has(self.exitCodes) || has(self.reasons)",
+        holds=lambda rule: rule.exit_codes is not None or rule.reasons is not None,
+        message="matches nothing; give exitCodes, reasons or both",
+    ),
+    Rule(
+        LogRules,
+        "",
+        cel="has(self.pattern) != has(self.preset)",
+        holds=lambda rules: (rules.pattern is None) != (rules.preset is None),
+        message="names no lines, or twice; give exactly one of pattern and preset",
+    ),
+    Rule(
+        CheckpointVolume,
+        "",
+        cel="(has(self.claimName) ? 1 : 0) + (has(self.hostPath) ? 1 : 0) + "
+        "(has(self.emptyDir) && self.emptyDir ? 1 : 0) == 1",
+        holds=lambda volume: (
+            (volume.claim_name is not None) + (volume.host_path is not None) + (volume.empty_dir is True) == 1
+        ),
+        message="names none or several volumes; give exactly one of claimName, hostPath and emptyDir: true",
+    ),
+    Rule(
+        CheckpointVolume,
+        "hostPath",
+        cel="!has(self.hostPath) || !self.hostPath.matches('(^|/)[.][.](/|$)')",
+        holds=lambda volume: volume.host_path is None or ".." not in volume.host_path.split("/"),
+        message="'{path}' goes up with '..'; use the path itself",
+        shown={"path": Shown("self.hostPath", lambda volume: volume.host_path)},
+    ),
+    Rule(
+        Checkpoint,
+        "path",
+        cel=f"!self.path.matches({json.dumps(matching((*RESERVED_PATHS, *SYSTEM_PATHS)))})",
+        holds=lambda checkpoint: (
+            not (hides_the_image(checkpoint.path) or is_below(checkpoint.path, (*RESERVED_PATHS, *SYSTEM_PATHS)))
+        ),
+        message="'{path}' is where the system or Trainmaster keeps files; use another path, such as /checkpoints",
+        shown={"path": Shown("self.path", lambda checkpoint: checkpoint.path)},
+    ),
+    Rule(
+        Code,
+        "",
+        cel="has(self.configMap) != has(self.claim)",
+        holds=lambda code: (code.config_map is None) != (code.claim is None),
+        message="names none or both of its places; give exactly one of configMap and claim",
+    ),
+    Rule(
+        Resources,
+        "memory",
+        cel=_at_least("memory", LEAST_MEMORY),
+        holds=lambda resources: _is_at_least(resources.memory, LEAST_MEMORY),
+        message=f"{{memory}} is less than {LEAST_MEMORY}, in which no worker starts; {_UNITS}",
+        shown={"memory": _shown_quantity("memory")},
+    ),
+    Rule(
+        Resources,
+        "sharedMemory",
+        cel=_at_least("sharedMemory", LEAST_SHARED_MEMORY),
+        holds=lambda resources: _is_at_least(resources.shared_memory, LEAST_SHARED_MEMORY),
+        message=f"{{size}} is less than {LEAST_SHARED_MEMORY}, in which nothing can be shared; {_UNITS}",
+        shown={"size": _shown_quantity("sharedMemory")},
+    ),
+    Rule(
+        Resources,
+        "sharedMemory",
+        cel="!has(self.memory) || !has(self.sharedMemory) || !isQuantity(string(self.memory)) || "
+        "!isQuantity(string(self.sharedMemory)) || "
+        "!quantity(string(self.sharedMemory)).isGreaterThan(quantity(string(self.memory)))",
+        holds=lambda resources: (
+            resources.memory is None
+            or resources.shared_memory is None
+            or quantity(resources.shared_memory) <= quantity(resources.memory)
+        ),
+        message="{size} is more than memory, {memory}, to which it counts; use less than that, or more memory",
+        shown={"size": _shown_quantity("sharedMemory"), "memory": _shown_quantity("memory")},
+    ),
+    Rule(
+        Elastic,
+        "minWorkers",
+        cel="self.minWorkers <= self.maxWorkers",
+        holds=lambda elastic: elastic.min_workers <= elastic.max_workers,
+        message="{min} is more than maxWorkers, which is {max}; use at most {max}",
+        shown={
+            "min": Shown("self.minWorkers", lambda elastic: elastic.min_workers, "int"),
+            "max": Shown("self.maxWorkers", lambda elastic: elastic.max_workers, "int"),
+        },
+    ),
+    Rule(
+        JobSpec,
+        "workers",
+        cel="!has(self.elastic) || !has(self.workers) || self.elastic.minWorkers > self.elastic.maxWorkers || "
+        "(self.elastic.minWorkers <= self.workers && self.workers <= self.elastic.maxWorkers)",
+        holds=lambda spec: (
+            spec.elastic is None
+            or spec.workers is None
+            or spec.elastic.min_workers > spec.elastic.max_workers
+            or spec.elastic.min_workers <= spec.workers <= spec.elastic.max_workers
+        ),
+        message="{workers} is outside of spec.elastic; use {min} to {max}",
+        shown={
+            "workers": Shown("self.workers", lambda spec: spec.workers, "int"),
+            "min": Shown("self.elastic.minWorkers", lambda spec: spec.elastic.min_workers, "int"),
+            "max": Shown("self.elastic.maxWorkers", lambda spec: spec.elastic.max_workers, "int"),
+        },
+    ),
+    Rule(
+        JobSpec,
+        "elastic",
+        cel="!(has(self.elastic) && has(self.workerGroups))",
+        holds=lambda spec: spec.elastic is None or spec.worker_groups is None,
+        message="can't be given with spec.workerGroups; use spec.workers, or remove it",
+    ),
+    Rule(
+        Scheduling,
+        "queue",
+        cel="!has(self.queue) || (has(self.gang) && self.gang.scheduler in ['volcano', 'kueue'])",
+        holds=lambda scheduling: (
+            scheduling.queue is None
+            or (scheduling.gang is not None and scheduling.gang.scheduler in ("volcano", "kueue"))
+        ),
+        message="'{queue}' is nobody's queue; set gang.scheduler to volcano or kueue, or remove it",
+        shown={"queue": Shown("self.queue", lambda scheduling: scheduling.queue)},
+    ),
+    Rule(
+        Scheduling,
+        "queue",
+        cel="!has(self.gang) || self.gang.scheduler != 'kueue' || has(self.queue)",
+        holds=lambda scheduling: (
+            scheduling.gang is None or scheduling.gang.scheduler != "kueue" or scheduling.queue is not None
+        ),
+        message="is missing, and Kueue admits nothing without a LocalQueue; set it to the name of one",
+        reason="FieldValueRequired",
+    ),
+)
+
+
+def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
+    """Yields what the rules say against a spec whose fields are right by themselves."""
+    for rule in NAME_RULES:
+        problem = rule.problem("", NamedSpec(name, spec))
+        if problem is not None:
+            yield problem
+    yield from _repeated_groups(spec.worker_groups or [])
+    yield from _unanswerable_reasons(spec.failure_policy.rules)
+    yield from _check_model("spec", spec)
+
+
+def _check_model(path: str, model: BaseModel) -> Iterator[Problem]:
+    for rule in RULES:
+        if type(model) is rule.model:
+            problem = rule.problem(path, model)
+            if problem is not None:
+                yield problem
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        here = f"{path}.{info.alias or name}"
+        items = [(here, value)]
+        if isinstance(value, list):
+            items = [(f"{here}[{position}]", item) for position, item in enumerate(value)]
+        for place, item in items:
+            if isinstance(item, BaseModel):
+                yield from _check_model(place, item)
+
+
+def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
+    """The API server checks this by itself: the list is a map by name (x-kubernetes-list-map-keys)."""
+    seen: set[str] = set()
+    for position, group in enumerate(groups):
+        if group.name in seen:
+            yield Problem(
+                f"spec.workerGroups[{position}].name",
+                group.name,
+                f"{show(group.name)} is the name of another group; give each group its own",
+            )
+        seen.add(group.name)
+
+
+def _unanswerable_reasons(rules: list[FailureRule]) -> Iterator[Problem]:
+    """The API server checks this by itself: the schema lists the reasons that rules are asked about."""
+    answerable = get_args(AnswerableReason)
+    for position, rule in enumerate(rules):
+        for place, reason in enumerate(rule.reasons or ()):
+            if reason not in answerable:
+                yield Problem(
+                    f"spec.failurePolicy.rules[{position}].reasons[{place}]",
+                    reason,
+                    f"{show(reason)} can't be answered by a rule: a disruption never counts, and what keeps a job from "
+                    f"starting or ends all of it fails it; use {', '.join(answerable[:-1])} or {answerable[-1]}",
+                )

@@ -1,0 +1,46 @@
+"""Times are seconds since the epoch inside, and RFC 3339 in the status.
+
+Milliseconds are kept, because recoveries take tenths of a second. Clocks jump (another operator's machine, NTP), so an
+interval that comes out negative counts as zero.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from trainmaster_operator.wire.values import MAX_TIME
+
+
+def to_text(seconds: float) -> str:
+    """Returns `2026-11-21T04:00:00.123Z`, rounded up, so that a time to wait for is never read as an earlier one."""
+    milliseconds = math.ceil(_shown(seconds) * 1000 - 1e-6)
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+
+
+def to_whole_text(seconds: float) -> str:
+    """Returns `2026-11-21T04:00:00Z`, as Kubernetes writes the times of conditions (metav1.Time)."""
+    return f"{datetime.fromtimestamp(math.floor(_shown(seconds)), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _shown(seconds: float) -> float:
+    """Returns the time, or the nearest that can be written, from 1970 to the end of 9999: statuses can be edited."""
+    return min(seconds, MAX_TIME) if seconds >= 0 else 0.0
+
+
+def to_seconds(text: str | None) -> float | None:
+    """Returns the seconds since the epoch; None for no time, and for what isn't one (somebody edited the status)."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def since(now: float, text: str | None) -> float:
+    """Returns the seconds from a time of the status until now; 0 for no time and for one in the future."""
+    moment = to_seconds(text)
+    return 0.0 if moment is None else max(now - moment, 0.0)

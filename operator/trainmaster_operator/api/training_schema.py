@@ -1,0 +1,231 @@
+"""`training` is checked by the bundled loop's own schema, as the loop would refuse it after all pods have started.
+
+`training_schema.json` is made from the loop's models (`make generate`), because nothing of the operator imports the
+loop. It is that of one version, so only a job of this version's image is checked: a loop of another one may have other
+fields. A job with a command of its own is free, too, and so are the options of a task `module:function`. Values are
+read as leniently as the loop reads them (pydantic: `'3'` is a number). Which settings don't go together, the loop says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from trainmaster_operator.api.nearest import nearest
+from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
+from trainmaster_operator.api.values import out_of_range, show
+from trainmaster_operator.api.wrong_types import typographic_quotes, wrong_type
+
+SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+# Comparing names takes time, and a document can have many wrong ones.
+_MOST_PROBLEMS = 10
+# Fields that a sentence can list.
+_FEW = 8
+# A longer regular expression takes long to compile.
+_LONGEST_EXPRESSION = 1000
+_PATH = "spec.training"
+_WHOLE = re.compile(r"\s*[-+]?[0-9]+(?:_[0-9]+)*(?:[.]0*)?\s*")
+_SWITCHES = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
+# What other libraries' trainers call a field, for a document's outermost names.
+ALIASES: Mapping[str, str] = {
+    "accumulate_grad_batches": "batch.accumulation",
+    "amp": "precision.compute",
+    "bf16": "precision.compute",
+    "checkpoint_dir": "checkpoint.path",
+    "clip_grad_norm": "optimizer.max_norm",
+    "dataset": "task.options",
+    "fp16": "precision.compute",
+    "gradient_accumulation_steps": "batch.accumulation",
+    "batch_size": "batch.size",
+    "learning_rate": "optimizer.lr",
+    "max_grad_norm": "optimizer.max_norm",
+    "model": "task.options",
+    "num_train_epochs": "epochs",
+    "num_workers": "data.workers",
+    "output_dir": "checkpoint.path",
+    "per_device_train_batch_size": "batch.per_rank",
+    "save_every": "checkpoint.every_steps",
+    "save_steps": "checkpoint.every_steps",
+    "train_batch_size": "batch.size",
+    "warmup_steps": "schedule.warmup",
+}
+# JSON Schema's keywords, with pydantic's names of the same bounds, and when a number is beyond one.
+_BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
+    "minimum": ("ge", operator.lt),
+    "exclusiveMinimum": ("gt", operator.le),
+    "maximum": ("le", operator.gt),
+    "exclusiveMaximum": ("lt", operator.ge),
+}
+# The loop's types, as pydantic's errors call them.
+_KINDS = {
+    "integer": "int_type",
+    "number": "float_type",
+    "string": "string_type",
+    "boolean": "bool_type",
+    "array": "list_type",
+    "object": "dict_type",
+}
+
+
+def check_training(spec: JobSpec) -> Iterator[Problem]:
+    """Yields what the bundled loop would refuse of a job's `training`, at most ten."""
+    ours = spec.image == DEFAULT_IMAGE or spec.image.startswith(f"{DEFAULT_IMAGE}@")
+    options = {argument.split("=", 1)[0] for argument in spec.args}
+    if spec.training is None or spec.command is not None or not ours or "--config" in options:
+        return
+    # What `--set` adds isn't missing.
+    partial = "--set" in options
+    yield from islice(_check_document(spec.training.value(), partial), _MOST_PROBLEMS)
+
+
+def _check_document(document: dict[str, Any], partial: bool) -> Iterator[Problem]:
+    # The loop leaves out a section that is null: its comments are all that it has.
+    given = {name: value for name, value in document.items() if value is not None}
+    yield from _check(_PATH, given, SCHEMAS["config"], partial)
+    task = given.get("task")
+    name = task.get("name", "reviews") if isinstance(task, dict) else None
+    if not isinstance(task, dict) or not isinstance(name, str) or ":" in name:
+        return
+    tasks = SCHEMAS["tasks"]
+    if name not in tasks:
+        near = nearest(name, tasks)
+        remedy = f"did you mean {near}?" if near else f"use {', '.join(tasks)}, or your own as module:function"
+        yield Problem(f"{_PATH}.task.name", name, f"{show(name)} is no task; {remedy}")
+    elif isinstance(task.get("options"), dict):
+        yield from _check(f"{_PATH}.task.options", task["options"], tasks[name], partial)
+
+
+def _check(path: str, value: Any, schema: Mapping[str, Any], partial: bool) -> Iterator[Problem]:
+    if "properties" in schema:
+        yield from _check_section(path, value, schema, partial)
+        return
+    alternatives = schema.get("anyOf", [schema])
+    if value is None and any(one.get("type") == "null" for one in alternatives):
+        return
+    alternatives = [one for one in alternatives if one.get("type") != "null"]
+    messages = [_wrong(value, one) for one in alternatives]
+    if all(message is not None for message in messages):
+        yield Problem(path, value, typographic_quotes(value) or messages[0] or "")
+        return
+    fitting = alternatives[messages.index(None)]
+    for position, item in enumerate(value if isinstance(value, list) else ()):
+        parts = fitting.get("prefixItems", ())
+        item_schema = parts[position] if position < len(parts) else fitting.get("items")
+        if item_schema is not None:
+            yield from _check(f"{path}[{position}]", item, item_schema, partial)
+
+
+def _check_section(path: str, value: Any, schema: Mapping[str, Any], partial: bool) -> Iterator[Problem]:
+    fields = schema["properties"]
+    if not isinstance(value, dict):
+        yield Problem(path, value, wrong_type("dict_type", value, fields=list(fields)) or "")
+        return
+    # What a misspelled field stands for isn't said to be missing, too.
+    given = {name for name, child in value.items() if child is not None}
+    for name, child in value.items():
+        if name in fields:
+            yield from _check(f"{path}.{name}", child, fields[name], partial)
+        else:
+            shown = name if len(name) <= 80 else show(name)
+            near = _nearest(path, name, fields)
+            given.add(near.partition(".")[0] if near else name)
+            meant = f"did you mean {near}?" if near is not None else _elsewhere(name, fields)
+            yield Problem(f"{path}.{shown}", child, f"unknown field; {meant}")
+    if partial:
+        return
+    for name in schema.get("required", ()):
+        if name not in given:
+            yield Problem(f"{path}.{name}", None, "is missing; set it")
+    for combination, exactly in (("oneOf", True), ("anyOf", False)):
+        choices = [name for one in schema.get(combination, ()) for name in one["required"]]
+        there = [name for name in choices if name in given]
+        if choices and not there:
+            yield Problem(path, None, f"has neither {' nor '.join(choices)}; set one of them")
+        elif exactly and len(there) > 1:
+            yield Problem(path, None, f"has both {' and '.join(there)}; set one of them")
+
+
+def _nearest(path: str, name: str, fields: Mapping[str, Any]) -> str | None:
+    aliases = ALIASES if path == _PATH else {}
+    near = nearest(name, (*fields, *aliases))
+    return aliases.get(near, near) if near is not None else None
+
+
+def _elsewhere(name: str, fields: Mapping[str, Any]) -> str:
+    sections = SCHEMAS["config"]["properties"]
+    found = [f"{section}.{name}" for section, of in sections.items() if name in of.get("properties", ())]
+    if found:
+        return f"did you mean {' or '.join(found)}?"
+    if len(fields) > _FEW:
+        return "remove it (docs/training-reference.md has the fields that there are)"
+    return f"use one of {', '.join(fields)}"
+
+
+def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """Returns what is wrong with a value that isn't a section; None where it fits."""
+    if "enum" in schema:
+        # YAML 1.1 reads a bare `off` as false.
+        known = schema["enum"]
+        if value in known or (value is False and "off" in known):
+            return None
+        near = nearest(value, known) if isinstance(value, str) else None
+        remedy = f"did you mean {near}?" if near else f"use {', '.join(known[:-1])} or {known[-1]}"
+        return f"{show(value)} is not known; {remedy}"
+    kind = schema["type"]
+    read = _read(value, kind)
+    if read is None:
+        return wrong_type(_KINDS[kind], value)
+    if kind in ("integer", "number"):
+        range_ = _out_of_range(read, schema)
+        return range_ and f"{show(value)} {range_}"
+    if kind == "array" and not schema.get("minItems", 0) <= len(read) <= schema.get("maxItems", len(read)):
+        return f"has {len(read)} items; give {schema['minItems']}"
+    if schema.get("format") == "regex" and len(read) <= _LONGEST_EXPRESSION:
+        try:
+            re.compile(read)
+        except (re.error, RecursionError, OverflowError):
+            return f"{show(value)} is no regular expression; correct it"
+    return None
+
+
+def _out_of_range(value: float, schema: Mapping[str, Any]) -> str | None:
+    for keyword, (bound, beyond) in _BOUNDS.items():
+        if keyword in schema and beyond(value, schema[keyword]):
+            return out_of_range({bound: schema[keyword]})
+    return None
+
+
+def _read(value: Any, kind: str) -> Any:
+    """Returns a value as the loop reads it for a field of this kind; None where it can't be read so."""
+    match kind:
+        case "integer" if isinstance(value, str):
+            return int(float(value)) if _WHOLE.fullmatch(value) and len(value) < 300 else None
+        case "integer":
+            whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**63)
+            return int(value) if whole and not isinstance(value, bool) else None
+        case "number" if not isinstance(value, bool) and isinstance(value, int | float | str):
+            return _finite(value)
+        case "boolean":
+            return value if str(value).lower() in _SWITCHES and not isinstance(value, list | dict) else None
+        case "string":
+            return value if isinstance(value, str) else None
+        case "array":
+            return value if isinstance(value, list) else None
+        case "object":
+            return value if isinstance(value, dict) else None
+    return None
+
+
+def _finite(value: float | str) -> float | None:
+    try:
+        read = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return read if math.isfinite(read) else None

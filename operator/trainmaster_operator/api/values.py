@@ -1,0 +1,264 @@
+"""The spec is made of these kinds of value, each as strict in Python as the CRD is in the API server.
+
+Where pydantic and OpenAPI differ by nature (quantities are int-or-string), the type brings its own OpenAPI schema.
+Every pattern is anchored and has a hint, because a regular expression is no remedy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, PlainValidator, StrictInt, StringConstraints, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from trainmaster_operator.wire.limits import MAX_PROCESSES, MAX_WORKERS
+from trainmaster_operator.wire.log_rules import MAX_PATTERN_CHARACTERS, check_pattern
+
+# Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go), without minus: no resource may be negative.
+# Kubernetes takes longer exponents too, and then a minute for one comparison (measured with 1e999999999 on 1.36.2).
+QUANTITY_PATTERN = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,3})?$"
+SHORT_EXPONENT_PATTERN = r"^[^eE]*([eE].{0,4})?$"
+DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+# A Service's name begins with a letter on every Kubernetes before 1.36 (RelaxedServiceNameValidation).
+JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+EXTENDED_RESOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+# A reference as container runtimes read one (github.com/distribution/reference): registry, repository, tag, digest. A
+# first part with capitals is a registry.
+_REPOSITORY = r"[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
+_REGISTRY = (
+    r"([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?([.][A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*|\[[a-fA-F0-9:]+\])(:[0-9]+)?"
+)
+_DIGEST = r"[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,512}"
+IMAGE_PATTERN = rf"^({_REGISTRY}/)?{_REPOSITORY}(/{_REPOSITORY})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@{_DIGEST})?$"
+LABEL_KEY_PATTERN = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+INTERFACE_PATTERN = r"^[A-Za-z0-9][-A-Za-z0-9_.,:@]*$"
+BACKEND_PATTERN = r"^[a-z][a-z0-9_:,]*$"
+MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+# A colon separates mount paths in the container runtimes, so Kubernetes refuses it.
+ABSOLUTE_PATH_PATTERN = r"^/[^:]+$"
+# No part begins with a dot, so that none goes up.
+RELATIVE_PATH_PATTERN = r"^[A-Za-z0-9_][-A-Za-z0-9_.]*(/[A-Za-z0-9_][-A-Za-z0-9_.]*)*$"
+DIGEST_PATTERN = r"^[0-9a-f]{64}$"
+
+HINTS = {
+    DNS_LABEL_PATTERN: "use lower case letters, digits and '-', beginning and ending with a letter or digit",
+    SUBDOMAIN_PATTERN: "use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit",
+    EXTENDED_RESOURCE_PATTERN: "use the device plugin's domain and name, such as nvidia.com/gpu",
+    LABEL_KEY_PATTERN: "use a label's key, such as topology.kubernetes.io/rack",
+    INTERFACE_PATTERN: "use the name of a network interface, such as eth0",
+    MODULE_PATTERN: "use the name of a module as in an import, such as mypackage.data",
+    BACKEND_PATTERN: "use auto or the name of a backend of torch.distributed, such as nccl or gloo",
+    ABSOLUTE_PATH_PATTERN: "use an absolute path without ':'",
+    RELATIVE_PATH_PATTERN: "use a path without a '/' before it, such as trainmaster-code/bert",
+    DIGEST_PATTERN: "use the archive's SHA-256 in 64 hexadecimal digits, as sha256sum prints it",
+}
+
+# Of text with half a pair of surrogates, which no UTF-8 has: an API server would refuse it or change it.
+HALF_A_CHARACTER = "has half of a character, which is no Unicode; write the whole character"
+
+# What is wrong with a number, by pydantic's name for the bound.
+_OUT_OF_RANGE = {
+    "ge": "is too small; use at least",
+    "gt": "is too small; use more than",
+    "le": "is too large; use at most",
+    "lt": "is too large; use less than",
+}
+
+# Quantities beyond 32 characters are refused, so that the cost of rules over them is bounded.
+MAX_QUANTITY_LENGTH = 32
+MAX_GROUPS = 8
+# A leader has room for as many that it doesn't know from the assignment (agent/network/workers.py, MAX_OTHERS).
+MAX_SPARES = 32
+# One process uses at least one device, where it uses any.
+MAX_DEVICES = MAX_PROCESSES
+MAX_RESTARTS = 1_000_000
+# A year: longer limits are a mistake of the unit.
+MAX_SECONDS = 31_536_000
+
+BYTES_SENTENCE = "is not a quantity; use 0 or more with a suffix, such as 512Mi or 16Gi"
+CORES_SENTENCE = "is not a quantity; use 0 or more with an optional suffix, such as 16, 0.5 or 500m"
+PROCESSES_SENTENCE = f"is neither auto nor a whole number of ranks; use auto or 1 to {MAX_PROCESSES}"
+_QUANTITY = re.compile(QUANTITY_PATTERN.removesuffix("$") + r"\Z")
+
+
+def is_image(reference: str) -> bool:
+    """Returns whether a reference names an image that can be pulled."""
+    # `$` would let a last line break pass.
+    return re.fullmatch(IMAGE_PATTERN.strip("^$"), reference) is not None
+
+
+def value_rule(cel: str, sentence: str) -> dict[str, Any]:
+    """Returns a rule on a value by itself. The sentence goes on after the value, which is shown as `show` shows it."""
+    cut = '"\'%s... (%d characters)".format([self.substring(0, 59), size(self) + 2])'
+    shown = f"size(self) <= 78 ? \"'%s'\".format([self]) : {cut}"
+    if "type(self)" in cel:
+        shown = "type(self) == string ? \"'%s'\".format([self]) : string(self)"
+    text = json.dumps(f"%s {sentence.replace('%', '%%')}")
+    return {
+        "rule": cel,
+        "message": f"the value {sentence}",
+        "messageExpression": f"{text}.format([{shown}])",
+        "reason": "FieldValueInvalid",
+    }
+
+
+def _bytes(value: Any) -> int | str:
+    return _quantity(value, BYTES_SENTENCE)
+
+
+def _quantity(value: Any, sentence: str) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    if isinstance(value, str) and len(value) <= MAX_QUANTITY_LENGTH and _QUANTITY.match(value):
+        return value
+    raise PydanticCustomError("quantity", f"{{shown}} {sentence}", {"shown": show(value)})
+
+
+def _cores(value: Any) -> int | str:
+    """Returns a number with a fraction as text: Kubernetes reads a pod's `cpu: 0.5` as '0.5'."""
+    if isinstance(value, float) and 0 <= value < math.inf:
+        # Kubernetes has no smaller part than a billionth.
+        return _quantity(f"{Decimal(repr(round(value, 9))):f}", CORES_SENTENCE)
+    return _quantity(value, CORES_SENTENCE)
+
+
+def _progress_pattern(value: str) -> str:
+    """The API server can't check this: its expressions are RE2's. So the operator says it in the job's status."""
+    problem = check_pattern(value)
+    if problem is not None:
+        raise PydanticCustomError("pattern", "{shown} {problem}", {"shown": show(value), "problem": problem})
+    return value
+
+
+def _processes(value: Any) -> int | str:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_PROCESSES:
+        return value
+    raise PydanticCustomError("processes", f"{{shown}} {PROCESSES_SENTENCE}", {"shown": show(value)})
+
+
+def show(value: Any) -> str:
+    """Returns a value as a sentence shows it: short, and on one line."""
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, dict):
+        text = "a mapping"
+    elif isinstance(value, list | tuple):
+        text = "a list"
+    elif value is None:
+        text = "null"
+    elif isinstance(value, int) and abs(value) >= 10**40:
+        # Python refuses to write out what has more than 4,300 digits.
+        text = "a number of more than 40 digits"
+    elif isinstance(value, float):
+        text = number(value)
+    else:
+        text = _quoted(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def _quoted(text: str) -> str:
+    """Returns a text in quotes as it stands in the file: escaped is only what can't be seen, and no backslash."""
+    quote = '"' if "'" in text and '"' not in text else "'"
+    seen = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return f"{quote}{seen}{quote}"
+
+
+def unfit(value: Any, pattern: str) -> str:
+    """Returns the message for a text that doesn't fit a pattern."""
+    return f"{show(value)} can't be used; {HINTS[pattern]}"
+
+
+def number(value: float) -> str:
+    """Returns a number as people write it: 31536000 and not 3.1536e+07, 0.0001 and not 1e-04."""
+    if value == 0 or not 1e-6 <= abs(value) < 1e21:
+        return repr(value).replace("e+", "e").replace("e-0", "e-").removesuffix(".0")
+    text = f"{Decimal(repr(value)):f}"
+    return text.rstrip("0").removesuffix(".") if "." in text else text
+
+
+_QUANTITY_SCHEMA = {
+    "x-kubernetes-int-or-string": True,
+    "maxLength": MAX_QUANTITY_LENGTH,
+    # What the first alternative answers keeps rules from reading a text that would take them long.
+    "allOf": [
+        {"anyOf": [{"enum": ["a number with a suffix, such as 512Mi or 16Gi"]}, {"pattern": SHORT_EXPONENT_PATTERN}]}
+    ],
+    # isQuantity and not matches: an API server that takes this text for one of 3 MiB would find the latter too costly.
+    "x-kubernetes-validations": [
+        value_rule(
+            "type(self) == int ? self >= 0 : type(self) == string && isQuantity(self) && !self.startsWith('-')",
+            BYTES_SENTENCE,
+        )
+    ],
+}
+_PROCESSES_SCHEMA = {
+    "x-kubernetes-int-or-string": True,
+    "x-kubernetes-validations": [
+        value_rule(
+            f"type(self) == int ? self >= 1 && self <= {MAX_PROCESSES} : type(self) == string && self == 'auto'",
+            PROCESSES_SENTENCE,
+        )
+    ],
+}
+
+Quantity = Annotated[int | str, PlainValidator(_bytes), WithJsonSchema(_QUANTITY_SCHEMA)]
+# Where no rule can be (`CPUOrQuantity`), the first alternative of a schema that nothing fits is what the API server
+# shows, so it says what would be right.
+CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"
+NO_LIST = {"minItems": 1, "maxItems": 0}
+NO_MAPPING = {"minProperties": 1, "maxProperties": 0}
+FITS_CORES = {
+    "minimum": 0,
+    "pattern": QUANTITY_PATTERN,
+    "maxLength": MAX_QUANTITY_LENGTH,
+    "not": {"enum": [True, False]},
+}
+_CORES_SCHEMA = {
+    "x-kubernetes-preserve-unknown-fields": True,
+    "anyOf": [{"enum": [CORES_HINT]}, {**FITS_CORES, **NO_LIST, **NO_MAPPING}],
+}
+Cores = Annotated[int | str, PlainValidator(_cores), WithJsonSchema(_CORES_SCHEMA)]
+ProcessesPerWorker = Annotated[int | Literal["auto"], PlainValidator(_processes), WithJsonSchema(_PROCESSES_SCHEMA)]
+ProgressPattern = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_PATTERN_CHARACTERS), AfterValidator(_progress_pattern)
+]
+DNSLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL_PATTERN, max_length=63)]
+Subdomain = Annotated[str, StringConstraints(pattern=SUBDOMAIN_PATTERN, max_length=253)]
+ExtendedResource = Annotated[str, StringConstraints(pattern=EXTENDED_RESOURCE_PATTERN, max_length=253)]
+LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY_PATTERN, max_length=316)]
+Image = Annotated[str, StringConstraints(max_length=512)]
+Interface = Annotated[str, StringConstraints(pattern=INTERFACE_PATTERN, max_length=63)]
+ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN, max_length=200)]
+Backend = Annotated[str, StringConstraints(pattern=BACKEND_PATTERN, max_length=64)]
+# Linux takes no longer argument (MAX_ARG_STRLEN, in bytes and with the zero at its end).
+Argument = Annotated[str, StringConstraints(max_length=131_071)]
+AbsolutePath = Annotated[str, StringConstraints(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)]
+RelativePath = Annotated[str, StringConstraints(pattern=RELATIVE_PATH_PATTERN, max_length=512)]
+Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
+WorkerCount = Annotated[StrictInt, Field(ge=1, le=MAX_WORKERS)]
+SpareCount = Annotated[StrictInt, Field(ge=0, le=MAX_SPARES)]
+Devices = Annotated[StrictInt, Field(ge=0, le=MAX_DEVICES)]
+Count = Annotated[StrictInt, Field(ge=0, le=MAX_RESTARTS)]
+# Whole seconds, as Kubernetes counts deadlines; and seconds with fractions, for what the agents measure.
+WholeSeconds = Annotated[StrictInt, Field(ge=0, le=MAX_SECONDS)]
+PositiveWholeSeconds = Annotated[StrictInt, Field(ge=1, le=MAX_SECONDS)]
+Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(strict=True, gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
+Factor = Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)]
+
+
+def out_of_range(bound: Mapping[str, Any]) -> str:
+    """Returns what is wrong with a number beyond a bound, which has pydantic's name for it: ge, gt, le or lt."""
+    [(name, limit)] = bound.items()
+    return f"{_OUT_OF_RANGE[name]} {number(limit)}"

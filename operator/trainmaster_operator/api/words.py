@@ -1,0 +1,68 @@
+"""The words of command and args that no program can have meant: what a word processor or a chat made of them.
+
+Kubernetes takes any text, and a program may be given any, so that only what is certain is refused: a program's name
+that is a whole command line, and options that don't begin with a hyphen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.api.values import show
+from trainmaster_operator.api.wrong_types import typographic_quotes
+
+# Programs that begin a command line. A path with a space in it is none of them.
+_PROGRAM = re.compile(r"(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|uv|env|conda|nohup|srun)")
+# Hyphens, dashes and the minus, but for ASCII's own.
+_DASHES = "\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
+_DASHED = re.compile(rf"[-{_DASHES}]*[{_DASHES}][-{_DASHES}]*[A-Za-z]")
+_QUOTED_OPTION = re.compile(rf"[\u201c-\u201f\u2018-\u201a\xab\xbb][-{_DASHES}]+[A-Za-z]\S*")
+_OPTION = re.compile(r"[^=]*")
+_SPACES = {"\u00a0": "a no-break space", "\u3000": "a wide space", "\u200b": "a zero-width space", "\ufeff": "a mark"}
+
+
+def check_words(spec: JobSpec) -> Iterator[Problem]:
+    """Yields what is wrong with the words of command and args."""
+    command = spec.command or []
+    for position, word in enumerate(command):
+        # A text of several words may be meant to have them.
+        message = _misread(word) if re.search(r"\s", word) else typographic_quotes(word) or _misread(word)
+        if message is None and position == 0:
+            message = _no_program(word)
+        if message is not None:
+            yield Problem(f"spec.command[{position}]", word, message)
+    for position, word in enumerate(spec.args):
+        message = _misread(word)
+        if message is not None:
+            yield Problem(f"spec.args[{position}]", word, message)
+
+
+def _no_program(word: str) -> str | None:
+    if not word.strip():
+        return f"{show(word)} is no program; set it to one, such as python"
+    first, *rest = word.split()
+    if rest and _PROGRAM.fullmatch(first):
+        return f"{show(word)} is a whole command line in one word; write each word as an item, such as {_items(word)}"
+    return None
+
+
+def _items(line: str) -> str:
+    words = line.split()
+    more = ", ..." if len(words) > 3 else ""
+    return f"[{', '.join(words[:3])}{more}]"[:100]
+
+
+def _misread(word: str) -> str | None:
+    """Returns what is wrong with an option that isn't written in ASCII's hyphens, or has an odd space in its name."""
+    if _QUOTED_OPTION.fullmatch(word):
+        return typographic_quotes(word)
+    if _DASHED.match(word):
+        return f"{show(word)} begins with a dash that is no hyphen; write - or -- in place of it"
+    name = _OPTION.match(word)
+    found = next((space for space in _SPACES if name is not None and space in name[0]), None)
+    if found is not None and word.startswith("-"):
+        return f"{show(word)} has {_SPACES[found]} (U+{ord(found):04X}) in an option's name; take it out"
+    return None

@@ -1,0 +1,226 @@
+"""`Cluster` is the one narrow interface to the API server; the types that go through it are here too.
+
+Everything that the operator reads or writes goes through `Cluster`, so tests put a scripted one in its place and no
+other module knows a client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from trainmaster_operator.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
+from trainmaster_operator.controller.apiserver import kept
+from trainmaster_operator.rendering import GANG_APIS, child_kind
+
+RawObject = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Names a resource type by group, version and plural; `kind` is for messages and manifests."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    # What is kept of an object, in all answers; None: everything.
+    kept: kept.Fields | None = field(default=None, compare=False)
+    # Objects in a page of a list. The API server has all of them in memory, 75 MB where each is as large as it may be.
+    page: int = 50
+    # A create drops a field that the API server doesn't know, and says so in a warning. Where users write fields, it is
+    # refused instead: they would get an object without it, until the first apply is refused for it.
+    strict: bool = False
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def child_kind(self) -> str:
+        """Returns the kind's name among a job's children."""
+        return child_kind(self.api_version, self.kind)
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Returns the URL's path, from `/api` on."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if namespace:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+JOBS = Resource(GROUP, VERSION, PLURAL, KIND, kept.job(kept.LARGE_SPEC_BYTES))
+LARGE_JOBS = replace(JOBS, kept=kept.LARGE_JOB)
+# For answers that a history gets.
+RECORDED_JOBS = replace(JOBS, kept=kept.job(kept.MAX_RECORDED_BYTES), page=4)
+PODS = Resource("", "v1", "pods", "Pod", kept.POD)
+PODS_ENVIRONMENTS = replace(PODS, kept=kept.POD_ENVIRONMENT)
+SERVICES = Resource("", "v1", "services", "Service", kept.CHILD)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", kept.CHILD)
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", kept.STATEFUL_SET, strict=True)
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", kept.CHILD)
+EVENTS = Resource("", "v1", "events", "Event", kept.EVENT)
+SECRETS = Resource("", "v1", "secrets", "Secret")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
+ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview")
+
+NODES = Resource("", "v1", "nodes", "Node", kept.NODE)
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
+RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor")
+
+# What asks a gang scheduler for a whole job, by its name in the spec. Each may be absent in a cluster.
+GANGS: Mapping[str, Resource] = {
+    name: Resource(api.group, api.version, api.plural, api.kind, kept.WORKLOAD if name == "kueue" else kept.CHILD)
+    for name, api in GANG_APIS.items()
+}
+# Group and version by those that a newer API server has in their place.
+LATER_VERSIONS: Mapping[str, tuple[str, ...]] = {
+    f"{api.group}/{api.version}": tuple(f"{api.group}/{version}" for version in api.later)
+    for api in GANG_APIS.values()
+    if api.later
+}
+# What a job is made of, by kind.
+CHILDREN: Mapping[str, Resource] = {
+    resource.child_kind: resource
+    for resource in (SERVICES, CONFIG_MAPS, NETWORK_POLICIES, STATEFUL_SETS, *GANGS.values())
+}
+
+
+def whole(resource: Resource) -> Resource:
+    """Returns the type for answers of which everything is kept: one object at a time."""
+    return replace(resource, kept=None)
+
+
+class PodStream(Protocol):
+    """An open answer of a pod's port is read in chunks."""
+
+    @property
+    def received(self) -> int:
+        """Returns the bytes that have come so far, with their framing."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yields the body until the other side ends it. Raises Unreachable when the connection breaks."""
+        ...
+
+
+class Cluster(Protocol):
+    """Stands for the API server. Every method raises `errors.ClusterError`; none retries by itself (the queue does)."""
+
+    def served(self, resource: Resource) -> Resource:
+        """Returns the resource in the version that the API server has, as far as requests have shown it."""
+        ...
+
+    async def discovers(self, resource: Resource) -> bool:
+        """Returns whether the API server's discovery names the type, which comes a moment after it is served."""
+        ...
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
+        """Read one object: of each answer what the resource keeps. Raises NotFound."""
+        ...
+
+    def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+    ) -> AsyncIterator[Sequence[RawObject]]:
+        """Yields a consistent list, of one namespace or of all, page by page: no more than a page is in memory.
+
+        `metadata_only` asks for PartialObjectMetadata. Raises Gone when the list takes longer than the API server keeps
+        its state (5 minutes).
+        """
+        ...
+
+    async def create(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
+    ) -> RawObject:
+        """Create an object; with `dry_run` only ask what would be stored. Raises AlreadyExists."""
+        ...
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
+        """Replace an object; with a resourceVersion in the body, only that version. Raises Conflict."""
+        ...
+
+    async def apply(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
+    ) -> RawObject:
+        """Apply on the server's side, as our field manager; `metadata.uid` and `resourceVersion` are preconditions.
+
+        Raises Conflict when they don't hold and, without `force`, when another manager owns a field.
+        """
+        ...
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        subresource: Literal["status"] | None = None,
+    ) -> RawObject:
+        """Merge a JSON patch; `metadata.uid` and `resourceVersion` in it are preconditions. Raises Conflict."""
+        ...
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+        propagation: Literal["Background", "Foreground"] = "Background",
+    ) -> None:
+        """Delete exactly this object. Raises Conflict when it was replaced or changed, NotFound when it is gone."""
+        ...
+
+    async def pod_log(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str,
+        tail_lines: int,
+        limit_bytes: int,
+        previous: bool = False,
+        timestamps: bool = False,
+    ) -> str:
+        """Read the end of the log of a container, or of the one that ran before it in the pod.
+
+        With `timestamps` every line begins with its time (api/stamped_lines.py).
+        """
+        ...
+
+    def followed_log(
+        self, namespace: str, pod: str, *, container: str, tail_lines: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Open a container's log from its last lines on, with their times, until the container ends."""
+        ...
+
+    def pod_proxy(
+        self,
+        method: Literal["GET", "POST"],
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        connect_timeout: float = 2.0,
+    ) -> AbstractAsyncContextManager[PodStream]:
+        """Send a request to a pod's port through the API server."""
+        ...

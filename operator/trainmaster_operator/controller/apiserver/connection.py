@@ -1,0 +1,197 @@
+"""The API server and our credentials are found in-cluster when there is a service-account token, else a kubeconfig.
+
+The same configuration serves our own client and kopf's watching.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.request import getproxies_environment
+
+import aiohttp
+import kopf
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config, load_kube_config_from_dict
+from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
+
+from trainmaster_operator.controller.apiserver.decoding import response_class
+from trainmaster_operator.controller.apiserver.errors import ClusterError, Unauthorized, Untrusted, from_response
+from trainmaster_operator.controller.apiserver.kept import Fields
+from trainmaster_operator.kubeconfig import (
+    Credentials,
+    Kubeconfig,
+    KubeconfigError,
+    Plugin,
+    check_certificates,
+    read_kubeconfig,
+)
+
+logger = logging.getLogger(__name__)
+
+# Called with the path of a request, and whether it is a watch.
+Requested = Callable[[str, bool], None]
+
+
+class ConnectionSettingsError(Exception):
+    """No way to an API server is configured; the text says what to set."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Holds a loaded client configuration, and where it comes from."""
+
+    configuration: Configuration
+    in_cluster: bool
+
+    def unusable(self, error: ClusterError) -> str:
+        """Returns what is wrong with a cluster that gave this error to a first request, and what to do."""
+        host = self.configuration.host
+        if isinstance(error, Unauthorized):
+            return (
+                f"the cluster at {host} doesn't know you (401 Unauthorized): the token or certificate may have "
+                "expired; log in anew, or choose another context"
+            )
+        if isinstance(error, Untrusted):
+            return (
+                f"the cluster at {host} can't be trusted: {error.message}; the kubeconfig's certificate-authority is "
+                "not the one of this cluster: get a kubeconfig of it, or choose another context"
+            )
+        return f"the cluster at {host} can't be used: {error}"
+
+    async def for_kopf(self, requested: Requested, kept_at: Callable[[str], Fields | None]) -> kopf.AiohttpSession:
+        """Return a session with these credentials: kopf asks for another when the API server answers 401.
+
+        `requested` is called with every request, `kept_at` says what is kept of the objects at a path. The session is
+        as kopf itself would make it, but for how answers are decoded (`apiserver.decoding`), and that no redirect is
+        followed.
+        """
+        config = self.configuration
+        header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
+        scheme, _, token = (header or "").rpartition(" ")
+        info = kopf.ConnectionInfo(
+            server=config.host,
+            ca_path=config.ssl_ca_cert,
+            insecure=not config.verify_ssl,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=config.cert_file,
+            private_key_path=config.key_file,
+            proxy_url=config.proxy,
+        )
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_start.append(_pass_path_to(requested))
+        tracing.on_request_redirect.append(_refuse_redirect)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+            headers=info.as_http_headers(),
+            proxy=info.proxy_url,
+            trust_env=info.trust_env,
+            response_class=response_class(kept_at),
+            trace_configs=[tracing],
+        )
+        return kopf.AiohttpSession(aiohttp_session=session, server=config.host)
+
+
+def _pass_path_to(
+    requested: Requested,
+) -> Callable[[aiohttp.ClientSession, object, aiohttp.TraceRequestStartParams], Awaitable[None]]:
+    async def started(session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestStartParams) -> None:
+        del session, context
+        requested(params.url.path, "watch" in params.url.query)
+
+    return started
+
+
+async def _refuse_redirect(
+    session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestRedirectParams
+) -> None:
+    del session, context
+    answer = params.response
+    raise from_response(f"{params.method} {params.url.path}", answer.status, answer.headers, b"")
+
+
+async def connect(kubeconfig: str | None, context: str | None) -> Connection:
+    """Load the configuration: `kubeconfig` or `context` when given, else in-cluster, else KUBECONFIG or ~/.kube/config.
+
+    Raises ConnectionSettingsError in one sentence.
+    """
+    config = Configuration()
+    # aiohttp's 0 is "no limit": there is one leader's stream for each running job, through this pool when proxied.
+    config.connection_pool_maxsize = 0
+    # With trust_env aiohttp looks for ~/.netrc in a thread at every request: 0.3 ms and more of each write.
+    config.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
+    if kubeconfig is None and context is None and _has_service_account():
+        try:
+            load_incluster_config(client_configuration=config)
+            check_certificates("the pod's service account", config.ssl_ca_cert, None, None)
+        except KubeconfigError as error:
+            raise ConnectionSettingsError(str(error)) from error
+        except (ConfigException, OSError, ValueError) as error:
+            raise ConnectionSettingsError(f"the pod's service account can't be used: {error}") from error
+        return Connection(config, in_cluster=True)
+    try:
+        found = read_kubeconfig(kubeconfig, context)
+        if found is None:
+            raise ConnectionSettingsError(_nothing_found())
+        await _load(found, config)
+    except KubeconfigError as error:
+        raise ConnectionSettingsError(str(error)) from error
+    return Connection(config, in_cluster=False)
+
+
+async def _load(found: Kubeconfig, config: Configuration) -> None:
+    """Put what the kubeconfig says into the configuration. Raises KubeconfigError."""
+    plugin = found.plugin
+    if found.has_provider:
+        try:
+            await load_kube_config(found.path, found.context, client_configuration=config, persist_config=False)
+        except Exception as error:
+            # The loader asks an identity provider over HTTP, and lets out whatever it, its answer or its tokens cause.
+            raise found.without_token(error) from error
+    else:
+        credentials = await asyncio.to_thread(plugin.run) if plugin is not None else None
+        await load_kube_config_from_dict(found.document(credentials), client_configuration=config)
+        if plugin is not None and credentials is not None:
+            vars(config)["refresh_api_key_hook"] = _Renewal(plugin, credentials).renew
+    check_certificates(f"kubeconfig {found.path}", config.ssl_ca_cert, config.cert_file, config.key_file)
+    if (config.proxy or "").startswith("socks"):
+        raise KubeconfigError(f"kubeconfig {found.path}: proxy-url: the operator uses no SOCKS proxy; give one of HTTP")
+
+
+@dataclass
+class _Renewal:
+    """The client awaits `renew` before each request; it runs the plugin again when the credentials expire."""
+
+    plugin: Plugin
+    credentials: Credentials
+    running: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def renew(self, config: Configuration) -> None:
+        """Renew the token where that is due. A plugin that fails leaves the old one, which the API server answers."""
+        async with self.running:
+            if not (self.credentials.token and self.credentials.expired):
+                return
+            try:
+                self.credentials = await asyncio.to_thread(self.plugin.run)
+            except KubeconfigError as error:
+                logger.warning("No new credentials: %s", error)
+                return
+            config.api_key["BearerToken"] = f"Bearer {self.credentials.token}"
+
+
+def _has_service_account() -> bool:
+    return Path(SERVICE_TOKEN_FILENAME).exists() and "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+def _nothing_found() -> str:
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return (
+            f"this pod has no service account's token ({SERVICE_TOKEN_FILENAME}) and no kubeconfig: set the pod's "
+            "automountServiceAccountToken to true"
+        )
+    return "no kubeconfig at ~/.kube/config: set KUBECONFIG or --kubeconfig, or run in a pod with a service account"

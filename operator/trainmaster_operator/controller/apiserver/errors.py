@@ -1,0 +1,177 @@
+"""The errors between the operator and the API server are one tree, translated once, at the client's boundary.
+
+    ClusterError            any answer but success, or none at all
+    |-- Unreachable         no connection, or no answer in time; shows nothing of the cluster's state
+    |   |-- Silent          ... because nothing came over it for too long
+    |   `-- Untrusted       ... because the other side's certificate is of another authority
+    |-- Deposed             not sent: the lease is over
+    |-- Unusable            a redirect, a content encoding: nothing that was asked for, and nothing is made of it
+    |-- Unauthorized        401: the credentials aren't known
+    |-- NotFound            404
+    |-- Conflict            409: somebody else wrote first (resourceVersion, uid, or a field's owner)
+    |   `-- AlreadyExists   409 on create
+    |-- Gone                410: the resourceVersion is too old to watch or list from
+    |-- Refused             the API server understood and says no; the same request will be refused again
+    |   |-- Invalid         400, 413, 415, 422: schema, CEL, or an admission webhook that says so; and the 500 with
+    |   |                   which a server-side apply answers what doesn't fit the type (`refusals`)
+    |   `-- Forbidden       403: RBAC, a quota, a terminating namespace, or an admission webhook
+    |-- TooManyRequests     429: wait `retry_after` seconds
+    `-- Unavailable         5xx: wait `retry_after` seconds when given
+
+The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/errors/errors.go`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster_operator.controller.apiserver.refusals import refusal, without_expressions
+from trainmaster_operator.wire.values import loads, text
+
+# Characters of the other side's message in a Status.
+MAX_MESSAGE, MAX_REASON = 2_000, 64
+# metav1.StatusReasonInvalid: nothing but another object helps. A refusal by the object's type has it too.
+INVALID = "Invalid"
+
+
+class ClusterError(Exception):
+    """An API request didn't succeed. `str()` is one sentence for a person: what was asked, and the answer."""
+
+    def __init__(
+        self, request: str, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(f"{request}: {message}")
+        self.request = request
+        # The API server's own message.
+        self.message = message
+        # HTTP status, 0 when there was no answer.
+        self.status = status
+        # metav1.Status.reason: AlreadyExists, Forbidden, ...
+        self.reason = reason
+        # Seconds that the server asks to wait.
+        self.retry_after = retry_after
+
+
+class Unreachable(ClusterError):
+    """There is no connection, or no answer in time."""
+
+
+class Deposed(ClusterError):
+    """The lease is over: another operator may lead, so nothing was sent."""
+
+
+class Silent(Unreachable):
+    """The other side took the connection and then sent nothing for too long."""
+
+
+class Untrusted(Unreachable):
+    """The other side's certificate can't be verified."""
+
+
+class Unusable(ClusterError):
+    """The answer has a form that wasn't asked for; it is neither followed nor unpacked."""
+
+
+class Unauthorized(ClusterError):
+    """The credentials aren't known to the API server."""
+
+
+class NotFound(ClusterError):
+    """The object, its namespace, or the whole resource type doesn't exist."""
+
+
+class Conflict(ClusterError):
+    """Somebody else wrote first; read again and decide again."""
+
+
+class AlreadyExists(Conflict):
+    """An object of this name exists."""
+
+
+class Gone(ClusterError):
+    """The resourceVersion is too old."""
+
+
+class Refused(ClusterError):
+    """The API server understood the request and refuses it."""
+
+
+class Invalid(Refused):
+    """The object doesn't fit the schema, a rule or a webhook."""
+
+
+class Forbidden(Refused):
+    """A permission, a quota or a webhook forbids it."""
+
+
+class TooManyRequests(ClusterError):
+    """The API server sheds load; wait `retry_after` seconds."""
+
+
+class Unavailable(ClusterError):
+    """The API server (or what stands before it) failed."""
+
+
+def is_unserved(error: NotFound) -> bool:
+    """Returns whether it is the resource type that isn't there, not an object of it.
+
+    A real API server answers such a path with plain text (k8s.io/apiserver, endpoints/handlers: "404 page not found"),
+    an aggregated one with a Status that names no object.
+    """
+    return not error.reason or "could not find the requested resource" in error.message
+
+
+def from_response(request: str, status: int, headers: Mapping[str, str], body: bytes | str) -> ClusterError:
+    """Returns the error that an answer means. The body is a metav1.Status, or whatever a proxy or a pod wrote."""
+    if 300 <= status < 400:
+        where = headers.get("Location", "")[:100]
+        return Unusable(request, f"a redirect to {where!r} (HTTP {status}), and none is followed", status=status)
+    document = _status_object(body)
+    message = text(document.get("message"), MAX_MESSAGE).strip()
+    if not message:
+        whole = body if isinstance(body, str) else body.decode(errors="replace")
+        message = whole.strip()[:300] or f"HTTP {status}"
+    reason = text(document.get("reason"), MAX_REASON)
+    if status in (400, 500) and (sentence := refusal(message)) is not None:
+        return Invalid(request, sentence, status=status, reason=INVALID)
+    message = without_expressions(message)
+    kind = _class_of(status, reason)
+    return kind(request, message, status=status, reason=reason, retry_after=_retry_after(headers, document))
+
+
+def _class_of(status: int, reason: str) -> type[ClusterError]:
+    if status == 409:
+        return AlreadyExists if reason == "AlreadyExists" else Conflict
+    if status in {400, 405, 406, 413, 415, 422}:
+        return Invalid
+    exact: dict[int, type[ClusterError]] = {
+        401: Unauthorized,
+        403: Forbidden,
+        404: NotFound,
+        410: Gone,
+        429: TooManyRequests,
+    }
+    return exact.get(status, Unavailable if status >= 500 else ClusterError)
+
+
+def _status_object(body: bytes | str) -> Mapping[str, Any]:
+    try:
+        document = loads(body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> float | None:
+    details = document.get("details")
+    candidates = (headers.get("Retry-After"), details.get("retryAfterSeconds") if isinstance(details, dict) else None)
+    for candidate in candidates:
+        try:
+            seconds = float(candidate) if isinstance(candidate, str | int | float) else 0.0
+        except (ValueError, OverflowError):
+            # An HTTP date, which no Kubernetes component sends, or a number that isn't one of seconds.
+            continue
+        if seconds > 0:
+            return min(seconds, 60.0)
+    return None

@@ -1,0 +1,144 @@
+"""The fields that the operator reads of each type: answers are trimmed to them while they are decoded.
+
+Whoever may write an object decides how large it is, and nothing but these fields is ever in memory of it
+(`api.trimming`). Who reads a field that isn't here reads nothing: `tests/unit/controller/cache/test_kept.py` compares
+what readers see of whole and of trimmed objects, and the tests' cluster trims as the real one's client does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
+from trainmaster_operator.api.trimming import Each, Shape, Whole
+from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION, JOB_NAME_LABEL, TOUCHED_ANNOTATION
+
+Fields = Mapping[str, Shape]
+
+# Bytes of a spec, as JSON, from which the job is read and decided on apart. Rendering the worst of 8 KiB takes 35 ms;
+# jobs have 1 to 3 KiB, and the way into a thread and back costs each pass 0.1 ms.
+LARGE_SPEC_BYTES = 8 * 1024
+# Bytes of a status that is read. That of 1,024 workers, the largest of ours, has about 100 KiB.
+MAX_STATUS_BYTES = 256 * 1024
+
+# Bytes of a job that a history gets as a whole.
+MAX_RECORDED_BYTES = 256 * 1024
+
+_TEXT, _SOME = Whole(), Whole(64 * 1024)
+_ASSIGNMENT = {ASSIGNMENT_ANNOTATION: Whole(MAX_ASSIGNMENT_BYTES)}
+_IDENTITY: Fields = dict.fromkeys(
+    ("namespace", "name", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"), _TEXT
+)
+_CONDITIONS = Each(dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime"), _SOME), most=64)
+
+
+def _object(metadata: Fields, **fields: Shape) -> Fields:
+    """Returns the shape of an object of which also these fields are kept."""
+    owners = Each(dict.fromkeys(("apiVersion", "kind", "name", "uid", "controller"), _TEXT), most=64)
+    metadata = {**_IDENTITY, "ownerReferences": owners, **metadata}
+    return {"apiVersion": _TEXT, "kind": _TEXT, "metadata": metadata, **fields}
+
+
+def _child(**fields: Shape) -> Fields:
+    writers = Each(dict.fromkeys(("manager", "operation", "subresource"), _TEXT), most=256)
+    annotations = {HASH_ANNOTATION: _TEXT}
+    labels = {JOB_NAME_LABEL: _TEXT}
+    return _object({"labels": labels, "annotations": annotations, "managedFields": writers}, **fields)
+
+
+def _named(*names: str) -> Fields:
+    return dict.fromkeys(names, _SOME)
+
+
+_END = _named("exitCode", "reason", "message", "startedAt", "finishedAt")
+_CONTAINERS = Each(
+    {
+        **_named("name", "ready", "restartCount"),
+        "state": {"waiting": _named("reason", "message"), "running": _named("startedAt"), "terminated": _END},
+        "lastState": {"terminated": _END},
+    },
+    most=256,
+)
+POD = _object(
+    {"labels": {JOB_NAME_LABEL: _TEXT}, "annotations": {**_ASSIGNMENT, TOUCHED_ANNOTATION: _TEXT}},
+    spec=_named("nodeName"),
+    status={
+        **_named("phase", "podIP", "reason", "message"),
+        "conditions": _CONDITIONS,
+        "containerStatuses": _CONTAINERS,
+        "initContainerStatuses": _CONTAINERS,
+    },
+)
+# A pod as the command reads it that removes keys which no pod needs.
+POD_ENVIRONMENT = _object({}, spec={"containers": Each({"env": Each(_named("name", "value"))})})
+CHILD = _child()
+STATEFUL_SET = _child(
+    spec={
+        "replicas": _TEXT,
+        "template": {
+            "metadata": {"annotations": _ASSIGNMENT},
+            "spec": {
+                "volumes": Each({"name": _TEXT, "configMap": _named("name"), "image": _named("reference")}),
+                "initContainers": Each(_named("name", "image", "imagePullPolicy")),
+            },
+        },
+    }
+)
+_UPDATES = Each(_named("name", "nodeSelector", "tolerations", "labels", "annotations"), most=64)
+WORKLOAD = _child(
+    spec={"active": _TEXT, "podSets": Each(_named("name", "count"), most=64)},
+    status={
+        # They are written back as they are, with one of ours.
+        "conditions": _SOME,
+        "admission": {"podSetAssignments": Each(_named("name", "count", "flavors"), most=64)},
+        "admissionChecks": Each({"podSetUpdates": _UPDATES}, most=64),
+    },
+)
+EVENT: Fields = {
+    "involvedObject": _named("uid", "fieldPath"),
+    "series": _named("lastObservedTime"),
+    **_named("message", "lastTimestamp", "eventTime"),
+}
+NODE: Fields = {
+    "metadata": {"labels": _SOME},
+    "spec": {"taints": Each(_named("key", "timeAdded"))},
+    "status": {"conditions": _CONDITIONS},
+}
+
+
+def job(spec_bytes: int) -> Fields:
+    """Returns the shape of a job, with a spec of so many bytes; a larger one is named among what was left out."""
+    conditions = {"conditions": Whole(MAX_STATUS_BYTES)}
+    return _object(
+        {"labels": Whole(16 * 1024), "annotations": Whole(16 * 1024)},
+        spec=Whole(spec_bytes, marked=True),
+        status=Whole(MAX_STATUS_BYTES, marked=True, beyond=conditions),
+    )
+
+
+# A job whose spec is read apart: of a field that no legal job has so large nothing is decoded.
+LARGE_JOB = _object(
+    {},
+    spec={
+        field.alias or name: Whole(MAX_BYTES.get(field.alias or name, MAX_OTHER_BYTES), marked=True)
+        for name, field in JobSpec.model_fields.items()
+    },
+)
+
+
+def listed(kept: Fields) -> Fields:
+    """Returns the shape of a page of a list."""
+    metadata = _named("resourceVersion", "continue")
+    return {"apiVersion": _TEXT, "kind": _TEXT, "metadata": metadata, "items": Each(kept, most=1_000_000)}
+
+
+def watched(kept: Fields) -> Fields:
+    """Returns the shape of a watch's event, whose object may be a Status: the fields of an error."""
+    return {"type": _TEXT, "object": {**_named("code", "reason", "message"), **kept}}
+
+
+def metadata_of(kept: Fields) -> Fields:
+    """Returns the shape of an object's metadata alone."""
+    return {"metadata": kept["metadata"]}

@@ -1,0 +1,254 @@
+"""HTTP with pods: nothing is followed, unpacked or remembered, and what is read has a bound.
+
+A pod runs users' code. What it answers comes to the operator directly, or through the API server's pod proxy, which
+passes status, headers and body on as they are. So a redirect isn't followed (it would send the operator, in its own
+network, wherever the pod likes), a content encoding isn't undone (1 MB of gzip is 1 GiB), an error's body is read to a
+bound, a cookie isn't kept (through the proxy it would go to the API server with every later request), and a connection
+isn't used twice. An answer costs at most a small buffer of memory, and its reader yields the loop after every piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import Any
+
+import aiohttp
+
+from trainmaster_operator.controller.apiserver.errors import (
+    ClusterError,
+    Silent,
+    Unreachable,
+    Untrusted,
+    Unusable,
+    from_response,
+)
+
+# Sent with every request: answers come as they are.
+IDENTITY: Mapping[str, str] = {"Accept-Encoding": "identity"}
+# Bytes of a body that are handed on at a time, and that are read ahead.
+PIECE = 8_192
+# Bytes of an error's body: of a pod a sentence is shown, of the API server a Status with its causes is read.
+POD_ERROR_BYTES, API_ERROR_BYTES = 4_096, 256 * 1024
+# Seconds for the whole head of a pod's answer, and for silence between two pings (one in 5 s).
+HEAD_SECONDS = 5.0
+SILENCE_SECONDS = 15.0
+# Bytes of which nothing comes: of a head, or of heads that are no answer (`103 Early Hints`), which an API server in
+# between bounds too, but its certificates come first; and of a body, of which what is read ahead may have six bytes of
+# framing for each of its own.
+VAIN_HEAD_BYTES, PROXIED_HEAD_BYTES, VAIN_BODY_BYTES = 8_192, 65_536, 131_072
+# Bytes of a head that are read at a time: what is read is parsed in one go, and an empty head takes 0.06 ms.
+HEAD_PIECE = 512
+
+
+@dataclass
+class _Received:
+    """Counts the bytes that came over a connection, and those since something of them was handed on."""
+
+    most_of_head: int = VAIN_HEAD_BYTES
+    total: int = 0
+    in_vain: int = 0
+    # Of the head there is all.
+    begun: bool = False
+
+    @property
+    def most_in_vain(self) -> int:
+        return VAIN_BODY_BYTES if self.begun else self.most_of_head
+
+    @property
+    def too_much(self) -> bool:
+        return self.in_vain > self.most_in_vain
+
+    @property
+    def at_a_time(self) -> int:
+        return PIECE if self.begun else HEAD_PIECE
+
+    def count(self, size: int) -> None:
+        self.total += size
+        self.in_vain += size
+        if self.too_much:
+            raise ConnectionAbortedError("too much came of which nothing follows")
+
+
+# Of the request that a connection is being made for.
+_received: ContextVar[_Received] = ContextVar("received")
+
+
+class _PodSocket(socket.socket):
+    """Reads little at a time, whatever size is asked for, and counts it."""
+
+    received: _Received
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        data = super().recv(min(size, self.received.at_a_time), flags)
+        self.received.count(len(data))
+        return data
+
+    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0, /) -> int:
+        size = super().recv_into(buffer, min(size or len(buffer), self.received.at_a_time), flags)
+        self.received.count(size)
+        return size
+
+
+class PodHttp:
+    """Sends requests to pods, on connections of their own: what pods do to them is nothing to the API server's."""
+
+    def __init__(
+        self, *, ssl: SSLContext | bool = True, trust_env: bool = False, most_of_head: int = VAIN_HEAD_BYTES
+    ) -> None:
+        self._ssl = ssl
+        self._trust_env = trust_env
+        self._most_of_head = most_of_head
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        url: str,
+        request: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        connect_seconds: float,
+        **way: Any,
+    ) -> AsyncIterator[ResponseStream]:
+        """Yields an open answer with a status of success. Raises ClusterError, whose text names the request `request`.
+
+        `way`: aiohttp's arguments for a proxy in between.
+        """
+        if self._session is None:
+            self._session = self._made()
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=SILENCE_SECONDS)
+        received = _Received(self._most_of_head)
+        _received.set(received)
+        try:
+            async with asyncio.timeout(HEAD_SECONDS):
+                response = await self._session.request(
+                    method,
+                    url,
+                    headers={**headers, **IDENTITY, "Content-Type": "application/json"},
+                    data=body,
+                    timeout=limits,
+                    allow_redirects=False,
+                    **way,
+                )
+        except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+                raise Silent(request, f"no answer within {HEAD_SECONDS:g} s") from error
+            raise _error(request, error, received) from error
+        received.begun, received.in_vain = True, 0
+        try:
+            await refuse_unasked(response, request, POD_ERROR_BYTES, received)
+            yield ResponseStream(response, request, received)
+        finally:
+            response.close()
+
+    def _made(self) -> aiohttp.ClientSession:
+        # One open stream for each running job: no limit on connections.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._ssl, socket_factory=_socket)
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=PIECE,
+            trust_env=self._trust_env,
+        )
+
+
+class ResponseStream:
+    """Reads an open HTTP response as `PodStream`."""
+
+    def __init__(self, response: aiohttp.ClientResponse, request: str, received: _Received) -> None:
+        self._response = response
+        self._request = request
+        self._received = received
+
+    @property
+    def received(self) -> int:
+        return self._received.total
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        # A head is read in small pieces, and the last of them has a little of the body. What came with that is read
+        # after the loop has turned, so that a leader's hello isn't handed on without the reports behind it: between two
+        # chunks many passes may decide. One turn finds that there is more, the next one follows its reading.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        try:
+            async for chunk in self._response.content.iter_chunked(PIECE):
+                self._received.in_vain = 0
+                yield chunk
+                # Reading what is buffered already never yields to the loop by itself.
+                await asyncio.sleep(0)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _error(self._request, error, self._received) from error
+
+
+async def refuse_unasked(
+    response: aiohttp.ClientResponse, request: str, error_bytes: int, received: _Received | None = None
+) -> None:
+    """Raises ClusterError for an answer that isn't a success, or that comes in a form that wasn't asked for."""
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise Unusable(request, f"an answer in the content encoding {encoding[:40]!r}, and none is accepted")
+    if not 200 <= response.status < 300:
+        body = await bounded_body(response, request, error_bytes, received)
+        raise from_response(request, response.status, response.headers, body)
+
+
+def chunks_of(
+    response: aiohttp.ClientResponse, request: str, received: _Received | None = None
+) -> AsyncIterator[bytes]:
+    """Yields a body in small pieces, with a turn of the loop after each. Raises ClusterError."""
+    return ResponseStream(response, request, received or _Received()).chunks()
+
+
+async def bounded_body(
+    response: aiohttp.ClientResponse, request: str, limit: int, received: _Received | None = None
+) -> bytes:
+    """Returns the first bytes of a body. Raises ClusterError."""
+    body = bytearray()
+    async for chunk in chunks_of(response, request, received):
+        body += chunk
+        if len(body) >= limit:
+            break
+    return bytes(body[:limit])
+
+
+def unreachable(request: str, error: BaseException) -> Unreachable:
+    """Returns a connection's error as ours; aiohttp's timeouts have no text, and its others quote the answer."""
+    kind: type[Unreachable] = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
+    text = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        kind = Untrusted
+        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+        text = f"the certificate of {error.host}:{error.port} can't be verified: {reason}"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno
+        reason = os.strerror(number) if number is not None and number > 0 else error.os_error.strerror
+        text = f"no connection to {error.host}:{error.port}: {reason or error.os_error}"
+    return kind(request, text[:300])
+
+
+def _error(request: str, error: BaseException, received: _Received) -> ClusterError:
+    if received.too_much:
+        return Unusable(request, f"{received.most_in_vain} bytes and nothing that follows from them")
+    return unreachable(request, error)
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol = address[:3]
+    made = _PodSocket(family, kind, protocol)
+    made.received = _received.get()
+    made.setblocking(False)
+    return made

@@ -1,0 +1,325 @@
+"""An operator's life: it takes its lease, reads everything once, watches and works, and ends in order.
+
+What it is made of is in `wiring`. Nothing here is global: tests run several operators in one process, each with its own
+stop event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from trainmaster_operator.agent.build import zipapp_bytes
+from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.api.v1alpha1 import INSTALL_CRD
+from trainmaster_operator.controller.apiserver.client import KubernetesCluster
+from trainmaster_operator.controller.apiserver.cluster import LEASES, Resource
+from trainmaster_operator.controller.apiserver.connection import Connection, connect
+from trainmaster_operator.controller.apiserver.errors import (
+    ClusterError,
+    Forbidden,
+    NotFound,
+    Unauthorized,
+    Unreachable,
+)
+from trainmaster_operator.controller.keys.signing_keys import DamagedKeys, load_keys
+from trainmaster_operator.controller.lease import LeaderLease, LeaseSettings
+from trainmaster_operator.controller.observability.health import exposition, probes
+from trainmaster_operator.controller.observability.metrics import OperatorMetrics
+from trainmaster_operator.controller.observability.scrapers import Scrapers
+from trainmaster_operator.controller.reconciler import Decide
+from trainmaster_operator.controller.settings import OperatorSettings
+from trainmaster_operator.controller.wiring import Parts, construct_parts
+from trainmaster_operator.serving import HttpServer
+from trainmaster_operator.wire.values import mapping
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+# Seconds between two tries to read the cluster at the start.
+START_RETRY = 2.0
+# Seconds without watching after which the liveness probe fails.
+UNWATCHED_SECONDS = 300.0
+# Seconds that workers get to finish their pass when the operator stops as planned.
+STOP_SECONDS = 5.0
+# Workers for large jobs: while one writes, the next is decided on.
+LARGE_WORKERS = 2
+_LEASE_LOST = "the lease was lost: another operator may lead now, so this one ends"
+
+
+class OperatorError(Exception):
+    """The operator can't go on; one sentence says why."""
+
+
+class _Stopped(Exception):
+    """The operator was stopped while it waited for something."""
+
+
+class Operator:
+    """`await run(stop)`; `ready` is set once every job is known and the workers run."""
+
+    def __init__(self, settings: OperatorSettings, decide: Decide) -> None:
+        self.settings = settings
+        self.metrics = OperatorMetrics()
+        self.ready = asyncio.Event()
+        # The ports of /metrics and of the probes once they listen.
+        self.port: int | None = None
+        self.health_port: int | None = None
+        self._decide = decide
+        self._standby = settings.leader_elect
+        # Once it leads.
+        self._parts: Parts | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set. Raises OperatorError, or ConnectionSettingsError, when it can't go on."""
+        connection = await connect(self.settings.kubeconfig, self.settings.context)
+        async with AsyncExitStack() as stack:
+            try:
+                await self._run(stop, connection, stack)
+            except _Stopped:
+                logger.debug("Stopped before all was read.")
+
+    async def _run(self, stop: asyncio.Event, connection: Connection, stack: AsyncExitStack) -> None:
+        settings = self.settings
+        # The lease has connections of its own: a renewal waits for no other request.
+        lease = LeaderLease(self._client(stack, connection), self._lease_settings()) if settings.leader_elect else None
+        leads: Callable[[], bool] = lease.is_held if lease is not None else lambda: True
+        cluster = self._client(stack, connection, may_write=leads)
+        background: list[asyncio.Task[None]] = []
+        # Last of all: kopf's threads take their time, and the lease is released before.
+        stack.push_async_callback(_all_ended, background)
+        if settings.health_port is not None:
+            self.health_port = await self._serve_health(stack, settings.health_port)
+        if settings.metrics_port is not None:
+            self.port = await self._serve_metrics(stack, settings.metrics_port, connection)
+        # Before the lease, which must be renewed meanwhile: on a slow processor it takes seconds.
+        await asyncio.to_thread(zipapp_bytes)
+        holding: asyncio.Task[None] | None = None
+        if lease is not None:
+            if not connection.in_cluster:
+                await self._require_answer(cluster, connection)
+            await _unless(stop, lease.acquire())
+            stack.push_async_callback(lease.release)
+            # From now on: reading everything, or waiting for the custom resource, may outlast a lease.
+            holding = asyncio.create_task(lease.hold(), name="lease")
+            stack.push_async_callback(_all_ended, [holding])
+            self._standby = False
+        self.metrics.leader.set(1)
+        keys = await _unless(stop, _while_held(holding, self._read_keys(cluster, connection)))
+        parts = self._parts = construct_parts(settings, self._decide, connection, cluster, keys, self.metrics, leads)
+        stack.push_async_callback(parts.close)
+        await _unless(stop, _while_held(holding, self._insist(parts.resync.fill, connection)))
+        await parts.gangs.fill(job.spec for job in parts.store.jobs())
+        background += [
+            asyncio.create_task(parts.watcher.run(), name="watcher"),
+            asyncio.create_task(parts.resync.run(), name="resync"),
+            asyncio.create_task(parts.agents.run(), name="agents"),
+            asyncio.create_task(parts.large_jobs.run(parts.store), name="large jobs"),
+            *([holding] if holding is not None else []),
+        ]
+        if parts.recorder is not None:
+            parts.recorder.start()
+        await self._work(stop, parts, background)
+
+    async def _work(
+        self,
+        stop: asyncio.Event,
+        parts: Parts,
+        background: list[asyncio.Task[None]],
+    ) -> None:
+        """Work until `stop` is set. Raises OperatorError when anything else ends first."""
+        workers = [
+            asyncio.create_task(parts.reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)
+        ]
+        workers += [
+            asyncio.create_task(parts.reconciler.work_large(), name=f"large worker {n}") for n in range(LARGE_WORKERS)
+        ]
+        self.ready.set()
+        logger.info("Serving %s: %d jobs.", ", ".join(self.settings.namespaces) or "all namespaces", len(parts.store))
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({stopped, *background, *workers}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*background, *workers):
+                if task.done():
+                    error = None if task.cancelled() else task.exception()
+                    if task.get_name() == "lease" and error is None:
+                        raise OperatorError(_LEASE_LOST)
+                    raise OperatorError(f"{task.get_name()} ended: {error!r}") from error
+        finally:
+            self.ready.clear()
+            parts.queue.close()
+            stopped.cancel()
+            await _finish(workers, [task for task in background if task.get_name() == "lease"])
+            for task in (*background, *workers):
+                task.cancel()
+            await asyncio.gather(*workers, stopped, return_exceptions=True)
+
+    def _client(
+        self, stack: AsyncExitStack, connection: Connection, may_write: Callable[[], bool] | None = None
+    ) -> KubernetesCluster:
+        timeout, on_write = self.settings.request_seconds, self.metrics.count_write
+        client = KubernetesCluster(connection, timeout=timeout, on_write=on_write, may_write=may_write)
+        stack.push_async_callback(client.close)
+        return client
+
+    async def _require_answer(self, cluster: KubernetesCluster, connection: Connection) -> None:
+        """Raises OperatorError where nothing answers: on a laptop the kubeconfig is wrong, and waiting no use."""
+        settings = self.settings
+        try:
+            await cluster.get(LEASES, settings.lease_namespace, settings.lease_name)
+        except (Unreachable, Unauthorized) as error:
+            raise OperatorError(connection.unusable(error)) from error
+        except ClusterError:
+            # It answers; the lease says what is wrong.
+            return
+
+    async def _read_keys(self, cluster: KubernetesCluster, connection: Connection) -> SigningKeys:
+        """Read the operator's keys, or make them. Raises OperatorError where they can't be used."""
+        namespace = self.settings.lease_namespace
+        alone = not self.settings.leader_elect and not connection.in_cluster
+
+        async def read() -> SigningKeys:
+            try:
+                return await load_keys(cluster, namespace, make_namespace=alone)
+            except DamagedKeys as error:
+                raise OperatorError(f"{namespace}: {error}") from error
+            except NotFound as error:
+                raise OperatorError(
+                    f"there is no namespace {namespace} for the Secret with the operator's keys: make it (kubectl "
+                    f"create namespace {namespace}) or choose another (--lease-namespace): {error.message}"
+                ) from error
+
+        return await self._insist(read, connection)
+
+    async def _insist(self, work: Callable[[], Awaitable[Result]], connection: Connection) -> Result:
+        """Do what needs the API server, trying again until it works; logs in one sentence what stands in the way."""
+        reported = ""
+        while True:
+            try:
+                return await work()
+            except NotFound:
+                text = f"The custom resource isn't installed; waiting for it. Install it: {INSTALL_CRD}"
+            except Forbidden as error:
+                text = f"A permission is missing; waiting for it: {error.message}"
+            except (Unreachable, Unauthorized) as error:
+                if not connection.in_cluster and not reported:
+                    raise OperatorError(connection.unusable(error)) from error
+                text = f"The API server doesn't answer; trying again: {error}"
+            except ClusterError as error:
+                text = f"The API server can't be read; trying again: {error}"
+            if text != reported:
+                logger.warning("%s", text)
+                reported = text
+            await asyncio.sleep(START_RETRY)
+
+    def _lease_settings(self) -> LeaseSettings:
+        settings = self.settings
+        # The pod's name shows a person which operator leads; the rest differs between two runs of the pod's process.
+        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        return LeaseSettings(
+            settings.lease_namespace,
+            settings.lease_name,
+            identity,
+            settings.lease_seconds,
+            settings.renew_seconds,
+            settings.retry_seconds,
+        )
+
+    async def _serve_health(self, stack: AsyncExitStack, port: int) -> int:
+        def ready() -> str | None:
+            if self._standby or self.ready.is_set():
+                # A standby is ready: it takes over when the leader goes.
+                return None
+            return "not every job has been read yet"
+
+        def healthy() -> str | None:
+            # That this answers shows that the event loop turns. Watching heals itself; if not, a restart may.
+            dead = self._parts.watcher.dead_seconds() if self._parts is not None else 0.0
+            return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
+
+        server = probes(healthy=healthy, ready=ready)
+        bound = await _listen(stack, server, self.settings.health_host, port, "--health-port")
+        logger.info("Probes on port %d.", bound)
+        return bound
+
+    async def _serve_metrics(self, stack: AsyncExitStack, port: int, connection: Connection) -> int:
+        scrapers = None
+        if self.settings.metrics_require_token:
+            # A standby asks, too.
+            client = KubernetesCluster(connection, timeout=self.settings.request_seconds)
+            stack.push_async_callback(client.close)
+
+            async def review(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+                body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+                return mapping((await client.create(resource, "", body)).get("status"))
+
+            scrapers = Scrapers(review)
+        server = exposition(self.metrics, refresh=self._refresh_metrics, scrapers=scrapers)
+        bound = await _listen(stack, server, self.settings.metrics_host, port, "--metrics-port")
+        logger.info("Metrics on port %d.", bound)
+        return bound
+
+    def _refresh_metrics(self) -> None:
+        """Bring up to date what is only counted when somebody asks."""
+        if self._parts is not None:
+            self.metrics.count_jobs(self._parts.store.jobs())
+            self.metrics.queue_depth.set(len(self._parts.queue))
+            self.metrics.streams.set(self._parts.streams.open)
+
+
+async def _listen(stack: AsyncExitStack, server: HttpServer, host: str, port: int, option: str) -> int:
+    """Returns the port, which is a free one for 0. Raises OperatorError."""
+    stack.push_async_callback(server.close)
+    try:
+        return (await server.start(host, port))[1]
+    except OSError as error:
+        raise OperatorError(
+            f"{option}: {port} can't be listened on ({error.strerror}); choose another, or 0 for a free one"
+        ) from error
+
+
+async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, Any, Result]) -> Result:
+    """Await `work`. Raises OperatorError when the lease is lost first: another operator may lead then."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task, *([holding] if holding is not None else [])}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise OperatorError(_LEASE_LOST)
+        return await task
+    finally:
+        await _all_ended([task])
+
+
+async def _finish(workers: Collection[asyncio.Task[None]], holding: Collection[asyncio.Task[None]]) -> None:
+    """Let the workers finish their pass, but not for a moment once the lease is lost: another operator may lead."""
+    finished = asyncio.create_task(asyncio.wait(workers))
+    await asyncio.wait({finished, *holding}, timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    await _all_ended([finished])
+
+
+async def _all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        # Once only: a second time would break off what a task does at its end.
+        if not task.cancelling():
+            task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result:
+    """Await `work`. Raises _Stopped when `stop` is set first."""
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise _Stopped
+        return await task
+    finally:
+        for pending in (task, stopped):
+            pending.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)

@@ -1,0 +1,94 @@
+"""Large jobs are read and decided on apart: in one thread, one after the other.
+
+A thread doesn't make Python faster, but it lets go of the interpreter every 5 ms (sys.getswitchinterval), so that the
+event loop, and with it every other job, goes on. What is waited for isn't kept: only the key, and the object is read
+again when its turn comes, so that 200 large jobs that are listed together need the memory of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
+from trainmaster_operator.api.trimming import LEFT_OUT
+from trainmaster_operator.controller.apiserver.cluster import LARGE_JOBS, Cluster, RawObject
+from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
+from trainmaster_operator.controller.cache.records import JobKey, read_spec, spec_version
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
+from trainmaster_operator.wire.values import mapping
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class LargeJobThread:
+    """Does in one thread what would hold up the event loop."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large jobs")
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Returns or raises what `work` does. It must not touch the store, nor anything else that the loop changes."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def close(self) -> None:
+        """Let go of the thread; work that has begun ends by itself."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class LargeJobs:
+    """Reads the specs that the store has left unread. `add` is the store's `read_large`."""
+
+    def __init__(self, cluster: Cluster, thread: LargeJobThread) -> None:
+        self._cluster = cluster
+        self._thread = thread
+        self._queue: WorkQueue[JobKey] = WorkQueue()
+
+    def add(self, key: JobKey) -> None:
+        """Ask for a job to be read."""
+        self._queue.add(key)
+
+    async def run(self, store: Store) -> None:
+        """Read until cancelled. A read that fails is tried again with the job's own back-off."""
+        while True:
+            try:
+                key, _ = await self._queue.get()
+            except QueueClosed:
+                return
+            try:
+                await self._read(store, key)
+            except NotFound:
+                # Deleted meanwhile; the watch or the next sweep shows it.
+                self._queue.forget(key)
+            except ClusterError as error:
+                wait = self._queue.add_rate_limited(key)
+                logger.warning("%s: the job can't be read, next try in %.1f s: %s", key, wait, error)
+            except Exception as error:
+                # What no reader has foreseen costs only this job; all large ones wait for this task.
+                self._queue.forget(key)
+                store.record_unreadable(key, error)
+            else:
+                self._queue.forget(key)
+            finally:
+                self._queue.done(key)
+
+    async def _read(self, store: Store, key: JobKey) -> None:
+        if not store.awaits_spec(key):
+            return
+        raw = _standing_in(await self._cluster.get(LARGE_JOBS, key.namespace, key.name))
+        store.record_spec(
+            key, spec_version(mapping(raw.get("metadata"))), await self._thread.run(lambda: read_spec(raw, key.name))
+        )
+
+
+def _standing_in(raw: RawObject) -> RawObject:
+    """Returns a job in which a text stands for each field that was too large to be read: it is refused for its size."""
+    spec = mapping(raw.get("spec"))
+    texts = {field: " " * (MAX_BYTES.get(field, MAX_OTHER_BYTES) + 1) for field in spec.get(LEFT_OUT) or ()}
+    return {**raw, "spec": {name: value for name, value in spec.items() if name != LEFT_OUT} | texts}

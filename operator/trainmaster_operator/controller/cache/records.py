@@ -1,0 +1,340 @@
+"""A record is all that the store knows of one job, and what follows from an observation alone.
+
+Views are small and frozen; a record is changed by the store only, which knows when something is news.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from trainmaster_operator.api.parsing import InvalidJob, parse_spec
+from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, Resource
+from trainmaster_operator.controller.cache.lookup_results import LookupResults
+from trainmaster_operator.reconciling.observed.snapshot import (
+    ChildView,
+    InvalidSpec,
+    Job,
+    Observed,
+    PodView,
+    RefusedWrite,
+    StreamView,
+    termination_reports,
+)
+from trainmaster_operator.reconciling.status.conditions import MAX_MESSAGE_CHARACTERS
+from trainmaster_operator.rendering import worker_layout
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.limits import MAX_INDEX
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.report import Report, merge
+from trainmaster_operator.wire.values import mapping, text, whole
+
+# StatefulSets that are gone, to remember of each job: one or two are on their way out at a time.
+FORMER_SETS = 8
+# Attempts of which reports are kept: the status's, the one before, and ones that it doesn't know yet. A pod's report
+# may name any attempt.
+REPORTED_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, order=True)
+class JobKey:
+    """Names a job, in the store and in the queue."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class SpecVersion:
+    """Names what a job's spec belongs to: it is another spec when either changes."""
+
+    uid: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class ReadSpec:
+    """Holds a spec as it was read, or what is wrong with it."""
+
+    spec: JobSpec | None
+    invalid: InvalidSpec | None
+
+
+@dataclass(frozen=True)
+class Versioned:
+    """Holds an object's identity and version, for staleness and preconditions."""
+
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True)
+class Pod:
+    """Holds a pod that has the job's label, and its controller's uid, which decides whose it is (`Record.owns`)."""
+
+    view: PodView
+    version: Versioned
+    controller: str | None
+
+
+@dataclass
+class Refusal:
+    """Describes a write that is refused again and again, and when to try it next (the event loop's clock)."""
+
+    problem: RefusedWrite
+    retry_at: float
+    failures: int = 1
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Holds `decide`'s input for one job, and what the executor needs to write."""
+
+    job: Job
+    observed: Observed
+    version: Versioned
+    raw_status: Mapping[str, Any]
+    # Uids of pods that were listed because no watch had shown them.
+    listed_pods: frozenset[str]
+
+
+class ProgressView(NamedTuple):
+    """ProgressView is what an attempt's ranks have reported last, by worker and rank, and when the newest of it came.
+
+    It isn't a copy: it is read before anything else comes.
+    """
+
+    attempt: int
+    at: float
+    workers: Mapping[int, Mapping[int, RankProgress]]
+
+    @property
+    def ranks(self) -> int:
+        """Returns how many ranks have reported."""
+        return sum(map(len, self.workers.values()))
+
+
+@dataclass
+class Record:
+    """Holds all that is known of one job."""
+
+    job: Job | None = None
+    job_version: Versioned | None = None
+    # When the first object of the job came (seconds since the epoch).
+    since: float = field(default_factory=time.time)
+    # The status on the server as it stands on the wire, to write only differences.
+    raw_status: Mapping[str, Any] = field(default_factory=dict)
+    # What `job.spec` was parsed from.
+    parsed: SpecVersion | None = None
+    # The newest of a large job whose spec is being read apart, without the spec.
+    without_spec: Mapping[str, Any] | None = None
+    pods: dict[str, Pod] = field(default_factory=dict)
+    children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
+    reports: dict[tuple[int, int], Report] = field(default_factory=dict)
+    reported_attempts: set[int] = field(default_factory=set)
+    progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
+    # How far each worker has come back from the fault before this attempt, and when.
+    recoveries: dict[int, Recovery] = field(default_factory=dict)
+    progress_attempt: int = 0
+    progress_at: float | None = None
+    stream: StreamView = field(default_factory=StreamView)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    lookups: LookupResults = field(default_factory=LookupResults)
+    # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
+    gone: dict[int, Pod] = field(default_factory=dict)
+    # The uids and names of the job's StatefulSets that are gone; their pods outlive them for a while.
+    former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
+
+    def is_empty(self) -> bool:
+        return self.job is None and not self.pods and not self.children
+
+    def version(self, resource: Resource, name: str) -> Versioned | None:
+        """Returns the newest version known of an object of the job."""
+        if resource == JOBS:
+            return self.job_version
+        if resource == PODS:
+            pod = self.pods.get(name)
+            return pod.version if pod else None
+        child = self.children.get((resource.child_kind, name))
+        return child[1] if child else None
+
+    def parse(self, raw: Mapping[str, Any], name: str, of: SpecVersion) -> ReadSpec:
+        """Returns the job's spec, or what is wrong with it; it is read once for each generation."""
+        if self.parsed == of and self.job is not None:
+            return ReadSpec(self.job.spec, self.job.invalid)
+        self.parsed = of
+        return read_spec(raw, name)
+
+    def merge_report(self, report: Report) -> bool:
+        """Merge a report into that of its worker and attempt; returns whether that has changed it."""
+        known = self.reports.get((report.attempt, report.worker))
+        holds = merge(known, report)
+        if holds == known:
+            return False
+        self.reports[report.attempt, report.worker] = holds
+        if report.attempt not in self.reported_attempts:
+            self.reported_attempts.add(report.attempt)
+            if len(self.reported_attempts) > REPORTED_ATTEMPTS:
+                self._drop_reports({min(self.reported_attempts)})
+        return True
+
+    def own_sets(self) -> dict[str, tuple[str, range]]:
+        """Returns, by uid, the name and the workers' indexes of each StatefulSet whose pods are the job's workers.
+
+        It is controlled by the job and named as one of its groups is: anybody who may create a StatefulSet can write
+        any owner and any label into it, but a name is there once, and ours is created or refused.
+        """
+        if self.job is None or self.job.spec is None:
+            return {}
+        groups = worker_layout(self.job.identity, self.job.spec)
+        ends = [*(group.first_index for group in groups[1:]), MAX_INDEX]
+        indexes = {group.set_name: range(group.first_index, end) for group, end in zip(groups, ends, strict=True)}
+        sets = [*self.former_sets]
+        sets += [(view.uid, name) for (_, name), (view, _) in self.children.items() if self._is_own_set(view)]
+        return {uid: (name, indexes[name]) for uid, name in sets if name in indexes}
+
+    def owns(self, pod: Pod, sets: Mapping[str, tuple[str, range]]) -> bool:
+        """Returns whether a pod is one of the job's workers: made by one of its StatefulSets, under a worker's name.
+
+        Labels prove nothing: whoever may create a pod may write any into it.
+        """
+        name, indexes = sets.get(pod.controller or "", ("", range(0)))
+        view = pod.view
+        return view.worker in indexes and view.name == f"{name}-{view.worker}"
+
+    def own_pods(self) -> list[PodView]:
+        """Returns the pods of the job's workers, by their indexes."""
+        sets = self.own_sets()
+        return sorted((pod.view for pod in self.pods.values() if self.owns(pod, sets)), key=lambda view: view.worker)
+
+    def remove_set(self, view: ChildView) -> None:
+        """Remember a child that is gone, or whose name another object has."""
+        if self._is_own_set(view):
+            self.former_sets.append((view.uid, view.name))
+
+    def _is_own_set(self, view: ChildView) -> bool:
+        uid = self.job_version.uid if self.job_version is not None else None
+        return view.kind == "StatefulSet" and uid is not None and view.owner_uid == uid
+
+    def merge_all_termination_reports(self) -> None:
+        """Merge the reports of all workers' containers, where pods were known before their job or set."""
+        sets = self.own_sets()
+        for pod in self.pods.values():
+            if self.owns(pod, sets):
+                self.merge_termination_reports(pod)
+
+    def merge_termination_reports(self, pod: Pod) -> None:
+        """Merge the reports that the container of one of the job's pods made by ending."""
+        for report in termination_reports(pod.view):
+            self.merge_report(report)
+
+    def is_past(self, attempt: int) -> bool:
+        """Returns whether nothing is decided on an attempt any more."""
+        return self.job is not None and attempt < self.job.status.attempt - 1
+
+    def drop_old_reports(self) -> None:
+        """Drop the reports of attempts that nothing is decided on any more."""
+        self._drop_reports({attempt for attempt in self.reported_attempts if self.is_past(attempt)})
+
+    def _drop_reports(self, attempts: Set[int]) -> None:
+        if attempts:
+            self.reported_attempts -= attempts
+            self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}
+
+    def remove_pod(self, pod: Pod) -> bool:
+        """Remember a pod that is gone; returns whether it was the job's."""
+        owned = self.owns(pod, self.own_sets())
+        if owned:
+            self.gone[pod.view.worker] = pod
+        return owned
+
+    def drop_refusals(self, reason: str) -> bool:
+        """Forget the refusals with a reason that has passed; returns whether there were any."""
+        kept = {action: refusal for action, refusal in self.refusals.items() if refusal.problem.reason != reason}
+        dropped = len(kept) < len(self.refusals)
+        self.refusals = kept
+        return dropped
+
+    def forget_job(self) -> None:
+        """Forget the job, which is gone; its objects may still be there."""
+        self.job = self.job_version = self.parsed = self.without_spec = None
+        self.raw_status = {}
+        self.reports.clear()
+        self.reported_attempts.clear()
+        self.progress.clear()
+        self.recoveries.clear()
+        self.progress_attempt, self.progress_at = 0, None
+        self.stream = StreamView()
+        self.refusals.clear()
+        self.gone.clear()
+        self.former_sets.clear()
+        self.lookups = LookupResults()
+
+    def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
+        """Returns `decide`'s input; None without a job. `listed`: kinds that are known as a whole."""
+        if self.job is None or self.job_version is None:
+            return None
+        job = self.job
+        pods = [
+            replace(view, assignment=None) if _is_anothers(view.assignment, job) else view for view in self.own_pods()
+        ]
+        observed = Observed(
+            since=self.since,
+            children=tuple(view for _, (view, _) in sorted(self.children.items())),
+            pods=tuple(pods),
+            reports=tuple(report for _, report in sorted(self.reports.items())),
+            progress={worker: dict(ranks) for worker, ranks in self.progress.items()},
+            recoveries=dict(self.recoveries),
+            progress_attempt=self.progress_attempt,
+            progress_at=self.progress_at,
+            stream=self.stream,
+            domains=dict(self.lookups.domains),
+            flavors=dict(self.lookups.flavors),
+            priorities=dict(self.lookups.priorities),
+            kills=dict(self.lookups.kills),
+            listed=listed,
+            refused_writes=tuple(refusal.problem for _, refusal in sorted(self.refusals.items())),
+            gone={pod.view.uid: pod.view for pod in self.gone.values()},
+        )
+        return Snapshot(job, observed, self.job_version, self.raw_status, frozenset(self.lookups.listed_pods))
+
+
+def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
+    """Returns what the spec of an object with this metadata belongs to."""
+    return SpecVersion(text(metadata.get("uid"), 64), whole(metadata.get("generation")) or 1)
+
+
+def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
+    """Returns the spec of the job called `name`; a pure function, so that large ones can be read in a thread."""
+    spec = raw.get("spec") or {}
+    try:
+        return ReadSpec(parse_spec(spec, name), None)
+    except InvalidJob as error:
+        ttl = whole(mapping(mapping(spec).get("runPolicy")).get("ttlSecondsAfterFinished"))
+        return ReadSpec(error.spec, InvalidSpec(error.shortened(MAX_MESSAGE_CHARACTERS), ttl))
+
+
+def is_newer(new: Versioned, known: Versioned) -> bool:
+    """Returns whether `new` is a later version of what has this name. Versions that aren't numbers count as later.
+
+    Also where the uids differ: kopf keeps the order of events of each uid only, so the last event of an object that
+    was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
+    """
+    if new.resource_version == known.resource_version:
+        return new.uid != known.uid
+    if new.resource_version.isdecimal() and known.resource_version.isdecimal():
+        return int(new.resource_version) > int(known.resource_version)
+    return True
+
+
+def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
+    """Returns whether it was signed for another job: whoever may patch a pod can put such a one there."""
+    return assignment is not None and assignment.job != job.uid

@@ -1,0 +1,406 @@
+"""The store has what the operator knows by job, built from watches, lists, its own writes and the agents' streams.
+
+One `Record` a job, under its namespace and name, holds the job, its pods and its other children as small frozen views.
+Everything happens in the event loop's thread, so there are no locks.
+
+**Staleness.** The watch is behind our own writes. Each write's answer is therefore recorded like a watch event, and
+an object is only ever replaced by a newer one: resourceVersions are compared as the integers that they are (Kubernetes
+1.35 made that official, KEP-5504; etcd's revisions always were). So after `status.attempt = 2` was written, no later
+pass sees 1 again, however late the watch is.
+
+**Deletions.** A uid that was seen deleted never comes back, even if a late event still shows the object. A relist after
+410 loses deletions, so `resync` compares the store with a list now and then (mark and sweep).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.controller.apiserver.cluster import CHILDREN, JOBS, PODS, STATEFUL_SETS, Resource
+from trainmaster_operator.controller.cache.job_objects import JobObjects
+from trainmaster_operator.controller.cache.lookup_results import LookupResults
+from trainmaster_operator.controller.cache.records import (
+    JobKey,
+    Pod,
+    ProgressView,
+    ReadSpec,
+    Record,
+    Refusal,
+    Snapshot,
+    SpecVersion,
+    Versioned,
+    is_newer,
+)
+from trainmaster_operator.controller.cache.unreadable import Unreadable, unforeseen
+from trainmaster_operator.controller.cache.views import child_view, controller_of, job_name_of, owner_uid, pod_view
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
+from trainmaster_operator.rendering import AgentConfigMap
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import ProgressLine
+from trainmaster_operator.wire.values import mapping, text
+
+logger = logging.getLogger(__name__)
+
+# Deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
+TOMBSTONES = 20_000
+
+
+class Store:
+    """See the module. `changed` is called with a job's key whenever something that `decide` could see has changed;
+    by `keys` the operator's own assignments are known;
+    `read_large` asks for `record_spec` of a large job's spec (`large_jobs`), without it specs are read here."""
+
+    def __init__(
+        self,
+        changed: Callable[[JobKey], None],
+        keys: SigningKeys,
+        *,
+        read_large: Callable[[JobKey], None] | None = None,
+        count_unreadable: Callable[[str], None] = lambda _kind: None,
+    ) -> None:
+        self._changed = changed
+        self._keys = keys
+        self._records: dict[JobKey, Record] = {}
+        self._listed: frozenset[str] = frozenset()
+        self._tombstones: OrderedDict[str, None] = OrderedDict()
+        self._unreadable = Unreadable(count_unreadable)
+        self._jobs = JobObjects(changed, self._unreadable, read_large)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def jobs(self) -> Iterator[Job]:
+        """Returns all jobs that exist."""
+        return (record.job for record in list(self._records.values()) if record.job is not None)
+
+    # Objects of the API server.
+
+    def upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+        """Insert or update an object as a watch, a list or the answer to a write shows it. Never raises."""
+        try:
+            self._upsert(resource, raw)
+        except Exception as error:
+            # Everything that is received comes through here, and whoever brings it (a watch, a list, a sweep, a pass
+            # over another job) must not end because somebody wrote what no reader of ours has foreseen.
+            problem = unforeseen("job" if resource == JOBS else "object", error)
+            self._unreadable.report(resource, raw, problem, error)
+            if resource == JOBS:
+                self._upsert_unreadable_job(raw, problem)
+
+    def _upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+        metadata = mapping(raw.get("metadata"))
+        version = _version(metadata)
+        if version.uid in self._tombstones or not self.wants(resource, metadata):
+            return
+        if resource == JOBS:
+            self._upsert_job(raw, metadata, version)
+        elif resource == PODS:
+            self._upsert_pod(raw, metadata, version)
+        else:
+            self._upsert_child(resource, raw, metadata, version)
+
+    def wants(self, resource: Resource, metadata: Mapping[str, Any]) -> bool:
+        """Returns whether an object could be a job's own; what isn't known and can't be is never stored.
+
+        Whoever may create an object can write a job's label into it, but Kubernetes sets who controls it, or a user
+        who names a controller that exists: a StatefulSet for a pod, its job for all else. Which of them is ours is
+        decided with the job (`Record.owns`), whose objects may be known before it.
+        """
+        if resource == JOBS:
+            return True
+        key = self._key(resource, metadata)
+        if key is None:
+            return False
+        if self.version(key, resource, text(metadata.get("name"))) is not None:
+            return True
+        controller = controller_of(metadata)
+        if resource == PODS:
+            return controller.get("kind") == STATEFUL_SETS.kind
+        return controller.get("kind") == JOBS.kind and controller.get("name") == key.name
+
+    def delete(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+        """Remove an object that a watch shows to be gone. `raw` needs its metadata only."""
+        metadata = mapping(mapping(raw).get("metadata"))
+        key = self._key(resource, metadata)
+        if key is not None:
+            if resource == PODS and raw.get("status"):
+                # The last of its changes may come with its deletion only.
+                self.upsert(resource, raw)
+            self.remove(resource, key, text(metadata.get("name")), _version(metadata).uid)
+
+    def remove(self, resource: Resource, key: JobKey, name: str, uid: str) -> None:
+        """Remove an object that is gone, by name and uid."""
+        self._remember_deleted(uid)
+        record = self._records.get(key)
+        known = self.version(key, resource, name)
+        if record is None or known is None or known.uid != uid:
+            return
+        news = True
+        if resource == JOBS:
+            record.forget_job()
+        elif resource == PODS:
+            news = record.remove_pod(record.pods.pop(name))
+        else:
+            record.remove_set(record.children.pop((resource.child_kind, name))[0])
+        if record.is_empty():
+            del self._records[key]
+        if news:
+            self._changed(key)
+
+    def known(self, resource: Resource) -> Iterator[tuple[JobKey, str, Versioned]]:
+        """Yields the job's key, the name and the version of each object of a type, for the sweep."""
+        for key, record in list(self._records.items()):
+            if resource == JOBS:
+                if record.job_version is not None:
+                    yield key, key.name, record.job_version
+            elif resource == PODS:
+                for name, pod in list(record.pods.items()):
+                    yield key, name, pod.version
+            else:
+                for (kind, name), (_, version) in list(record.children.items()):
+                    if kind == resource.child_kind:
+                        yield key, name, version
+
+    def version(self, key: JobKey, resource: Resource, name: str) -> Versioned | None:
+        """Returns the newest version known of an object of the job."""
+        record = self._records.get(key)
+        return record.version(resource, name) if record is not None else None
+
+    def child(self, key: JobKey, resource: Resource, name: str) -> tuple[ChildView, Versioned] | None:
+        """Returns a child of the job as it was last seen."""
+        record = self._records.get(key)
+        return record.children.get((resource.child_kind, name)) if record is not None else None
+
+    def agent_config_maps(self) -> frozenset[tuple[str, str]]:
+        """Returns the namespace and name of each ConfigMap that a StatefulSet's pods have the agent from."""
+        return frozenset(
+            (key.namespace, view.agent.name)
+            for key, record in self._records.items()
+            for view, _ in record.children.values()
+            if isinstance(view.agent, AgentConfigMap)
+        )
+
+    # What agents report.
+
+    def record_report(self, key: JobKey, report: Report) -> bool:
+        """Record a worker's report, from the stream; returns whether it is news."""
+        record = self._records.get(key)
+        if record is None or record.is_past(report.attempt) or not record.merge_report(report):
+            return False
+        self._changed(key)
+        return True
+
+    def record_progress(self, key: JobKey, line: ProgressLine, now: float, most_ranks: int) -> bool | None:
+        """Record how far some of a worker's ranks are; returns whether it is the attempt's first, None when too old.
+
+        Progress asks for no pass by itself: it comes every second, and status has it every few. How a worker came back
+        from a fault does, once.
+        """
+        attempt, worker, ranks = line.attempt, line.worker, line.ranks
+        record = self._records.get(key)
+        if record is None or attempt < record.progress_attempt:
+            return None
+        first = attempt > record.progress_attempt or not record.progress
+        if attempt > record.progress_attempt:
+            record.progress_attempt = attempt
+            record.progress.clear()
+            record.recoveries.clear()
+        # A worker with many ranks sends several lines. More ranks than it has: it names others each time.
+        together = {**record.progress.get(worker, {}), **ranks}
+        record.progress[worker] = together if len(together) <= most_ranks else dict(ranks)
+        record.progress_at = now
+        if line.recovery is not None:
+            before = record.recoveries.get(worker)
+            record.recoveries[worker] = line.recovery
+            if line.recovery.first_step is not None and (before is None or before.first_step is None):
+                self._changed(key)
+        return first
+
+    def record_stream(self, key: JobKey, stream: StreamView) -> bool:
+        """Record the state of the leader's stream and its workers; returns whether it is news."""
+        record = self._records.get(key)
+        if record is None or record.stream == stream:
+            return False
+        record.stream = stream
+        self._changed(key)
+        return True
+
+    # Writes that were refused.
+
+    def refusal(self, key: JobKey, action: str) -> Refusal | None:
+        """Returns the refusal that stands for an action of this job."""
+        record = self._records.get(key)
+        return record.refusals.get(action) if record else None
+
+    def record_refusal(self, key: JobKey, problem: RefusedWrite, retry_at: float) -> None:
+        """Record that a write was refused; `decide` is asked again when this is news."""
+        record = self._records.get(key)
+        if record is None:
+            return
+        known = record.refusals.get(problem.action)
+        if known is not None and (known.problem.reason, known.problem.message) == (problem.reason, problem.message):
+            known.retry_at = retry_at
+            known.failures += 1
+            return
+        record.refusals[problem.action] = Refusal(problem, retry_at, known.failures + 1 if known else 1)
+        self._changed(key)
+
+    def clear_refusal(self, key: JobKey, action: str) -> None:
+        """Forget an action's refusal: it went through."""
+        record = self._records.get(key)
+        if record is not None and record.refusals.pop(action, None) is not None:
+            self._changed(key)
+
+    # What was listed and looked up.
+
+    def record_listed(self, resource: Resource) -> None:
+        """Record that all objects of an optional type are known now; what was refused for want of it is tried again."""
+        is_news = resource.child_kind not in self._listed
+        self._listed |= {resource.child_kind}
+        for key, record in list(self._records.items()):
+            if record.drop_refusals("NotInstalled") or is_news:
+                self._changed(key)
+
+    def record_lookups(self, key: JobKey, found: LookupResults) -> None:
+        """Record what lookups have found for a job."""
+        record = self._records.get(key)
+        if record is not None and record.lookups.merge(found):
+            self._changed(key)
+
+    # Large jobs, whose specs are read apart.
+
+    def is_large(self, key: JobKey) -> bool:
+        """Returns whether the job is to be decided on apart."""
+        record = self._records.get(key)
+        return record is not None and record.job is not None and record.job.large
+
+    def awaits_spec(self, key: JobKey) -> bool:
+        """Returns whether the job's spec has yet to be read apart."""
+        record = self._records.get(key)
+        return record is not None and record.without_spec is not None
+
+    def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
+        """Record a large job's spec. One of an older generation is of no use: the newest was asked for as well."""
+        record = self._records.get(key)
+        if record is not None:
+            self._jobs.set_spec(key, record, of, read)
+
+    def record_unreadable(self, key: JobKey, error: Exception) -> None:
+        """Record a large job that no reader has foreseen."""
+        record = self._records.get(key)
+        if record is not None and record.without_spec is not None:
+            problem = unforeseen("job", error)
+            self._unreadable.report(JOBS, record.without_spec, problem, error)
+            self._jobs.set_unreadable(key, record, record.without_spec, problem)
+
+    # Reading.
+
+    def snapshot(self, key: JobKey) -> Snapshot | None:
+        """Returns `decide`'s input; None when the job doesn't exist (any more).
+
+        Pods and children of an earlier job of the same name aren't this job's: pods are left out, and children are
+        shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
+        """
+        record = self._records.get(key)
+        return record.snapshot(self._listed) if record is not None else None
+
+    def pods(self, key: JobKey) -> Sequence[PodView]:
+        """Returns the pods of a job's workers, by their indexes."""
+        record = self._records.get(key)
+        return record.own_pods() if record is not None else ()
+
+    def progress(self, key: JobKey) -> ProgressView | None:
+        """Returns what a job's ranks have reported last; None where none has."""
+        record = self._records.get(key)
+        if record is None or record.progress_at is None:
+            return None
+        return ProgressView(record.progress_attempt, record.progress_at, record.progress)
+
+    def _key(self, resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
+        name = text(metadata.get("name")) if resource == JOBS else job_name_of(metadata)
+        return JobKey(text(metadata.get("namespace")), name) if name else None
+
+    def _record(self, key: JobKey) -> Record:
+        return self._records.setdefault(key, Record())
+
+    def _upsert_job(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
+        key = self._key(JOBS, metadata)
+        if key is None:
+            return
+        record = self._record(key)
+        known = record.job_version
+        if known is not None and not is_newer(version, known):
+            return
+        if known is not None and known.uid != version.uid:
+            # Deleted and created anew between two events.
+            self._remember_deleted(known.uid)
+            record.forget_job()
+        record.job_version = version
+        self._jobs.set_job(key, record, raw)
+
+    def _upsert_unreadable_job(self, raw: object, problem: str) -> None:
+        """Insert or update a job of which nothing but its name may be known."""
+        whole_object = mapping(raw)
+        metadata = mapping(whole_object.get("metadata"))
+        key, version = self._key(JOBS, metadata), _version(metadata)
+        if key is None:
+            return
+        record = self._record(key)
+        known = record.job_version
+        if known is None or known == version or is_newer(version, known):
+            record.job_version = version
+            self._jobs.set_unreadable(key, record, whole_object, problem)
+
+    def _upsert_pod(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
+        key = self._key(PODS, metadata)
+        view = pod_view(raw, self._keys)
+        if key is None or view is None:
+            return
+        record = self._record(key)
+        known = record.pods.get(view.name)
+        if known is not None and not is_newer(version, known.version):
+            return
+        if known is not None and known.version.uid != version.uid:
+            # Deleted and created anew between two events.
+            record.remove_pod(known)
+        pod = record.pods[view.name] = Pod(view, version, owner_uid(metadata))
+        sets = record.own_sets()
+        owned, was_owned = record.owns(pod, sets), known is not None and record.owns(known, sets)
+        if owned:
+            record.merge_termination_reports(pod)
+        if owned != was_owned or (owned and known is not None and known.view != view):
+            self._changed(key)
+
+    def _upsert_child(
+        self, resource: Resource, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned
+    ) -> None:
+        key = self._key(resource, metadata)
+        if key is None or resource.child_kind not in CHILDREN:
+            return
+        record = self._record(key)
+        view = child_view(resource.child_kind, raw, self._keys)
+        known = record.children.get((resource.child_kind, view.name))
+        if known is not None and not is_newer(version, known[1]):
+            return
+        was_another = known is not None and known[1].uid != version.uid
+        if known is not None and was_another:
+            record.remove_set(known[0])
+        record.children[resource.child_kind, view.name] = (view, version)
+        if resource == STATEFUL_SETS and (known is None or known[0].owner_uid != view.owner_uid or was_another):
+            # Pods may be known before their set.
+            record.merge_all_termination_reports()
+        if known is None or known[0] != view:
+            self._changed(key)
+
+    def _remember_deleted(self, uid: str) -> None:
+        self._tombstones[uid] = None
+        while len(self._tombstones) > TOMBSTONES:
+            self._tombstones.popitem(last=False)
+
+
+def _version(metadata: Mapping[str, Any]) -> Versioned:
+    return Versioned(text(metadata.get("uid"), 64), text(metadata.get("resourceVersion"), 64))

@@ -1,0 +1,237 @@
+"""The API server's objects become the frozen values of `reconciling.observed.snapshot`; pure, and total.
+
+Whoever may write an object decides what stands in it, so nothing here takes a type for granted: what isn't what it
+should be counts as missing (`wire.values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and
+4,000 of them fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast, get_args
+
+from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.controller.cache.workload_view import MAX_MESSAGE, conditions_by_type, workload_view
+from trainmaster_operator.reconciling.observed.kueue_admission import WORKLOAD_KIND
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
+from trainmaster_operator.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
+from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_CONTAINER, AGENT_VOLUME
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.limits import MAX_INDEX
+from trainmaster_operator.wire.names import (
+    ASSIGNMENT_ANNOTATION,
+    FIELD_MANAGER,
+    HASH_ANNOTATION,
+    JOB_NAME_LABEL,
+    TOUCHED_ANNOTATION,
+)
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.values import decimal, loads, mapping, mappings, text, whole
+
+# What Kubernetes itself bounds: names, uids and labels have at most 253 characters, the kubelet keeps 4,096 bytes of a
+# termination message, and counts are int32.
+MAX_NAME, MAX_TERMINATION_MESSAGE, MAX_INT32 = 253, 4_096, 2**31
+Raw = Mapping[str, Any]
+
+
+def parse_time(value: object) -> float | None:
+    """Returns an RFC 3339 time as seconds since the epoch; None for anything else."""
+    return to_seconds(value) if isinstance(value, str) else None
+
+
+def event_time(event: Raw) -> float:
+    """Returns when an Event happened last, by whichever of its fields have a time; 0 where none has."""
+    series = mapping(event.get("series"))
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return max((parsed for time in times if (parsed := parse_time(time)) is not None), default=0.0)
+
+
+def parse_seconds(value: object) -> float | None:
+    """Returns seconds since the epoch, from a decimal number; None for anything else."""
+    try:
+        seconds = float(text(value, 40))
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+def label(metadata: Raw, name: str) -> str:
+    """Returns a label's value; empty where there is none."""
+    return text(mapping(metadata.get("labels")).get(name), MAX_NAME)
+
+
+def annotation(metadata: Raw, name: str) -> object:
+    """Returns an annotation's value, as long as it may be; None where there is none."""
+    return mapping(metadata.get("annotations")).get(name)
+
+
+def job_name_of(metadata: Raw) -> str | None:
+    """Returns the job that a child or pod belongs to, by its label."""
+    return label(metadata, JOB_NAME_LABEL) or None
+
+
+def controller_of(metadata: Raw) -> Raw:
+    """Returns the reference to the controlling owner; an empty one where there is none."""
+    references = mappings(metadata.get("ownerReferences"))
+    return next((reference for reference in references if reference.get("controller") is True), {})
+
+
+def owner_uid(metadata: Raw) -> str | None:
+    """Returns the uid of the controlling owner."""
+    controller = controller_of(metadata)
+    return text(controller.get("uid"), MAX_NAME) if controller else None
+
+
+def is_from_create(entry: Raw) -> bool:
+    """Returns whether an entry of `metadata.managedFields` is of a create of ours, which no apply drops."""
+    return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update" and not entry.get("subresource")
+
+
+def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
+    """Returns the assignment annotation; None when absent or when somebody else wrote it: it is then overwritten.
+
+    It has to be signed, or who may patch a pod could hold a job at an attempt that nobody counted.
+    """
+    value = annotation(metadata, ASSIGNMENT_ANNOTATION)
+    if not value:
+        return None
+    try:
+        return keys.read(value)
+    except ProtocolError:
+        return None
+
+
+def pod_view(raw: Raw, keys: SigningKeys) -> PodView | None:
+    """Returns a pod; None when its name doesn't end with an index, as those of StatefulSets' pods do."""
+    metadata, spec, status = mapping(raw.get("metadata")), mapping(raw.get("spec")), mapping(raw.get("status"))
+    name = text(metadata.get("name"), MAX_NAME)
+    index = decimal(name.rpartition("-")[2], MAX_INDEX)
+    if index is None:
+        return None
+    phase = status.get("phase")
+    deadline = parse_time(metadata.get("deletionTimestamp"))
+    containers = [container_view(item) for item in mappings(status.get("containerStatuses"))]
+    conditions = conditions_by_type(status)
+    scheduled = mapping(conditions.get("PodScheduled"))
+    disrupted = mapping(conditions.get("DisruptionTarget"))
+    ready = mapping(conditions.get("Ready"))
+    return PodView(
+        name=name,
+        uid=text(metadata.get("uid"), MAX_NAME),
+        worker=index,
+        set_name=name.rpartition("-")[0],
+        phase=cast(PodPhase, phase) if isinstance(phase, str) and phase in get_args(PodPhase) else "Pending",
+        created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+        node=text(spec.get("nodeName"), MAX_NAME) or None,
+        scheduled_at=parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        ip=text(status.get("podIP"), MAX_NAME) or None,
+        deleting=deadline is not None,
+        deadline=deadline,
+        reason=text(status.get("reason")),
+        message=text(status.get("message"), MAX_MESSAGE),
+        unschedulable=text(scheduled.get("message"), MAX_MESSAGE) or text(scheduled.get("reason"))
+        if scheduled.get("status") == "False"
+        else None,
+        disruption=text(disrupted.get("reason")) or "DisruptionTarget" if disrupted.get("status") == "True" else None,
+        ready=ready.get("status") == "True",
+        assignment=parse_assignment(metadata, keys),
+        touched_at=parse_seconds(annotation(metadata, TOUCHED_ANNOTATION)),
+        worker_container=next((view for view in containers if view.name == "worker"), None),
+        init_containers=tuple(container_view(item) for item in mappings(status.get("initContainerStatuses"))),
+    )
+
+
+def container_view(raw: Raw) -> ContainerView:
+    """Returns a container's status."""
+    state = mapping(raw.get("state"))
+    waiting, running, terminated = (mapping(state.get(name)) for name in ("waiting", "running", "terminated"))
+    last = mapping(mapping(raw.get("lastState")).get("terminated"))
+    return ContainerView(
+        name=text(raw.get("name"), MAX_NAME),
+        state="terminated" if terminated else "running" if running else "waiting",
+        ready=raw.get("ready") is True,
+        restarts=whole(raw.get("restartCount"), MAX_INT32) or 0,
+        reason=text(waiting.get("reason")),
+        message=text(waiting.get("message"), MAX_MESSAGE),
+        started_at=parse_time(running.get("startedAt")),
+        end=container_end(terminated) if terminated else None,
+        last_end=container_end(last) if last else None,
+    )
+
+
+def container_end(raw: Raw) -> ContainerEnd:
+    """Returns how a container ended, with the agent's report when its termination message is one."""
+    message = text(raw.get("message"), MAX_TERMINATION_MESSAGE)
+    return ContainerEnd(
+        exit_code=_exit_code(raw.get("exitCode")),
+        reason=text(raw.get("reason")),
+        message=message[:MAX_MESSAGE],
+        started_at=parse_time(raw.get("startedAt")),
+        finished_at=parse_time(raw.get("finishedAt")),
+        report=parse_termination_message(message),
+    )
+
+
+def parse_termination_message(message: str) -> Report | None:
+    """Returns a report, when the message is one; a user's own program may write anything there."""
+    if not message.lstrip().startswith("{"):
+        return None
+    try:
+        data = loads(message)
+        return Report.parse(data) if isinstance(data, dict) else None
+    except ValueError:
+        # Also ProtocolError, which is one.
+        return None
+
+
+def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
+    """Returns a child; `kind` is as `rendering.child_kind` names it."""
+    metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
+    template = mapping(spec.get("template"))
+    owner, assigned = owner_uid(metadata), parse_assignment(mapping(template.get("metadata")), keys)
+    is_set = kind == "StatefulSet"
+    replicas = whole(spec.get("replicas"), MAX_INT32)
+    return ChildView(
+        kind=kind,
+        name=text(metadata.get("name"), MAX_NAME),
+        uid=text(metadata.get("uid"), MAX_NAME),
+        rendered_hash=text(annotation(metadata, HASH_ANNOTATION), MAX_NAME),
+        owner_uid=owner,
+        created=any(map(is_from_create, mappings(metadata.get("managedFields")))),
+        deleting=metadata.get("deletionTimestamp") is not None,
+        # Kubernetes' own default.
+        replicas=(1 if replicas is None else replicas) if is_set else None,
+        # Not one that was signed for another job and copied here.
+        assignment=assigned if is_set and assigned is not None and assigned.job == owner else None,
+        agent=agent_source(template) if is_set else None,
+        workload=workload_view(raw) if kind == WORKLOAD_KIND else None,
+    )
+
+
+def agent_source(template: Raw) -> AgentSource | None:
+    """Returns where the pods of a StatefulSet's template have the agent from; None for the bundled image.
+
+    Only what an operator can have written: a name that says what is in the ConfigMap, its own volume of an image, or
+    its own init container.
+    """
+    spec = mapping(template.get("spec"))
+    for volume in mappings(spec.get("volumes")):
+        name = text(mapping(volume.get("configMap")).get("name"), MAX_NAME)
+        if volume.get("name") != AGENT_VOLUME:
+            continue
+        if AGENT_CONFIG_MAP_NAME.fullmatch(name):
+            return AgentConfigMap(name)
+        if reference := text(mapping(volume.get("image")).get("reference")):
+            return AgentImageVolume(reference)
+    for container in mappings(spec.get("initContainers")):
+        if container.get("name") == AGENT_CONTAINER and (image := text(container.get("image"))):
+            return AgentImage(image, text(container.get("imagePullPolicy")) or None)
+    return None
+
+
+def _exit_code(value: object) -> int:
+    """Returns an int32; Windows has negative ones."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INT32 else 0

@@ -1,0 +1,362 @@
+"""Keeps what pods print while they end: the log of each one that ends is followed until its container has ended.
+
+Nothing else has it afterwards: with the pod the kubelet removes its log. It doesn't matter who ends the pod (a drain, a
+preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down), and where it is this operator, it
+begins to read before it does so. Level-triggered: each pass of a job asks for all of its pods that end.
+
+Where no log could be followed (there was no operator, or the kubelet couldn't be reached), what the agent sent to its
+leader when it ended is kept in its place (`report`). Leaders have it until an operator comes, and send it to each.
+
+Bounded: PLACES logs at once, of which a namespace has some; where another namespace has none, the oldest of the one
+that has most gives way. Nothing waits for this but the operator's own deletions, for OPEN_SECONDS at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping.logs import KeptLogs, has_started
+from trainmaster_operator.controller.keeping.pod_logs import LogEnd, PodLogs
+from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
+from trainmaster_operator.wire.output import OutputLine
+
+logger = logging.getLogger(__name__)
+
+# Logs that are followed at once, by all jobs and by those of one namespace.
+PLACES, PLACES_OF_ONE = 64, 16
+# Pods of one job that wait for a place.
+WAITING = 64
+# Seconds that a deletion waits for the operator to read.
+OPEN_SECONDS = 1.0
+# Seconds for a log beyond the pod's grace period: a container that doesn't end is the kubelet's to kill.
+SLACK_SECONDS = 30.0
+# Seconds for the logs of a job that is gone: when its pods were to end isn't known any more.
+GONE_SECONDS = 600.0
+# Seconds until a log is asked for again that couldn't be read.
+AGAIN_SECONDS = 1.0
+# Seconds in which the ends of several pods become one write.
+TOGETHER_SECONDS = 0.3
+# Seconds until what an agent has sent is taken for a pod whose log isn't followed: the watch may come later.
+REPORTED_SECONDS = 3.0
+# Seconds until more of it is taken of the same job: a leader may make up as many pods as it likes.
+REPORTED_AGAIN = 30.0
+# Writes of the same that may fail.
+TRIES = 5
+
+
+class Evidence(Protocol):
+    """Keeps what is known of attempts that failed."""
+
+    async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None: ...
+
+
+@dataclass
+class _Followed:
+    """Holds a log that is followed, or was."""
+
+    pod: PodView
+    # The attempt in which the pod began to end.
+    attempt: int
+    begun_at: float
+    end: LogEnd
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    # Whether the container has ended, and all of its log was read.
+    complete: bool = False
+
+    @property
+    def runs(self) -> bool:
+        return self.task is not None and not self.task.done()
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """Holds what a worker's pod has printed last, which has still to be written."""
+
+    worker: int
+    attempt: int
+    log: KeptLog
+    # Whether it is the agent's own account: some of it may be kept already.
+    reported: bool = False
+
+
+@dataclass
+class _OfJob:
+    """Holds a job's logs by their pods' uids, and what has still to be written."""
+
+    job: Job
+    followed: dict[str, _Followed] = field(default_factory=dict)
+    # What agents have sent last: by worker, the pod's uid and what waits whether its log will be followed.
+    reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
+    # From when on more of it is taken, by the event loop's clock.
+    reported_again: float = 0.0
+    ended: list[_Ended] = field(default_factory=list)
+    writing: asyncio.Task[None] | None = None
+    # Whether the job is gone: the rest is for the history alone.
+    gone: bool = False
+    finishing: asyncio.Task[None] | None = None
+
+
+class LastOutput:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: Store,
+        pod_logs: PodLogs,
+        logs: KeptLogs,
+        evidence: Evidence,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._pod_logs = pod_logs
+        self._logs = logs
+        self._evidence = evidence
+        self._now = now
+        self._jobs: dict[str, _OfJob] = {}
+        # By uid, each job as it was last, for its end.
+        self._seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = {}
+        self._places = Places()
+
+    def follow(self, key: JobKey, snapshot: Snapshot) -> None:
+        """Follow each pod that ends."""
+        pods = snapshot.observed.pods
+        known = self._jobs.get(snapshot.job.uid)
+        if self._logs.recorded:
+            self._seen[snapshot.job.uid] = key, snapshot.job, pods
+        if known is not None:
+            known.job = snapshot.job
+            there = {pod.uid for pod in pods}
+            known.followed = {uid: one for uid, one in known.followed.items() if one.runs or uid in there}
+        self._begin(key, snapshot.job, pods, _is_ending)
+
+    async def before_deletion(self, key: JobKey, snapshot: Snapshot, pods: Iterable[PodView]) -> None:
+        """Begin to read the logs of pods that are about to be deleted, and wait a moment until they are read."""
+        uids = {pod.uid for pod in pods}
+        begun = self._begin(key, snapshot.job, snapshot.observed.pods, lambda pod: pod.uid in uids)
+        waiting = [asyncio.create_task(one.opened.wait()) for one in begun]
+        if waiting:
+            await asyncio.wait(waiting, timeout=OPEN_SECONDS)
+            for task in waiting:
+                task.cancel()
+
+    def report(self, key: JobKey, uid: str, line: OutputLine) -> None:
+        """Take what an agent has sent when it ended, for the case that its pod's log can't be read."""
+        snapshot = self._store.snapshot(key)
+        if snapshot is None or snapshot.job.uid != uid or not self._logs.keeps(snapshot.job):
+            return
+        known = self._jobs.setdefault(uid, _OfJob(snapshot.job))
+        pod, waiting = known.reported.get(line.worker, ("", None))
+        if pod == line.uid:
+            # Each new stream begins with it.
+            return
+        if waiting is not None:
+            waiting.cancel()
+        task = asyncio.create_task(self._take_report(key, known, line), name=f"last output {key} {line.worker}")
+        known.reported[line.worker] = line.uid, task
+
+    async def _take_report(self, key: JobKey, known: _OfJob, line: OutputLine) -> None:
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(max(REPORTED_SECONDS, known.reported_again - clock()))
+        known.reported_again = max(known.reported_again, clock() + REPORTED_AGAIN)
+        one = known.followed.get(line.uid)
+        if one is not None and one.task is not None:
+            await asyncio.wait({one.task})
+        if one is None or not one.complete:
+            log = KeptLog(line.lines, line.times, cut=True)
+            self._ended(key, known, _Ended(line.worker, line.attempt, log, reported=True))
+
+    def forget(self, uid: str) -> None:
+        """Forget a job that is gone; where there is a history, once its pods have printed their last lines."""
+        seen = self._seen.pop(uid, None)
+        if seen is not None and self._logs.keeps(seen[1]):
+            key, job, pods = seen
+            gone = self._jobs.setdefault(uid, _OfJob(job))
+            gone.job, gone.gone = replace(job, deleting=True), True
+            self._begin(key, gone.job, pods, lambda _pod: True)
+            gone.finishing = asyncio.create_task(self._finish(uid, gone), name=f"last output of {key}, deleted")
+            return
+        known = self._jobs.pop(uid, None)
+        if known is not None:
+            reports = [task for _, task in known.reported.values()]
+            for task in [known.writing, *reports, *(one.task for one in known.followed.values())]:
+                if task is not None:
+                    task.cancel()
+
+    async def close(self) -> None:
+        """Write what was read so far, and end: the next operator follows what still ends."""
+        tasks = [one.task for known in self._jobs.values() for one in known.followed.values() if one.task is not None]
+        # The next operator is sent them too.
+        reports = [task for known in self._jobs.values() for _, task in known.reported.values()]
+        for task in [*reports, *tasks]:
+            task.cancel()
+        # Each hands over what it has read.
+        await asyncio.gather(*tasks, return_exceptions=True)
+        writing = [known.writing for known in self._jobs.values() if known.writing is not None]
+        if writing:
+            _, late = await asyncio.wait(writing, timeout=OPEN_SECONDS)
+            for task in late:
+                task.cancel()
+
+    async def _finish(self, uid: str, known: _OfJob) -> None:
+        tasks = {one.task for one in known.followed.values() if one.task is not None}
+        if tasks:
+            await asyncio.wait(tasks)
+        if known.writing is not None:
+            await asyncio.wait({known.writing})
+        for _, task in known.reported.values():
+            task.cancel()
+        self._jobs.pop(uid, None)
+
+    def _begin(
+        self, key: JobKey, job: Job, pods: Sequence[PodView], are_meant: Callable[[PodView], bool]
+    ) -> list[_Followed]:
+        """Begin to follow those of a job's pods that are meant and aren't followed yet; returns them."""
+        if not self._logs.keeps(job):
+            return []
+        known = self._jobs.get(job.uid, _OfJob(job))
+        wanted = [
+            pod
+            for pod in pods
+            if are_meant(pod)
+            and has_started(pod)
+            and pod.uid not in known.followed
+            and not self._logs.has_all_of(job, pod)
+        ]
+        if not wanted:
+            return []
+        self._jobs[job.uid] = known
+        shares = self._logs.shares(job, {pod.worker for pod in pods})
+        # Those of which most is kept come first.
+        wanted.sort(key=lambda pod: (-shares[pod.worker], pod.worker))
+        room = WAITING - sum(one.runs for one in known.followed.values())
+        begun = []
+        for pod in wanted[: max(0, room)]:
+            one = _Followed(pod, job.status.attempt, self._now(), LogEnd(shares[pod.worker]))
+            one.task = asyncio.create_task(self._follow(key, known, one), name=f"log {key} {pod.name}")
+            known.followed[pod.uid] = one
+            begun.append(one)
+        return begun
+
+    async def _follow(self, key: JobKey, known: _OfJob, one: _Followed) -> None:
+        try:
+            async with self._places.one(key.namespace):
+                one.complete = await self._read(key, known, one)
+        finally:
+            one.opened.set()
+            there = None if known.gone else self._there(key, one.pod)
+            if there is not None and not _is_ending(there):
+                # It wasn't deleted after all, or not yet.
+                one.complete = False
+                known.followed.pop(one.pod.uid, None)
+            self._ended(key, known, _Ended(one.pod.worker, one.attempt, one.end.log()))
+
+    async def _read(self, key: JobKey, known: _OfJob, one: _Followed) -> bool:
+        """Read a log until its container has ended; returns whether it was read to its end."""
+        while (seconds := self._seconds_left(key, known, one)) > 0:
+            end = LogEnd(one.end.limit)
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._pod_logs.follow(key.namespace, one.pod, end, one.opened.set)
+                return True
+            except TimeoutError:
+                # The grace period may be longer by now.
+                pass
+            except NotFound:
+                break
+            except ClusterError as error:
+                logger.info("%s: the log of %s can't be followed: %s", key, one.pod.name, error)
+                # Nobody waits for a kubelet that can't be reached.
+                one.opened.set()
+                await asyncio.sleep(AGAIN_SECONDS)
+            finally:
+                if not end.empty:
+                    one.end = end
+        return False
+
+    def _there(self, key: JobKey, pod: PodView) -> PodView | None:
+        """Returns the pod as it is now; None where it is gone."""
+        return next((one for one in self._store.pods(key) if one.uid == pod.uid), None)
+
+    def _seconds_left(self, key: JobKey, known: _OfJob, one: _Followed) -> float:
+        """Returns how long a log may still be read."""
+        if known.gone:
+            return one.begun_at + GONE_SECONDS - self._now()
+        there = self._there(key, one.pod)
+        if there is None:
+            return 0.0
+        return (there.deadline or one.begun_at) + SLACK_SECONDS - self._now()
+
+    def _ended(self, key: JobKey, known: _OfJob, ended: _Ended) -> None:
+        """Write what was printed last, soon."""
+        if ended.log.lines:
+            known.ended.append(ended)
+            if known.writing is None or known.writing.done():
+                known.writing = asyncio.create_task(self._write(key, known), name=f"last output {key}")
+
+    async def _write(self, key: JobKey, known: _OfJob) -> None:
+        while known.ended:
+            await asyncio.sleep(TOGETHER_SECONDS)
+            ended, known.ended = known.ended, []
+            for tries in range(TRIES):
+                try:
+                    for reported in (False, True):
+                        some = [one for one in ended if one.reported == reported]
+                        await self._logs.add(key, known.job, _together(some), only_newer=reported)
+                    for one in ended:
+                        await self._evidence.add_output(known.job, one.attempt, one.worker, one.log)
+                    break
+                except ClusterError as error:
+                    logger.info("%s: the last output can't be kept: %s", key, error)
+                    await asyncio.sleep(AGAIN_SECONDS * 2.0**tries)
+
+
+class Places:
+    """Places are for logs that are followed: so many at once, and so many of a namespace, whose others wait."""
+
+    def __init__(self) -> None:
+        self._taken: defaultdict[str, list[asyncio.Task[object]]] = defaultdict(list)
+        self._slots: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def one(self, namespace: str) -> AsyncIterator[None]:
+        """Take a place. Cancels the oldest task of the namespace that has most, where there is none."""
+        async with self._slots.setdefault(namespace, asyncio.Semaphore(PLACES_OF_ONE)):
+            if sum(map(len, self._taken.values())) >= PLACES:
+                max(self._taken.values(), key=len).pop(0).cancel()
+            task = asyncio.current_task()
+            assert task is not None
+            self._taken[namespace].append(task)
+            try:
+                yield
+            finally:
+                with suppress(ValueError):
+                    self._taken[namespace].remove(task)
+                if not self._taken[namespace]:
+                    del self._taken[namespace]
+                    self._slots.pop(namespace, None)
+
+
+def _together(ended: Iterable[_Ended]) -> dict[int, KeptLog]:
+    """Returns the logs by worker, of one that had several pods one behind the other."""
+    logs: dict[int, KeptLog] = {}
+    for one in ended:
+        logs[one.worker] = logs.get(one.worker, KeptLog()).continued(one.log)
+    return logs
+
+
+def _is_ending(pod: PodView) -> bool:
+    """Returns whether a pod's containers end and won't come back: it is deleted, or its kubelet has given it up."""
+    return pod.deleting or pod.phase in ("Failed", "Succeeded")

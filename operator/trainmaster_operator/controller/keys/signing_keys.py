@@ -1,0 +1,170 @@
+"""The Secret with the operator's keys: made at the operator's first start, read at every other one.
+
+It stands beside the lease. Two replicas that start at once both try to create it; the second finds it there and reads
+it. Nothing but the rotation (`trainmaster operator keys`) ever changes it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster_operator.api.signing import AGENTS_SECRET_KEY, AGENTS_SECRET_TYPE, SEED_BYTES, SigningKeys
+from trainmaster_operator.controller.apiserver.cluster import NAMESPACES, SECRETS, Cluster, RawObject
+from trainmaster_operator.controller.apiserver.errors import AlreadyExists, NotFound
+from trainmaster_operator.wire.names import MANAGED_BY_LABEL, PUBLIC_KEYS_VARIABLE
+from trainmaster_operator.wire.values import mapping, mappings
+
+logger = logging.getLogger(__name__)
+
+SECRET_NAME = "trainmaster-signing-keys"
+# The Secret's data: private keys, one in a line and the newest first, and one seed; 32 bytes each, in base64.
+PRIVATE_KEYS, AGENTS_SEED = "private-keys", "agents-seed"
+# Each signature costs an annotation 110 bytes, and an agent the reading of its key.
+MAX_KEYS = 4
+
+
+class DamagedKeys(Exception):
+    """The Secret can't be read; one sentence says what is wrong, and what to do."""
+
+
+class TooManyKeys(Exception):
+    """Another key can't be added; one sentence says why."""
+
+
+async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -> SigningKeys:
+    """Read the Secret; make it where it is missing.
+
+    `make_namespace`: also its namespace, for an operator that a person runs without a lease from outside of the
+    cluster. Raises ClusterError, or DamagedKeys.
+    """
+    try:
+        return (await read_keys(cluster, namespace))[0]
+    except NotFound:
+        pass
+    body = keys_secret(namespace, new_keys())
+    try:
+        made = await cluster.create(SECRETS, namespace, body)
+    except AlreadyExists:
+        # Another replica was faster.
+        return (await read_keys(cluster, namespace))[0]
+    except NotFound:
+        if not make_namespace:
+            raise
+        await _make_namespace(cluster, namespace)
+        made = await cluster.create(SECRETS, namespace, body)
+    logger.info("Made new keys: Secret %s/%s. Pods know only the keys they were made with.", namespace, SECRET_NAME)
+    return parse_keys(made)
+
+
+async def read_keys(cluster: Cluster, namespace: str) -> tuple[SigningKeys, RawObject]:
+    """Returns the keys, and the Secret that holds them. Raises NotFound where nobody has made it, or DamagedKeys."""
+    secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
+    return parse_keys(secret), secret
+
+
+async def _make_namespace(cluster: Cluster, name: str) -> None:
+    logger.info("Making the namespace %s, for the operator's keys.", name)
+    body = {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind, "metadata": {"name": name}}
+    try:
+        await cluster.create(NAMESPACES, "", body)
+    except AlreadyExists:
+        logger.debug("The namespace %s was made meanwhile.", name)
+
+
+def new_keys() -> SigningKeys:
+    """Returns keys that nobody else has."""
+    return SigningKeys((os.urandom(SEED_BYTES),), os.urandom(SEED_BYTES))
+
+
+def rotated(keys: SigningKeys) -> SigningKeys:
+    """Returns the keys with a new one in front: all of them sign from now on. Raises TooManyKeys."""
+    if len(keys.private) >= MAX_KEYS:
+        raise TooManyKeys(f"there are {len(keys.private)} keys, and no more than {MAX_KEYS} can be; prune them first")
+    return SigningKeys((os.urandom(SEED_BYTES), *keys.private), keys.agents_seed)
+
+
+def pruned(keys: SigningKeys) -> SigningKeys:
+    """Returns the newest key alone. Pods that were made before it came accept no assignment any more."""
+    return SigningKeys(keys.private[:1], keys.agents_seed)
+
+
+def knows_newest(pod: RawObject, keys: SigningKeys) -> bool:
+    """Returns whether a pod was made since the newest key is there; also of pods that have no keys at all."""
+    newest = keys.public_keys.partition(",")[0]
+    for container in mappings(mapping(pod.get("spec")).get("containers")):
+        for variable in mappings(container.get("env")):
+            if variable.get("name") == PUBLIC_KEYS_VARIABLE:
+                return newest in str(variable.get("value")).split(",")
+    return True
+
+
+def parse_keys(secret: RawObject) -> SigningKeys:
+    """Returns the keys in a Secret. Raises DamagedKeys."""
+    data = secret.get("data") or {}
+    lines = _text(data, PRIVATE_KEYS).split()
+    if not 1 <= len(lines) <= MAX_KEYS:
+        raise DamagedKeys(_damaged(PRIVATE_KEYS, f"{len(lines)} lines are not 1 to {MAX_KEYS}"))
+    seeds = _text(data, AGENTS_SEED).split()
+    if len(seeds) != 1:
+        raise DamagedKeys(_damaged(AGENTS_SEED, f"{len(seeds)} lines are not 1"))
+    return SigningKeys(tuple(_seed(PRIVATE_KEYS, line) for line in lines), _seed(AGENTS_SEED, seeds[0]))
+
+
+def keys_secret(namespace: str, keys: SigningKeys) -> dict[str, Any]:
+    """Returns the Secret that holds the keys."""
+    lines = "".join(f"{base64.b64encode(seed).decode()}\n" for seed in keys.private)
+    return {
+        "apiVersion": SECRETS.api_version,
+        "kind": SECRETS.kind,
+        "metadata": {"name": SECRET_NAME, "namespace": namespace, "labels": {MANAGED_BY_LABEL: "trainmaster"}},
+        "type": "Opaque",
+        "data": {
+            PRIVATE_KEYS: base64.b64encode(lines.encode()).decode(),
+            AGENTS_SEED: base64.b64encode(base64.b64encode(keys.agents_seed)).decode(),
+        },
+    }
+
+
+def agents_secret(namespace: str, keys: SigningKeys) -> dict[str, Any]:
+    """Returns the Secret from which a namespace's agents derive their jobs' tokens. The operator never reads it."""
+    secret = keys.agents_secret(namespace)
+    return {
+        "apiVersion": SECRETS.api_version,
+        "kind": SECRETS.kind,
+        "metadata": {"name": secret.name, "namespace": namespace, "labels": {MANAGED_BY_LABEL: "trainmaster"}},
+        "type": AGENTS_SECRET_TYPE,
+        "immutable": True,
+        "data": {AGENTS_SECRET_KEY: base64.b64encode(secret.value.encode()).decode()},
+    }
+
+
+def _text(data: Mapping[str, Any], name: str) -> str:
+    try:
+        return base64.b64decode(str(data[name]), validate=True).decode("ascii")
+    except KeyError:
+        raise DamagedKeys(_damaged(name, "it is missing")) from None
+    except ValueError:
+        raise DamagedKeys(_damaged(name, "it is not text in base64")) from None
+
+
+def _seed(name: str, line: str) -> bytes:
+    try:
+        seed = base64.b64decode(line, validate=True)
+    except binascii.Error:
+        seed = b""
+    if len(seed) != SEED_BYTES:
+        # Not what stands there: it may be most of a key.
+        raise DamagedKeys(_damaged(name, f"a line is not {SEED_BYTES} bytes in base64"))
+    return seed
+
+
+def _damaged(name: str, problem: str) -> str:
+    return (
+        f"the Secret {SECRET_NAME} can't be used: data.{name}: {problem}; restore it from a backup, or delete it and "
+        'start the operator again (docs/operating.md, "The operator\'s keys")'
+    )

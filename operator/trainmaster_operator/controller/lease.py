@@ -1,0 +1,194 @@
+"""Leader election on a Lease, with the rules of client-go's `tools/leaderelection`.
+
+`kubernetes.aio.leaderelection` isn't used: in version 37 a connection error ends its loop, a request may hang beyond
+the time in which the lease has to be renewed, times are written in local time as if they were UTC, and the lease
+isn't released on exit. The rules:
+
+- A lease that somebody else holds may be taken when it hasn't changed for `lease_seconds` by *our* clock since we first
+  saw it so; clocks of different nodes are never compared. A released one (no holder) may be taken at once.
+- The leader renews every `retry_seconds`. When it can't for `renew_seconds`, which is less than `lease_seconds`, it has
+  lost: `hold` returns, and the process must end.
+- Writes carry the resourceVersion, so of two that try at a time one gets a Conflict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from trainmaster_operator.controller.apiserver.cluster import LEASES, Cluster, RawObject
+from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
+
+logger = logging.getLogger(__name__)
+
+# Tries to release a lease: a renewal that is still on its way may come first.
+RELEASE_TRIES = 3
+
+
+@dataclass(frozen=True)
+class LeaseSettings:
+    """Names the lease, and its times in seconds. client-go's defaults are 15, 10 and 2."""
+
+    namespace: str
+    name: str
+    identity: str
+    lease_seconds: float = 15.0
+    renew_seconds: float = 10.0
+    retry_seconds: float = 2.0
+
+
+class LeaderLease:
+    """Stands for one candidate. `acquire`, then `hold` until it returns; `release` on a planned exit."""
+
+    def __init__(self, cluster: Cluster, settings: LeaseSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._seen: RawObject | None = None
+        self._seen_at = 0.0
+        # When the request that renewed it last was sent. Others count from when they see what it wrote, which is later;
+        # its answer may be later still.
+        self._renewed_at = 0.0
+        self.leading = False
+
+    async def acquire(self) -> None:
+        """Returns once this candidate is the leader."""
+        reported_holder: str | None = None
+        reported_problem = ""
+        while True:
+            try:
+                if await self._acquire_or_renew():
+                    logger.info("This operator (%s) is the leader.", self._settings.identity)
+                    self.leading = True
+                    return
+                holder = self._holder()
+                if holder != reported_holder:
+                    logger.info("Waiting: the leader is %s.", holder)
+                    reported_holder = holder
+            except ClusterError as error:
+                problem = self._problem(error)
+                if problem != reported_problem:
+                    logger.warning("The lease can't be taken; trying again: %s", problem)
+                    reported_problem = problem
+            # Jitter as client-go's (factor 1.2), so that candidates don't try in step.
+            await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
+
+    async def hold(self) -> None:
+        """Renew until that fails for `renew_seconds`; then the lease is lost. To be begun as soon as it is acquired."""
+        loop = asyncio.get_running_loop()
+        while True:
+            deadline = self._renewed_at + self._settings.renew_seconds
+            await asyncio.sleep(self._settings.retry_seconds)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    if not await self._acquire_or_renew():
+                        logger.error("The lease was taken by %s.", self._holder())
+                        self.leading = False
+                        return
+            except (ClusterError, TimeoutError) as error:
+                logger.warning("The lease can't be renewed: %s", str(error) or "no answer in time")
+                if loop.time() >= deadline - self._settings.retry_seconds:
+                    self.leading = False
+                    return
+
+    def is_held(self) -> bool:
+        """Returns whether nobody else can lead yet, by the clock alone.
+
+        `hold` returns that the lease is lost once it runs again, which other tasks may do first: where the process was
+        stopped for a while, or something held up the event loop. So each write asks here.
+        """
+        until = self._renewed_at + self._settings.renew_seconds
+        return self.leading and asyncio.get_running_loop().time() < until
+
+    async def release(self) -> None:
+        """Release the lease, so that another candidate needn't wait for its end."""
+        if not self.leading:
+            return
+        self.leading = False
+        place = (LEASES, self._settings.namespace, self._settings.name)
+        problem: ClusterError | None = None
+        for _ in range(RELEASE_TRIES):
+            try:
+                # As it stands there: a renewal that was cancelled a moment ago may have been carried out, or still be.
+                found = await self._cluster.get(*place)
+                spec = found.get("spec") or {}
+                if spec.get("holderIdentity") == self._settings.identity:
+                    body = {**found, "spec": {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}}
+                    await self._cluster.replace(*place, body)
+                return
+            except Conflict as error:
+                problem = error
+            except ClusterError as error:
+                problem = error
+                break
+        logger.warning("The lease wasn't released: %s", problem)
+
+    def _problem(self, error: ClusterError) -> str:
+        """Returns what stands in the way, and what to do about it."""
+        if not isinstance(error, NotFound):
+            return str(error)
+        namespace = self._settings.namespace
+        return (
+            f"{error}; make it (kubectl create namespace {namespace}) or choose another (--lease-namespace); "
+            "an operator that runs alone needs no lease (--no-leader-elect)"
+        )
+
+    async def _acquire_or_renew(self) -> bool:
+        """Acquire or renew the lease; returns False when somebody else holds it."""
+        settings = self._settings
+        started = asyncio.get_running_loop().time()
+        try:
+            found = await self._cluster.get(LEASES, settings.namespace, settings.name)
+        except NotFound:
+            try:
+                self._observe(await self._cluster.create(LEASES, settings.namespace, self._body(None)))
+            except AlreadyExists:
+                return False
+            self._renewed_at = started
+            return True
+        if self._seen is None or found.get("spec") != self._seen.get("spec"):
+            self._observe(found)
+        holder = self._holder()
+        expired = asyncio.get_running_loop().time() >= self._seen_at + settings.lease_seconds
+        if holder not in ("", settings.identity) and not expired:
+            return False
+        try:
+            self._observe(await self._cluster.replace(LEASES, settings.namespace, settings.name, self._body(found)))
+        except Conflict:
+            if self.leading:
+                # Our own write whose answer was lost, or another candidate's: the next try shows. Nothing is renewed.
+                raise
+            return False
+        self._renewed_at = started
+        return True
+
+    def _observe(self, lease: RawObject) -> None:
+        self._seen = lease
+        self._seen_at = asyncio.get_running_loop().time()
+
+    def _holder(self) -> str:
+        return str(((self._seen or {}).get("spec") or {}).get("holderIdentity") or "")
+
+    def _body(self, found: RawObject | None) -> dict[str, Any]:
+        settings = self._settings
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before = (found or {}).get("spec") or {}
+        renewing = before.get("holderIdentity") == settings.identity
+        metadata = {"name": settings.name, "namespace": settings.namespace}
+        if found is not None:
+            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": settings.identity,
+                "leaseDurationSeconds": max(1, round(settings.lease_seconds)),
+                "acquireTime": before.get("acquireTime") or now if renewing else now,
+                "renewTime": now,
+                "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if renewing or not before else 1),
+            },
+        }

@@ -1,0 +1,142 @@
+"""The API server decides who may read /metrics, as in controller-runtime's authentication filter.
+
+A TokenReview says whose a token is, and a SubjectAccessReview whether they may `get` the non-resource URL `/metrics`.
+An answer is remembered for a moment, by the token's SHA-256. Invented tokens cost the API server few requests and keep
+nobody out: reviews of tokens that nobody has seen go one after the other, one of each address, and tokens that were
+admitted before don't wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster_operator.controller.apiserver.cluster import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
+from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden
+from trainmaster_operator.wire.values import mapping, text
+
+PATH = "/metrics"
+ADMITTED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
+"""For how long an answer is remembered: a right that is taken away counts soon, one that is given sooner."""
+MAX_ADMITTED, MAX_REFUSED = 64, 1_024
+MAX_WAITING = 16
+REVIEW_SECONDS = 5.0
+UNKNOWN_SECONDS = 0.05
+"""Between the reviews of two tokens that nobody has seen."""
+MAX_TOKEN = 15_000
+Review = Callable[[Resource, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Creates a review of this type with this spec, and returns its status. Raises ClusterError."""
+
+_log = logging.getLogger(__name__)
+
+
+class NotAdmitted(Exception):
+    """Somebody doesn't get the page: the answer's status, and one sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class _Answer:
+    refusal: tuple[int, str] | None
+    until: float
+
+
+class Scrapers:
+    """Scrapers knows who may read the metrics."""
+
+    def __init__(self, review: Review, clock: Callable[[], float] = time.monotonic) -> None:
+        self._review, self._clock = review, clock
+        self._admitted: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._refused: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[_Answer]] = {}
+        self._waiting: set[str] = set()
+        """Addresses of which a token that nobody has seen is reviewed, or waits for that."""
+        self._turn = asyncio.Lock()
+
+    async def require(self, authorization: str, address: str) -> None:
+        """Returns where the sender of this header may read the metrics. Raises NotAdmitted."""
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN or not token.isascii():
+            raise NotAdmitted(401, "Send a token of Kubernetes as 'Authorization: Bearer …' to read the metrics.")
+        key = hashlib.sha256(token.encode()).digest()
+        found = self._admitted.get(key) or self._refused.get(key)
+        if found is None or found.until <= self._clock():
+            found = await self._ask_once(key, token, address)
+        if found.refusal is not None:
+            raise NotAdmitted(*found.refusal)
+
+    async def _ask_once(self, key: bytes, token: str, address: str) -> _Answer:
+        """Asks about a token, once for all who show it meanwhile."""
+        asking = self._asking.get(key)
+        if asking is None:
+            if key in self._admitted:
+                asking = asyncio.create_task(self._ask(key, token))
+            else:
+                self._take_place(address)
+                asking = asyncio.create_task(self._ask_in_turn(key, token, address))
+            self._asking[key] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(key, None))
+        return await asyncio.shield(asking)
+
+    def _take_place(self, address: str) -> None:
+        if address in self._waiting or len(self._waiting) >= MAX_WAITING:
+            raise NotAdmitted(429, "The API server is being asked about other new tokens; try again in a moment.")
+        self._waiting.add(address)
+
+    async def _ask_in_turn(self, key: bytes, token: str, address: str) -> _Answer:
+        try:
+            async with self._turn:
+                found = await self._ask(key, token)
+                await asyncio.sleep(UNKNOWN_SECONDS)
+                return found
+        finally:
+            self._waiting.discard(address)
+
+    async def _ask(self, key: bytes, token: str) -> _Answer:
+        try:
+            async with asyncio.timeout(REVIEW_SECONDS):
+                refusal = await self._refusal(token)
+        except TimeoutError:
+            return self._unknown(f"The API server didn't say within {REVIEW_SECONDS:g} s whether you may.")
+        except Forbidden as error:
+            _log.warning("The operator may not ask who reads /metrics (the chart's metrics.requireToken): %s", error)
+            return self._unknown("The operator may not ask the API server about tokens; its log names the right.")
+        except ClusterError as error:
+            return self._unknown(f"The API server can't be asked whether you may: {error}")
+        remembered, other = (self._admitted, self._refused) if refusal is None else (self._refused, self._admitted)
+        other.pop(key, None)
+        seconds = ADMITTED_SECONDS if refusal is None else REFUSED_SECONDS
+        remembered[key] = answer = _Answer(refusal, self._clock() + seconds)
+        remembered.move_to_end(key)
+        while len(self._admitted) > MAX_ADMITTED:
+            self._admitted.popitem(last=False)
+        while len(self._refused) > MAX_REFUSED:
+            self._refused.popitem(last=False)
+        return answer
+
+    def _unknown(self, message: str) -> _Answer:
+        """Returns an answer that isn't remembered."""
+        return _Answer((503, message), 0.0)
+
+    async def _refusal(self, token: str) -> tuple[int, str] | None:
+        who = await self._review(TOKEN_REVIEWS, {"token": token})
+        user = mapping(who.get("user"))
+        if who.get("authenticated") is not True:
+            return 401, "The API server doesn't know this token."
+        spec = {name: user[name] for name in ("uid", "groups", "extra") if user.get(name)}
+        name = text(user.get("username"), None)
+        asked = {"nonResourceAttributes": {"path": PATH, "verb": "get"}, "user": name, **spec}
+        answer = await self._review(ACCESS_REVIEWS, asked)
+        if answer.get("allowed") is True:
+            return None
+        return 403, f"{name} may not get {PATH}: a ClusterRole with the nonResourceURL {PATH} has to allow it."

@@ -1,0 +1,233 @@
+"""The workers: get a job's key, take a snapshot of the job, decide, and have the decision carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster_operator.controller.apiserver.cluster import JOBS
+from trainmaster_operator.controller.apiserver.errors import (
+    ClusterError,
+    Conflict,
+    NotFound,
+    TooManyRequests,
+    Unavailable,
+)
+from trainmaster_operator.controller.cache.large_jobs import LargeJobThread
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.leaders.streams import LeaderStreams
+from trainmaster_operator.controller.leaders.targets import stream_target
+from trainmaster_operator.controller.lookups.lookup import Lookups
+from trainmaster_operator.controller.observability.metrics import OperatorMetrics
+from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
+from trainmaster_operator.controller.writing.executor import Executor
+from trainmaster_operator.reconciling.decision import Decision
+from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
+from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.rendering import Settings as RenderingSettings
+from trainmaster_operator.serving.log_formats import current_attempt, current_job
+
+logger = logging.getLogger(__name__)
+
+
+class Decide(Protocol):
+    """Decides on a job: `reconciling.decide`."""
+
+    def __call__(self, job: Job, observed: Observed, now: float, settings: RenderingSettings) -> Decision: ...
+
+
+class KeptByJob(Protocol):
+    """Keeps something of each job, by the job's uid."""
+
+    def forget(self, uid: str) -> None:
+        """Forget a job that is gone."""
+        ...
+
+
+class Reconciler:
+    """Works the queue off. A pass that fails is tried again with the key's own back-off; nothing ends a worker."""
+
+    def __init__(
+        self,
+        store: Store,
+        queue: WorkQueue[JobKey],
+        executor: Executor,
+        streams: LeaderStreams,
+        lookups: Lookups,
+        metrics: OperatorMetrics,
+        decide: Decide,
+        rendering: RenderingSettings,
+        *,
+        kept_by_job: Sequence[KeptByJob],
+        thread: LargeJobThread,
+        want: Callable[[JobSpec | None], None] = lambda spec: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._executor = executor
+        self._streams = streams
+        self._lookups = lookups
+        self._metrics = metrics
+        self._decide = decide
+        self._rendering = rendering
+        self._kept_by_job = tuple(kept_by_job)
+        # Asked for each job: what its gang scheduler needs is watched from then on.
+        self._want = want
+        self._now = now
+        self._thread = thread
+        # Keys of large jobs that wait for `work_large`; the queue doesn't know yet that they are done.
+        self._large: WorkQueue[JobKey] = WorkQueue()
+        # uid of each job that had a pass, to forget what is kept about it when it goes.
+        self._known: dict[JobKey, str] = {}
+        # When the operator opened the attempt that a job now waits for, on the monotonic clock.
+        self._recovering: dict[str, float] = {}
+
+    async def work(self) -> None:
+        """Be one worker, until the queue is closed."""
+        while True:
+            try:
+                key, waited = await self._queue.get()
+            except QueueClosed:
+                self._large.close()
+                return
+            self._metrics.queue_seconds.observe(waited)
+            if self._store.is_large(key):
+                # However many there are of them, no worker waits for the thread that they share.
+                self._large.add(key)
+                continue
+            await self._turn(key)
+            # A pass that writes nothing waits for nothing: after a restart, thousands of them would hold up probes,
+            # streams and watches for as long as they take.
+            await asyncio.sleep(0)
+
+    async def work_large(self) -> None:
+        """Be one worker for large jobs, until the queue is closed."""
+        while True:
+            try:
+                key, _ = await self._large.get()
+            except QueueClosed:
+                return
+            self._large.done(key)
+            await self._turn(key)
+
+    async def _turn(self, key: JobKey) -> None:
+        job_token, attempt_token = current_job.set(str(key)), current_attempt.set(0)
+        try:
+            await self._guarded(key)
+        finally:
+            current_job.reset(job_token)
+            current_attempt.reset(attempt_token)
+            self._queue.done(key)
+
+    async def _guarded(self, key: JobKey) -> None:
+        started = time.monotonic()
+        result = "ok"
+        try:
+            wait = await self._pass(key)
+        except Conflict as error:
+            result = "conflict"
+            logger.debug("Somebody wrote first: %s", error)
+            self._queue.add_rate_limited(key)
+        except NotFound as error:
+            result = "gone"
+            logger.debug("Gone meanwhile: %s", error)
+            self._queue.add_rate_limited(key)
+        except (TooManyRequests, Unavailable) as error:
+            result = "busy"
+            wait = self._queue.add_rate_limited(key, at_least=error.retry_after or 0.0)
+            logger.warning("The API server is busy, next try in %.1f s: %s", wait, error)
+        except ClusterError as error:
+            result = "error"
+            wait = self._queue.add_rate_limited(key)
+            logger.warning("A write failed, next try in %.1f s: %s", wait, error)
+        except Exception:
+            # A mistake of ours must not stop the other jobs; it is counted, logged, and tried again ever more slowly.
+            result = "bug"
+            wait = self._queue.add_rate_limited(key)
+            logger.exception("The pass failed, next try in %.1f s.", wait)
+        else:
+            self._queue.forget(key)
+            if wait is not None:
+                self._queue.add_after(key, wait)
+        self._metrics.reconciles.labels(result=result).inc()
+        self._metrics.reconcile_seconds.observe(time.monotonic() - started)
+
+    async def _pass(self, key: JobKey) -> float | None:
+        """Decide and carry out; returns the seconds until the job should have another pass."""
+        snapshot = self._store.snapshot(key)
+        while snapshot is not None and await self._lookups.before_decision(key, snapshot):
+            # Meanwhile more may have come that has to be read.
+            snapshot = self._store.snapshot(key)
+        if snapshot is None:
+            self._gone(key)
+            return None
+        job = snapshot.job
+        if self._known.get(key) not in (None, job.uid):
+            self._gone(key)
+        self._known[key] = job.uid
+        current_attempt.set(job.status.attempt)
+        self._want(job.spec)
+        decision = await self._decided(job, snapshot.observed)
+        if job.large and self._store.version(key, JOBS, key.name) != snapshot.version:
+            # The thread takes its time; what has changed meanwhile is decided on anew.
+            self._queue.add(key)
+            return None
+        if decision.status.attempt > job.status.attempt:
+            # Reports of the attempt may come before the pass has ended; and if the leader is lost, another one leads.
+            target = stream_target(snapshot, decision.status)
+            if target is not None:
+                self._streams.watch(key, target)
+        outcome = await self._executor.execute(key, snapshot, decision)
+        if outcome.wrote_status:
+            self._report_transition(job.uid, job.status, decision.status)
+        after = self._store.snapshot(key)
+        self._streams.watch(key, stream_target(after, decision.status) if after is not None else None)
+        lookup = await self._lookups.after_decision(key, after) if after is not None else None
+        candidates = (decision.requeue_after, outcome.retry_after, lookup)
+        waits = [wait for wait in candidates if wait is not None]
+        return min(waits, default=None)
+
+    async def _decided(self, job: Job, observed: Observed) -> Decision:
+        now = self._now()
+        if job.large:
+            return await self._thread.run(lambda: self._decide(job, observed, now, self._rendering))
+        return self._decide(job, observed, now, self._rendering)
+
+    def _gone(self, key: JobKey) -> None:
+        self._streams.watch(key, None)
+        uid = self._known.pop(key, None)
+        if uid is not None:
+            self._recovering.pop(uid, None)
+            for kept in self._kept_by_job:
+                kept.forget(uid)
+
+    def _report_transition(self, uid: str, old: JobStatus, new: JobStatus) -> None:
+        """Log and count a change that was written."""
+        self._metrics.count_transition(old, new)
+        if new.attempt > old.attempt > 0 and new.continues is None:
+            self._recovering.setdefault(uid, time.monotonic())
+        if new.phase != old.phase or new.attempt != old.attempt:
+            why = ended_because(old, new)
+            members = "" if new.training_with is None else f" with {new.training_with}"
+            ended = f": {why}" if why else ""
+            logger.info("%s%s, attempt %d, restarts %d%s", new.phase, members, new.attempt, new.restarts, ended)
+        if new.phase == "Running" and (since := self._recovering.pop(uid, None)) is not None:
+            self._metrics.recovery_seconds.observe(time.monotonic() - since)
+
+
+def ended_because(old: JobStatus, new: JobStatus) -> str:
+    """Returns what ended the job, or its last attempt: for a reader of the operator's log alone."""
+    failed = condition(new.conditions, "Failed")
+    if new.phase == "Failed" and failed is not None:
+        return f"{failed.reason}: {failed.message}"
+    failure = new.failures[0] if new.failures else None
+    stopped = new.phase not in ("Running", "Succeeded") or (new.continues is not None and new.attempt > old.attempt)
+    if failure is not None and failure.attempt >= old.attempt and stopped:
+        return f"{failure.reason}: {failure.message}"
+    return ""

@@ -1,0 +1,254 @@
+"""The recorder says what is recorded of jobs, and when; nothing in it is waited for, and nothing of it is raised.
+
+- A job: when its status was written, when its spec has changed, and each job once after the start and after records
+  were dropped, read from the API server a few at a time.
+- That a job is gone, and what its ranks report, are found by a look at each job in the store, all of them once in
+  `seconds`: the event loop has a few at a time. Ranks that haven't reported since their last sample cost no more than
+  that look.
+- Evidence and logs: when they were written to their ConfigMaps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, JobIdentity, LogRecord, PodPlace
+from trainmaster_operator.api.trimming import LEFT_OUT
+from trainmaster_operator.controller.apiserver.cluster import JOBS, RECORDED_JOBS, Cluster
+from trainmaster_operator.controller.apiserver.errors import ClusterError
+from trainmaster_operator.controller.cache.large_jobs import LargeJobThread
+from trainmaster_operator.controller.cache.records import JobKey, ProgressView, Versioned, is_newer
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.recording.lines import facts_of, job_line, line_of, reports_of, sample_line
+from trainmaster_operator.controller.recording.outbox import MAX_BYTES, Entry, Outbox
+from trainmaster_operator.controller.recording.posting import Complaints
+from trainmaster_operator.controller.recording.sender import Sender
+from trainmaster_operator.reconciling.observed.snapshot import Job
+from trainmaster_operator.wire.values import mapping, text
+
+logger = logging.getLogger(__name__)
+
+# Jobs that are read each second to be recorded once.
+JOBS_A_SECOND = 100.0
+# While more waits in the outbox, none are read (bytes).
+MUCH_WAITS = MAX_BYTES // 4
+# Seconds until jobs are read again where that has failed, and between two looks whether records were lost.
+READ_AGAIN, LOOK_AGAIN = 30.0, 1.0
+# Ranks of one job whose figures are recorded each second.
+RANKS_A_SECOND = 1_000.0
+# From so many ranks, a sample is made in the thread for large jobs: 1 ms.
+MANY_RANKS = 256
+# Jobs that are looked at in one turn of the event loop.
+JOBS_A_TURN = 8
+
+
+@dataclass(slots=True)
+class _Known:
+    """Holds what was recorded last of a job."""
+
+    key: JobKey
+    identity: JobIdentity
+    version: Versioned | None = None
+    # None until the job was recorded once.
+    generation: object = None
+    facts: int = 0
+    # When the newest report came that a sample has, and when (the event loop's clock) the next one may be made.
+    sampled: float | None = None
+    due: float = 0.0
+
+
+class Recorder:
+    """See the module. `sender` sends what is in the outbox."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        sender: Sender | None,
+        cluster: Cluster,
+        store: Store,
+        namespaces: Collection[str],
+        thread: LargeJobThread,
+        *,
+        seconds: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._outbox = outbox
+        self._sender = sender
+        self._cluster = cluster
+        self._store = store
+        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
+        self._thread = thread
+        self._seconds = seconds
+        self._now = now
+        # By uid.
+        self._known: dict[str, _Known] = {}
+        self._all_read = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._complaints = Complaints(logger, "The history")
+
+    def start(self) -> None:
+        """Begin to record and to send; the store has all jobs."""
+        # Of those, one may go before its turn comes to be read.
+        for job in self._store.jobs():
+            self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), _identity(job)))
+        sending = [self._sender.run] if self._sender is not None else []
+        for work in (self._read_jobs, self._look, *sending):
+            self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
+
+    async def close(self) -> None:
+        """Send what waits, but not for long, and end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._sender is not None:
+            with self._guarded():
+                await self._sender.finish()
+
+    def written(self, raw: Mapping[str, Any]) -> None:
+        """Record a job whose status was written, as the API server's answer shows it."""
+        with self._guarded():
+            self._record_job(raw)
+
+    def watched(self, raw: Mapping[str, Any]) -> None:
+        """Record a job that a watch shows, where its spec has changed since it was recorded."""
+        with self._guarded():
+            metadata = mapping(raw.get("metadata"))
+            known = self._known.get(text(metadata.get("uid")))
+            if LEFT_OUT in raw:
+                # The answer to the status that follows has it.
+                return
+            if known is not None and known.generation not in (None, metadata.get("generation", 0)):
+                self._record_job(raw)
+
+    def kept_evidence(self, job: Job, attempt: int, evidence: str) -> None:
+        """Record an attempt's evidence that was kept."""
+        with self._guarded():
+            self._put(EvidenceRecord(self._now(), _identity(job), attempt, evidence))
+
+    def kept_logs(self, job: Job, logs: Mapping[int, KeptLog]) -> None:
+        """Record workers' logs that were kept."""
+        with self._guarded():
+            for worker, log in logs.items():
+                self._put(LogRecord(self._now(), _identity(job), worker, log))
+
+    def _record_job(self, raw: Mapping[str, Any]) -> None:
+        metadata = mapping(raw.get("metadata"))
+        namespace, name, uid = (text(metadata.get(field)) for field in ("namespace", "name", "uid"))
+        key, version = JobKey(namespace, name), Versioned(uid, text(metadata.get("resourceVersion")))
+        known = self._known.setdefault(uid, _Known(key, JobIdentity(namespace, name, uid)))
+        if known.version is not None and not is_newer(version, known.version):
+            return
+        facts = facts_of(raw)
+        if known.generation is not None and facts != known.facts:
+            # An attempt may have ended: what its ranks have reported last is cleared by the first report of the next.
+            self._sample_now(known)
+        places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self._store.pods(key)]
+        line = job_line(self._now(), raw, places, large=self._store.is_large(key))
+        known.version, known.generation, known.facts = version, metadata.get("generation", 0), facts
+        self._outbox.put(Entry("job", uid, line, facts))
+
+    def _put(self, record: DeletedRecord | EvidenceRecord | LogRecord) -> None:
+        self._outbox.put(Entry("other", record.key.uid, line_of(record)))
+
+    async def _look(self) -> None:
+        """Look at each known job once, in the course of `seconds`."""
+        clock = asyncio.get_running_loop().time
+        began, jobs = clock(), list(self._known.items())
+        for number, (uid, known) in enumerate(jobs):
+            if number % JOBS_A_TURN == 0:
+                await asyncio.sleep(max(0.0, began + self._seconds * number / len(jobs) - clock()))
+            version = self._store.version(known.key, JOBS, known.key.name)
+            if version is None or version.uid != uid:
+                del self._known[uid]
+                self._put(DeletedRecord(self._now(), known.identity))
+            elif known.generation is not None and clock() >= known.due:
+                await self._sample(known)
+        await asyncio.sleep(max(0.0, began + self._seconds - clock()))
+
+    async def _sample(self, known: _Known) -> None:
+        """Record what a job's ranks have reported since the last sample, if anything."""
+        with self._guarded():
+            view = self._news(known)
+            if view is None:
+                return
+            reports = reports_of(view.workers)
+            if len(reports) < MANY_RANKS:
+                line = sample_line(view.at, known.identity, view.attempt, reports)
+            else:
+                line = await self._thread.run(lambda: sample_line(view.at, known.identity, view.attempt, reports))
+            if self._known.get(known.identity.uid) is known:
+                self._outbox.put(Entry("sample", known.identity.uid, line))
+
+    def _sample_now(self, known: _Known) -> None:
+        """Record it at once, where that takes no time."""
+        view = self._store.progress(known.key)
+        if view is not None and view.ranks < MANY_RANKS and (view := self._news(known)) is not None:
+            line = sample_line(view.at, known.identity, view.attempt, reports_of(view.workers))
+            self._outbox.put(Entry("sample", known.identity.uid, line))
+
+    def _news(self, known: _Known) -> ProgressView | None:
+        """Returns what a job's ranks have reported since the last sample, and books it."""
+        view, job = self._store.progress(known.key), self._store.version(known.key, JOBS, known.key.name)
+        if view is None or job is None or job.uid != known.identity.uid or view.at == known.sampled:
+            return None
+        known.sampled = view.at
+        earliest = asyncio.get_running_loop().time() - self._seconds
+        known.due = max(known.due, earliest) + view.ranks / RANKS_A_SECOND
+        return view if view.ranks else None
+
+    async def _read_jobs(self) -> None:
+        """Record each job once, and again after records were lost, as soon as there is room for jobs."""
+        await asyncio.sleep(LOOK_AGAIN)
+        if self._outbox.size > MUCH_WAITS:
+            return
+        if self._outbox.lost:
+            self._outbox.lost = self._all_read = False
+            for known in self._known.values():
+                known.version = None
+        if not self._all_read:
+            try:
+                self._all_read = await self._read_all()
+            except ClusterError as error:
+                logger.info("The history: jobs can't be read, next try in %g s: %s", READ_AGAIN, error)
+                await asyncio.sleep(READ_AGAIN)
+
+    async def _read_all(self) -> bool:
+        """Record each job that wasn't recorded as it is; returns whether there was room for all."""
+        for namespace in self._namespaces:
+            async for page in self._cluster.pages(RECORDED_JOBS, namespace):
+                for raw in page:
+                    metadata = mapping(raw.get("metadata"))
+                    name = text(metadata.get("name"))
+                    version = self._store.version(JobKey(text(metadata.get("namespace")), name), JOBS, name)
+                    if version is not None and version.uid == metadata.get("uid"):
+                        self.written(raw)
+                if self._outbox.size > MUCH_WAITS:
+                    return False
+                await asyncio.sleep(len(page) / JOBS_A_SECOND)
+        return True
+
+    async def _forever(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            with self._guarded():
+                await work()
+                continue
+            await asyncio.sleep(READ_AGAIN)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Log a mistake of ours, in place of raising it: records matter less than whoever makes them."""
+        try:
+            yield
+        except Exception as error:
+            self._complaints.say("a record can't be made", error)
+
+
+def _identity(job: Job) -> JobIdentity:
+    return JobIdentity(job.namespace, job.name, job.uid)

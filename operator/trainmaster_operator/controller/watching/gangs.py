@@ -1,0 +1,135 @@
+"""PodGroups and other objects of gang schedulers: watched once a job uses them and the cluster serves them.
+
+Most clusters have none of these types, and a watch of a type that isn't there (or that the operator may not see) would
+end kopf, and with it all other watching. So each type is listed first, again and again until that works, and then gets
+a watcher of its own, which can fail without hurting anything else. When it does, all begins anew: the type may be gone,
+and kopf would never see it come back, perhaps in another version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Iterable
+
+from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.controller.apiserver.cluster import GANGS, Cluster, Resource
+from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden, NotFound
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.watching.kopf_thread import WatchEvent
+from trainmaster_operator.controller.watching.watched import SELECTORS, WatchedTypes
+from trainmaster_operator.controller.watching.watcher import Watcher
+from trainmaster_operator.rendering import scheduler_of
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two tries to list a type that isn't served, or may not be listed: the first wait, and the longest.
+FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
+
+
+class GangWatcher:
+    """Watches the types that jobs want; `close` ends what it started."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        cluster: Cluster,
+        store: Store,
+        watched: WatchedTypes,
+        namespaces: Collection[str],
+        *,
+        receive: Callable[[WatchEvent], None],
+        relisted: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._cluster = cluster
+        self._store = store
+        self._namespaces = tuple(namespaces)
+        self._receive_event = receive
+        self._relisted = relisted
+        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        # The types that could be listed, so that sweeps compare them too.
+        self._watched = watched
+
+    async def fill(self, specs: Iterable[JobSpec | None]) -> None:
+        """Read what these jobs have, before any of them is decided on."""
+        for resource in {found for spec in specs if (found := gang_resource(spec)) is not None}:
+            await self._list(resource)
+
+    def want(self, spec: JobSpec | None) -> None:
+        """Watch the type of a job's gang scheduler, of which the job may have an object."""
+        resource = gang_resource(spec)
+        if resource is not None and resource not in self._tasks:
+            self._tasks[resource] = asyncio.create_task(self._serve(resource), name=f"watcher of {resource.plural}")
+
+    async def close(self) -> None:
+        """End all watching."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _serve(self, resource: Resource) -> None:
+        wait = FIRST_WAIT
+        while True:
+            started = asyncio.get_running_loop().time()
+            try:
+                await self._watch(resource)
+            except Exception:
+                # A mistake of ours must not end the watching of a type for good.
+                logger.exception("Watching %s failed; trying again.", resource.plural)
+            lived = asyncio.get_running_loop().time() - started
+            wait = FIRST_WAIT if lived > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
+            await asyncio.sleep(wait * (0.5 + random.random() / 2))
+
+    async def _watch(self, resource: Resource) -> None:
+        """Watch the type if it is served, until that ends."""
+        if not await self._list(resource):
+            return
+        # What was deleted while nobody watched is found by comparing.
+        self._relisted()
+        served = self._cluster.served(resource)
+        logger.info("Watching %s of %s.", resource.plural, served.api_version)
+        watcher = Watcher(
+            self._connection,
+            self._cluster,
+            self._namespaces,
+            resources=(served,),
+            receive=self._receive_event,
+            listed=self._relisted,
+        )
+        error = await watcher.watch_once()
+        logger.warning("Watching %s ended (%s).", resource.plural, error or "without an error")
+
+    async def _list(self, resource: Resource) -> bool:
+        """Read all objects of the type into the store; returns whether that worked."""
+        # By the answers to our own writes too: the type may have come and gone between two tries.
+        known = list(self._store.known(resource))
+        try:
+            for namespace in self._namespaces or (None,):
+                async for page in self._cluster.pages(resource, namespace, label_selector=SELECTORS[resource]):
+                    for item in page:
+                        # Lists leave both out of their items.
+                        typed = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
+                        self._store.upsert(resource, typed)
+        except (NotFound, Forbidden) as error:
+            logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
+            if isinstance(error, NotFound):
+                # All objects went with their type.
+                self._watched.discard(resource)
+                for key, name, version in known:
+                    self._store.remove(resource, key, name, version.uid)
+            return False
+        except ClusterError as error:
+            logger.warning("%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
+            return False
+        if self._watched.add(resource):
+            self._store.record_listed(resource)
+        return True
+
+
+def gang_resource(spec: JobSpec | None) -> Resource | None:
+    """Returns the type of object that a job's gang scheduler needs."""
+    scheduler = scheduler_of(spec) if spec is not None else None
+    return GANGS.get(scheduler) if scheduler is not None else None

@@ -1,0 +1,220 @@
+"""The agent of each namespace whose jobs have images of their own: an immutable ConfigMap, named by its content.
+
+- **Made** with the first StatefulSet that names it in an operator's life, before that set's pods ask for it. One that
+  is there already is read once: whoever may create ConfigMaps could have put another program in its place. Pods don't
+  rely on that: they compare the hash themselves (`rendering/verified_agent.py`).
+- **Looked for again** when a pod waits for its container for longer than it should (`ensure`): somebody may have
+  deleted it, and no watch shows these objects, which are 0.7 MB each.
+- **Removed** when no StatefulSet names it: a moment after one has gone, and with every sweep. Sets of an earlier
+  operator's name another one, which stays as long as they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakValueDictionary
+
+from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, Cluster, RawObject, whole
+from trainmaster_operator.controller.apiserver.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    NotFound,
+    Refused,
+)
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.watching.watched import AGENT_CONTENT, CONTENT_LABEL
+from trainmaster_operator.rendering.agent_source import config_map_name
+from trainmaster_operator.rendering.paths import AGENT_FILE
+from trainmaster_operator.wire.names import MANAGED_BY_LABEL
+from trainmaster_operator.wire.values import mapping, text
+
+logger = logging.getLogger(__name__)
+
+# Seconds from the end of a StatefulSet to the removal of what it named: the next job may need it.
+REMOVE_AFTER = 10.0
+# Seconds for which one that was found is believed to be there, however many pods wait for their images.
+LOOK_SECONDS = 10.0
+_SELECTOR = f"{CONTENT_LABEL}={AGENT_CONTENT}"
+
+# Namespace and name.
+Place = tuple[str, str]
+
+
+class AgentConfigMaps:
+    """Makes, checks and removes these ConfigMaps. `namespaces`: the ones that are served, none for all."""
+
+    def __init__(
+        self, cluster: Cluster, store: Store, zipapp: bytes, namespaces: Collection[str] = (), *, interval: float
+    ) -> None:
+        self.name = config_map_name(zipapp)
+        self._cluster = cluster
+        self._store = store
+        self._data = base64.b64encode(zipapp).decode()
+        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
+        self._interval = interval
+        # By place, the uid of each that was made or read.
+        self._known: dict[Place, str] = {}
+        # StatefulSets that are being written, and so aren't in the store yet.
+        self._writing: Counter[Place] = Counter()
+        # One is made or removed at a time, each by itself: a namespace that answers slowly holds up no other.
+        self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
+        # By place, when it was last found as it should be, on the event loop's clock.
+        self._looked: dict[Place, float] = {}
+        self._set_is_gone = asyncio.Event()
+
+    @asynccontextmanager
+    async def provided(self, namespace: str, name: str) -> AsyncIterator[None]:
+        """Have a ConfigMap there while a StatefulSet that names it is written. Raises ClusterError.
+
+        One of another operator's version is left to `ensure`: this one couldn't make it.
+        """
+        place = namespace, name
+        self._writing[place] += 1
+        try:
+            if name == self.name and place not in self._known:
+                async with self._lock(place):
+                    if place not in self._known:
+                        await self._make(namespace)
+            yield
+        finally:
+            self._writing[place] -= 1
+            if not self._writing[place]:
+                del self._writing[place]
+
+    async def ensure(self, namespace: str, name: str) -> None:
+        """Look whether a ConfigMap is there as it was; make it again where it isn't. Raises ClusterError."""
+        place, now = (namespace, name), asyncio.get_running_loop().time()
+        async with self._lock(place):
+            if now < self._looked.get(place, float("-inf")) + LOOK_SECONDS:
+                return
+            uid = (await self._listed(namespace)).get(place)
+            if uid is not None and uid == self._known.get(place):
+                self._looked[place] = now
+                return
+            self._known.pop(place, None)
+            if uid is not None:
+                await self._verify(namespace, name)
+            elif name == self.name:
+                logger.warning("The ConfigMap %s/%s is gone, and is made again: pods wait for it.", namespace, name)
+                await self._make(namespace)
+            else:
+                raise Refused(
+                    f"get ConfigMap {namespace}/{name}",
+                    f"the ConfigMap {name!r} with the agent that this job has begun with is gone, and the operator, "
+                    f"which is another version by now, can't make it again; delete the job's StatefulSets: they are "
+                    f"made anew, with the operator's own agent",
+                    reason="AgentGone",
+                )
+
+    def set_is_gone(self) -> None:
+        """Have what no StatefulSet names any more removed soon."""
+        self._set_is_gone.set()
+
+    async def run(self) -> None:
+        """Remove what isn't needed, until cancelled."""
+        while True:
+            try:
+                await self.remove_unused()
+            except ClusterError as error:
+                logger.warning("Agents that no job needs can't be removed now: %s", error)
+            try:
+                async with asyncio.timeout(self._interval):
+                    await self._set_is_gone.wait()
+                await asyncio.sleep(REMOVE_AFTER)
+            except TimeoutError:
+                logger.debug("Looking for agents that no job needs.")
+            self._set_is_gone.clear()
+
+    async def remove_unused(self) -> None:
+        """Remove each ConfigMap that no StatefulSet names. Raises ClusterError where they can't be listed."""
+        for namespace in self._namespaces:
+            listed = await self._listed(namespace)
+            for place in listed.keys() - self._store.agent_config_maps():
+                async with self._lock(place):
+                    await self._remove(place, listed[place])
+
+    async def _remove(self, place: Place, uid: str) -> None:
+        namespace, name = place
+        if place in self._writing or place in self._store.agent_config_maps():
+            return
+        self._known.pop(place, None)
+        self._looked.pop(place, None)
+        try:
+            await self._cluster.delete(CONFIG_MAPS, namespace, name, uid=uid)
+        except (NotFound, Conflict):
+            logger.debug("The ConfigMap %s/%s has gone by itself.", namespace, name)
+        except ClusterError as error:
+            logger.warning("The ConfigMap %s/%s, which no job needs, can't be removed: %s", namespace, name, error)
+        else:
+            logger.info("Removed the ConfigMap %s/%s: no job needs this agent.", namespace, name)
+
+    async def _listed(self, namespace: str | None) -> Mapping[Place, str]:
+        """Returns the uid of each of these ConfigMaps that there is."""
+        pages = self._cluster.pages(CONFIG_MAPS, namespace, label_selector=_SELECTOR, metadata_only=True)
+        metadata = [mapping(item.get("metadata")) async for page in pages for item in page]
+        return {(text(one.get("namespace")), text(one.get("name"))): text(one.get("uid")) for one in metadata}
+
+    async def _make(self, namespace: str) -> None:
+        try:
+            made = await self._cluster.create(CONFIG_MAPS, namespace, self._body(namespace))
+        except AlreadyExists:
+            await self._verify(namespace, self.name)
+            return
+        except Refused as error:
+            message = f"the ConfigMap {self.name!r}, from which pods have the agent, can't be made: {error.message}"
+            raise type(error)(error.request, message, status=error.status, reason=error.reason) from error
+        self._known[namespace, self.name] = text(made["metadata"].get("uid"))
+
+    async def _verify(self, namespace: str, name: str) -> None:
+        """Read one that is there. Raises Refused where it isn't what its name says."""
+        try:
+            found = await self._cluster.get(whole(CONFIG_MAPS), namespace, name)
+        except NotFound as error:
+            raise Conflict(error.request, "it was deleted a moment ago") from error
+        problem = _problem(found, name)
+        if problem:
+            raise Refused(
+                f"get ConfigMap {namespace}/{name}",
+                f"the ConfigMap {name!r} {problem}, so no pod is made that would run what is in it; delete it: the "
+                "operator makes it again",
+                reason="NotOurs",
+            )
+        self._known[namespace, name] = text(found["metadata"].get("uid"))
+
+    def _body(self, namespace: str) -> dict[str, Any]:
+        return {
+            "apiVersion": CONFIG_MAPS.api_version,
+            "kind": CONFIG_MAPS.kind,
+            "metadata": {
+                "name": self.name,
+                "namespace": namespace,
+                "labels": {MANAGED_BY_LABEL: "trainmaster", CONTENT_LABEL: AGENT_CONTENT},
+            },
+            "immutable": True,
+            "binaryData": {AGENT_FILE: self._data},
+        }
+
+    def _lock(self, place: Place) -> asyncio.Lock:
+        return self._locks.setdefault(place, asyncio.Lock())
+
+
+def _problem(found: RawObject, name: str) -> str:
+    """Returns what is wrong with a ConfigMap of this name; empty where it is what the name says."""
+    if found.get("immutable") is not True:
+        return "isn't immutable"
+    binary = mapping(found.get("binaryData"))
+    try:
+        zipapp = base64.b64decode(text(binary.get(AGENT_FILE), None), validate=True)
+    except binascii.Error:
+        zipapp = b""
+    if found.get("data") or set(binary) != {AGENT_FILE} or config_map_name(zipapp) != name:
+        return "has other content than its name says"
+    return ""

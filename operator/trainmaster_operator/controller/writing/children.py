@@ -1,0 +1,239 @@
+"""Writes a job's children: the first write of one is a create, every later one a server-side apply.
+
+- **Create.** A child that isn't known is made by a create, which fails where an object of its name exists. So nothing
+  of somebody else's is ever written over, not even what was made a moment ago.
+- **Apply** carries the uid and the resourceVersion of what was decided on, as an update does. It fails where the object
+  was changed, deleted or made anew since: a deposed leader's late write loses.
+- After either failure the object is read. Where it is another than was decided on, the job is decided on anew; where
+  only its status has moved on, it is applied again: nothing is written a second time unseen.
+- **Who owns the fields.** An apply drops the fields that the manager's last *apply* had and this one hasn't. What a
+  create wrote belongs to another entry of `metadata.managedFields` and would stay for ever (the node selector of a
+  Kueue flavor that the job has left). So before the first apply that entry is declared to be an apply, as client-go
+  does for kubectl (`util/csaupgrade`). It is one more write for a child; a set that is only scaled to zero needs none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from trainmaster_operator.controller.apiserver.cluster import (
+    CHILDREN,
+    GANGS,
+    STATEFUL_SETS,
+    Cluster,
+    RawObject,
+    Resource,
+    whole,
+)
+from trainmaster_operator.controller.apiserver.errors import (
+    AlreadyExists,
+    Conflict,
+    Invalid,
+    NotFound,
+    Refused,
+    is_unserved,
+)
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot, Versioned
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.cache.views import agent_source, is_from_create, owner_uid
+from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
+from trainmaster_operator.controller.writing.image_volumes import ImageVolumes
+from trainmaster_operator.reconciling.observed.snapshot import ChildView
+from trainmaster_operator.rendering import GANG_APIS, AgentConfigMap, child_kind
+from trainmaster_operator.wire.names import FIELD_MANAGER
+from trainmaster_operator.wire.values import mapping, mappings
+
+# Applies of one decision: a set's status can change as often as its pods do, while they come and go.
+APPLY_TRIES = 3
+
+
+class ChildWriter:
+    """Writes children. Raises ClusterError; `Refused` is the child's own problem, any other the whole pass's."""
+
+    def __init__(self, cluster: Cluster, store: Store, agents_secrets: AgentsSecrets, agents: AgentConfigMaps) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._agents_secrets = agents_secrets
+        self._agents = agents
+        self._image_volumes = ImageVolumes(cluster)
+
+    async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
+        """Bring one child to its manifest, from what the snapshot shows of it."""
+        kind, name = child_kind(manifest["apiVersion"], manifest["kind"]), str(manifest["metadata"]["name"])
+        resource = CHILDREN[kind]
+        found = (child for child in snapshot.observed.children if (child.kind, child.name) == (kind, name))
+        known = next(found, None)
+        try:
+            async with self._with_what_pods_need(key.namespace, resource, manifest):
+                if known is None:
+                    answer = await self._create(key, resource, name, manifest, snapshot.job.uid)
+                else:
+                    _refuse_foreign(key, resource, name, known.owner_uid, snapshot.job.uid)
+                    answer = await self._apply(key, resource, known, manifest)
+                self._store.upsert(resource, answer)
+        except NotFound as error:
+            raise _without_place(error, resource) from error
+        except Invalid as error:
+            if resource != STATEFUL_SETS:
+                raise
+            raise _as_written(error) from error
+
+    @asynccontextmanager
+    async def _with_what_pods_need(
+        self, namespace: str, resource: Resource, manifest: Mapping[str, Any]
+    ) -> AsyncIterator[None]:
+        """Have there what the pods of a set need of the namespace, while the set is written."""
+        if resource != STATEFUL_SETS or _makes_no_pods(manifest):
+            yield
+            return
+        await self._agents_secrets.make(namespace)
+        agent = agent_source(manifest["spec"]["template"])
+        if not isinstance(agent, AgentConfigMap):
+            yield
+            return
+        async with self._agents.provided(namespace, agent.name):
+            yield
+
+    async def _create(
+        self, key: JobKey, resource: Resource, name: str, manifest: Mapping[str, Any], job_uid: str
+    ) -> RawObject:
+        try:
+            if resource == STATEFUL_SETS and not _makes_no_pods(manifest):
+                await self._image_volumes.require(key.namespace, manifest)
+            return await self._cluster.create(resource, key.namespace, manifest)
+        except AlreadyExists:
+            live = await self._read(key, resource, name)
+            _refuse_foreign(key, resource, name, owner_uid(live["metadata"]), job_uid)
+            # Not what was decided on: a write made for its absence could start a finished job again.
+            raise
+
+    async def _apply(self, key: JobKey, resource: Resource, known: ChildView, manifest: Mapping[str, Any]) -> RawObject:
+        if known.created and not _makes_no_pods(manifest):
+            known = await self._declare_applied(key, resource, known)
+        tries = APPLY_TRIES
+        while True:
+            version = self._decided_on(key, resource, known)
+            metadata = {**manifest["metadata"], "uid": version.uid, "resourceVersion": version.resource_version}
+            body = {**manifest, "metadata": metadata}
+            apply = self._cluster.apply(resource, key.namespace, known.name, body, force=True)
+            tries -= 1
+            try:
+                return await self._if_unchanged(key, resource, known, apply)
+            except Conflict:
+                # A set's status changes with every pod. As long as the set looks as it did, so does the decision.
+                if not tries:
+                    raise
+
+    async def _declare_applied(self, key: JobKey, resource: Resource, known: ChildView) -> ChildView:
+        """Make the entry of our create one of an apply; returns the child as it is then."""
+        live = await self._read(key, whole(resource), known.name)
+        version = self._decided_on(key, resource, known)
+        metadata = {
+            "uid": version.uid,
+            "resourceVersion": version.resource_version,
+            "managedFields": as_applied(mappings(live["metadata"].get("managedFields"))),
+        }
+        patch = self._cluster.patch(resource, key.namespace, known.name, {"metadata": metadata})
+        self._store.upsert(resource, await self._if_unchanged(key, resource, known, patch))
+        return replace(known, created=False)
+
+    async def _if_unchanged(
+        self, key: JobKey, resource: Resource, known: ChildView, write: Awaitable[RawObject]
+    ) -> RawObject:
+        """Await a write; one that fails has the object read, so that the next decision is on what it is now."""
+        try:
+            return await write
+        except (Conflict, Invalid, NotFound) as error:
+            live = await self._read(key, resource, known.name)
+            if live["metadata"].get("uid") != known.uid:
+                # Also what an API server says is invalid: to it, a uid that differs is a change of what can't change.
+                raise _changed(key, resource, known.name) from error
+            raise
+
+    def _decided_on(self, key: JobKey, resource: Resource, known: ChildView) -> Versioned:
+        """Returns the newest version, if it still looks as it did when the job was decided on but for its status."""
+        view, version = self._store.child(key, resource, known.name) or (None, None)
+        if view != known or version is None:
+            raise _changed(key, resource, known.name)
+        return version
+
+    async def _read(self, key: JobKey, resource: Resource, name: str) -> RawObject:
+        """Read the object as it is now into the store. Raises Conflict where it is gone."""
+        try:
+            live = await self._cluster.get(resource, key.namespace, name)
+        except NotFound as error:
+            known = self._store.version(key, resource, name)
+            if known is not None:
+                self._store.remove(resource, key, name, known.uid)
+            raise _changed(key, resource, name) from error
+        self._store.upsert(resource, live)
+        return live
+
+
+def as_applied(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns `metadata.managedFields` with what our creates and updates wrote in the entry of our applies."""
+    ours = [dict(entry) for entry in entries if is_from_create(entry) or _is_applied(entry)]
+    fields: dict[str, Any] = {}
+    for entry in ours:
+        fields = _union(fields, mapping(entry.get("fieldsV1")))
+    others = [dict(entry) for entry in entries if not (is_from_create(entry) or _is_applied(entry))]
+    return [*({**entry, "operation": "Apply", "fieldsV1": fields} for entry in ours[:1]), *others]
+
+
+def _is_applied(entry: Mapping[str, Any]) -> bool:
+    return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" and not entry.get("subresource")
+
+
+def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges sets of fields as `fieldsV1` writes them: objects in objects, each name a field, a key or a value."""
+    return {
+        **one,
+        **{name: _union(mapping(one.get(name)), mapping(inner)) for name, inner in other.items()},
+    }
+
+
+def _makes_no_pods(manifest: Mapping[str, Any]) -> bool:
+    return bool(manifest["kind"] == "StatefulSet" and manifest["spec"]["replicas"] == 0)
+
+
+def _changed(key: JobKey, resource: Resource, name: str) -> Conflict:
+    return Conflict(
+        f"apply {resource.kind} {key.namespace}/{name}", "the object has changed since it was decided on", status=409
+    )
+
+
+def _refuse_foreign(key: JobKey, resource: Resource, name: str, owner: str | None, job_uid: str) -> None:
+    if owner != job_uid:
+        raise Refused(
+            f"apply {resource.kind} {key.namespace}/{name}",
+            f"{resource.child_kind} {name!r} exists and belongs to "
+            + ("nobody" if owner is None else f"another owner ({owner})")
+            + "; delete it or rename the job",
+            reason="NotOurs",
+        )
+
+
+def _as_written(error: Invalid) -> Invalid:
+    """Returns the refusal of a set with the paths that a user's podTemplate has."""
+    message = error.message.replace("spec.template.spec.", "spec.podTemplate.spec.")
+    message = re.sub(r"spec\.template\.(?:metadata\.)?(labels|annotations)", r"spec.podTemplate.metadata.\1", message)
+    return Invalid(error.request, message, status=error.status, reason=error.reason)
+
+
+def _without_place(error: NotFound, resource: Resource) -> Refused:
+    """Returns the error of a write that is answered with 404: the namespace is gone, or the type isn't served."""
+    product = next((GANG_APIS[name].product for name, gang in GANGS.items() if gang == resource), None)
+    if product is None or not is_unserved(error):
+        return Refused(error.request, error.message, status=404, reason="NotFound")
+    return Refused(
+        error.request,
+        f"the cluster doesn't serve {resource.plural} of {resource.api_version}; install {product}, or apply the job "
+        "again without scheduling.gang",
+        status=404,
+        reason="NotInstalled",
+    )

@@ -1,0 +1,194 @@
+"""A user's exec plugin gives the credentials (client.authentication.k8s.io): it is run here, for a limited time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from trainmaster_operator.kubeconfig.errors import KubeconfigError, shown
+
+# Somebody at a terminal may have to log in with a browser; otherwise nobody is there to answer.
+SECONDS, INTERACTIVE_SECONDS = 60.0, 600.0
+MAX_ANSWER = 1024 * 1024
+# Credentials are asked for again so long before they expire.
+EARLY = timedelta(minutes=1)
+_GROUP = "client.authentication.k8s.io/"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Credentials are what a plugin answered."""
+
+    token: str = ""
+    certificate: str = ""
+    key: str = ""
+    expires: datetime | None = None
+
+    @property
+    def expired(self) -> bool:
+        """Returns whether the plugin has to be asked again."""
+        return self.expires is not None and datetime.now(UTC) >= self.expires - EARLY
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Plugin is the exec section of a user."""
+
+    # The file and the field that it stands in; for sentences.
+    place: str
+    command: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    api_version: str
+    hint: str
+    folder: Path
+    # The cluster as the plugin gets it, where it asks for it.
+    cluster: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, place: str, fields: Mapping[str, Any], folder: Path, cluster: Mapping[str, Any]) -> Plugin:
+        """Checks an exec section. Raises KubeconfigError."""
+        command = fields.get("command")
+        if not isinstance(command, str) or not command or "\0" in command:
+            raise KubeconfigError(f"{place}.command: is missing; name the program that gives the credentials")
+        version = fields.get("apiVersion")
+        if not isinstance(version, str) or not version.startswith(_GROUP):
+            raise KubeconfigError(f"{place}.apiVersion: {shown(version)} can't be used; give {_GROUP}v1")
+        arguments = fields.get("args") or []
+        if not isinstance(arguments, list) or not all(isinstance(each, str) and "\0" not in each for each in arguments):
+            raise KubeconfigError(f"{place}.args: is no list of texts; give the program's arguments one by one")
+        environment = {}
+        variables = fields.get("env") or []
+        for each in variables if isinstance(variables, list) else [None]:
+            name, value = (each.get("name"), each.get("value")) if isinstance(each, dict) else (None, None)
+            if not _is_variable(name, value):
+                raise KubeconfigError(f"{place}.env: is no list of variables; give items with name and value")
+            environment[str(name)] = str(value)
+        asked = fields.get("provideClusterInfo") is True
+        hint = fields.get("installHint")
+        return cls(
+            place,
+            command,
+            tuple(arguments),
+            environment,
+            version,
+            " ".join(hint.split()) if isinstance(hint, str) else "",
+            folder,
+            cluster if asked else None,
+        )
+
+    def run(self) -> Credentials:
+        """Runs the plugin and returns what it gave. Raises KubeconfigError."""
+        environment = {**os.environ, **self.environment}
+        # kubectl: a name is looked for on the PATH, a path is relative to the kubeconfig.
+        path = str(self.folder / self.command) if os.sep in self.command else self.command
+        program = shutil.which(path, path=environment.get("PATH"))
+        if program is None:
+            missing = "can't be run" if Path(path).exists() else "isn't installed"
+            remedy = self.hint or "install it, or use another user or context"
+            raise KubeconfigError(f"{self.place}.command: the plugin {shown(self.command)} {missing}; {remedy}")
+        interactive = sys.stdin.isatty() and sys.stderr.isatty()
+        spec: dict[str, Any] = {"interactive": interactive}
+        if self.cluster is not None:
+            spec["cluster"] = self.cluster
+        asked = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
+        environment["KUBERNETES_EXEC_INFO"] = json.dumps(asked)
+        return self._parse(self._output(program, environment, interactive=interactive))
+
+    def _output(self, program: str, environment: Mapping[str, str], *, interactive: bool) -> bytes:
+        limit = INTERACTIVE_SECONDS if interactive else SECONDS
+        # Files, not pipes: what the plugin leaves behind may hold its end of a pipe for ever.
+        with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as said:
+            try:
+                process = subprocess.Popen(
+                    [program, *self.arguments],
+                    env=environment,
+                    stdin=None if interactive else subprocess.DEVNULL,
+                    stdout=answer,
+                    stderr=None if interactive else said,
+                    # A group of its own has no terminal to ask at; where none is needed, it ends as a whole.
+                    start_new_session=not interactive,
+                )
+            except OSError as error:
+                raise KubeconfigError(
+                    f"{self.place}.command: the plugin {shown(self.command)} can't be run ({error.strerror})"
+                ) from error
+            try:
+                code = process.wait(limit)
+            except subprocess.TimeoutExpired as error:
+                raise KubeconfigError(
+                    f"{self.place}.command: the plugin {shown(self.command)} gave no answer within {limit:g} s; "
+                    "run it by hand"
+                ) from error
+            finally:
+                if process.poll() is None:
+                    _end(process, group=not interactive)
+            if code != 0:
+                said.seek(0)
+                lines = said.read(MAX_ANSWER).decode("utf-8", "replace").strip().splitlines()
+                why = f": {lines[-1].strip()[:500]}" if lines else ""
+                raise KubeconfigError(
+                    f"{self.place}.command: the plugin {shown(self.command)} failed with exit code {code}{why}"
+                )
+            answer.seek(0)
+            return answer.read(MAX_ANSWER)
+
+    def _parse(self, output: bytes) -> Credentials:
+        try:
+            answer = json.loads(output)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
+            raise self._useless("printed no ExecCredential in JSON")
+        if answer.get("apiVersion") != self.api_version:
+            other = shown(answer.get("apiVersion"))
+            raise self._useless(f"answers in {other} where the kubeconfig says {self.api_version}")
+        status = answer.get("status")
+        fields = status if isinstance(status, dict) else {}
+        token, certificate, key = (
+            _text(fields.get(name)) for name in ("token", "clientCertificateData", "clientKeyData")
+        )
+        if not (token.strip().isascii() and token.strip().isprintable()):
+            raise self._useless("gave a token with characters that no header can have")
+        if not token.strip() and not (certificate and key):
+            raise self._useless("gave neither a token nor a certificate with its key")
+        return Credentials(token.strip(), certificate, key, _time(fields.get("expirationTimestamp")))
+
+    def _useless(self, why: str) -> KubeconfigError:
+        return KubeconfigError(f"{self.place}.command: the plugin {shown(self.command)} {why}; run it by hand")
+
+
+def _is_variable(name: object, value: object) -> bool:
+    if not (isinstance(name, str) and isinstance(value, str)):
+        return False
+    return bool(name) and "=" not in name and "\0" not in name + value
+
+
+def _end(process: subprocess.Popen[bytes], *, group: bool) -> None:
+    if group:
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _time(value: object) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(_text(value))
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -1,0 +1,238 @@
+"""`read_kubeconfig` chooses a context and checks the cluster and the user that it names.
+
+What is checked is what the official client's loader reads. A field that it doesn't know is none of ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmaster_operator.kubeconfig.addresses import require_address
+from trainmaster_operator.kubeconfig.errors import KubeconfigError, one_of, shown
+from trainmaster_operator.kubeconfig.files import HINT, Entry, Merged, folder_of, merged_files
+from trainmaster_operator.kubeconfig.plugin import Credentials, Plugin
+
+_TEXTS = ("server", "certificate-authority", "certificate-authority-data", "proxy-url", "tls-server-name")
+_USER_TEXTS = (
+    *("client-certificate", "client-certificate-data", "client-key", "client-key-data"),
+    *("token", "tokenFile", "username", "password"),
+)
+_PROXIES = ("http", "https", "socks5", "socks5h")
+# The only provider that is left in Kubernetes: gcp and azure ended with 1.26 and are plugins now.
+_PROVIDER = "oidc"
+
+
+@dataclass(frozen=True)
+class Kubeconfig:
+    """Kubeconfig is one context of the files, checked."""
+
+    # The files, as a sentence names them; `path` is what the official client's loader gets.
+    path: str
+    context: str
+    namespace: str
+    cluster: Mapping[str, Any]
+    user: Mapping[str, Any]
+    plugin: Plugin | None
+    # Whether the user logs in by an auth-provider, whose tokens the official client's loader renews in the file.
+    has_provider: bool
+
+    @property
+    def extensions(self) -> dict[str, Any]:
+        """Returns what other programs have written into the cluster, by their names for it; nobody has checked it."""
+        entries = self.cluster.get("extensions")
+        named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        return {str(entry.get("name")): entry.get("extension") for entry in named}
+
+    def document(self, credentials: Credentials | None = None) -> dict[str, Any]:
+        """Returns a kubeconfig with this context alone, and a plugin's credentials in the plugin's place."""
+        user = {key: value for key, value in self.user.items() if key != "exec"}
+        if credentials is not None and credentials.token:
+            user = {**user, "token": credentials.token}
+        if credentials is not None and credentials.certificate:
+            pair = (credentials.certificate, credentials.key)
+            certificate, key = (base64.b64encode(text.encode()).decode() for text in pair)
+            user = {**user, "client-certificate-data": certificate, "client-key-data": key}
+        return {
+            "current-context": "chosen",
+            "contexts": [{"name": "chosen", "context": {"cluster": "chosen", "user": "chosen"}}],
+            "clusters": [{"name": "chosen", "cluster": dict(self.cluster)}],
+            "users": [{"name": "chosen", "user": user}],
+        }
+
+    def without_token(self, error: Exception) -> KubeconfigError:
+        """Returns what to raise when the official client's loader got no token from the user's auth-provider."""
+        why = f"{type(error).__name__}: {error}"
+        return KubeconfigError(f"kubeconfig {self.path}: the user's auth-provider gave no token ({why}); log in anew")
+
+
+def read_kubeconfig(
+    given: str | None, context: str | None, *, cluster: str | None = None, user: str | None = None
+) -> Kubeconfig | None:
+    """Returns the context that is named, or the current one, of the files that are given, or of KUBECONFIG.
+
+    The cluster and the user that are named count instead of the context's. None where there is no kubeconfig. Raises
+    KubeconfigError.
+    """
+    merged = merged_files(given)
+    named = {"--context": context, "--cluster": cluster, "--user": user}
+    for option, value in named.items():
+        if merged is None and value:
+            raise KubeconfigError(
+                f"{option}: {shown(value)} can't be looked up without a kubeconfig; give --kubeconfig"
+            )
+    if merged is None:
+        return None
+    if merged.empty:
+        if not given and not any(named.values()) and "KUBERNETES_SERVICE_HOST" in os.environ:
+            # Inside a pod an empty file means what no file means, as to kubectl.
+            return None
+        raise KubeconfigError(f"kubeconfig {merged.source}: is empty; {HINT}")
+    name, chosen = _context(merged, context)
+    chosen = _with(chosen, merged, cluster=cluster, user=user)
+    server = _cluster(merged, chosen, name)
+    person = _user(merged, chosen, name)
+    plugin, section = None, person.fields.get("exec")
+    if section is not None:
+        place = f"kubeconfig {person.file}: {person.field}.exec"
+        if not isinstance(section, dict):
+            raise KubeconfigError(f"{place}: is no mapping; give command and apiVersion")
+        plugin = Plugin.of(place, section, folder_of(person.file), server.fields)
+    namespace = chosen.fields.get("namespace") or "default"
+    if not isinstance(namespace, str):
+        raise KubeconfigError(f"kubeconfig {chosen.file}: {chosen.field}.namespace: is no text; give a name")
+    return Kubeconfig(
+        merged.source, name, namespace, server.fields, person.fields, plugin, "auth-provider" in person.fields
+    )
+
+
+def _context(merged: Merged, wanted: str | None) -> tuple[str, Entry]:
+    source, known = merged.source, one_of(list(merged.contexts))
+    name = wanted or merged.current_context
+    if not name:
+        raise KubeconfigError(
+            f"kubeconfig {source}: current-context: is missing; give --context, or kubectl config use-context NAME "
+            f"(contexts: {known})"
+        )
+    if name not in merged.contexts:
+        field = "--context" if wanted else "current-context"
+        raise KubeconfigError(f"kubeconfig {source}: {field}: {shown(name)} is not among its contexts: {known}")
+    return name, merged.contexts[name]
+
+
+def _with(context: Entry, merged: Merged, **named: str | None) -> Entry:
+    """Returns the context with the cluster and the user that options name. Raises KubeconfigError."""
+    for field, name in named.items():
+        known = {"cluster": merged.clusters, "user": merged.users}[field]
+        if name is not None and name not in known:
+            raise KubeconfigError(
+                f"kubeconfig {merged.source}: --{field}: {shown(name)} is not among its {field}s: {one_of(list(known))}"
+            )
+    given = {field: name for field, name in named.items() if name is not None}
+    return Entry(context.file, context.field, {**context.fields, **given})
+
+
+def _cluster(merged: Merged, context: Entry, name: str) -> Entry:
+    found = _named(merged, context, "cluster", merged.clusters)
+    if found is None:
+        raise KubeconfigError(
+            f"kubeconfig {context.file}: {context.field}.cluster: is missing; name a cluster for context {shown(name)}"
+        )
+    place = f"kubeconfig {found.file}: {found.field}"
+    _require_texts(found, _TEXTS)
+    require_address(f"{place}.server", found.fields.get("server"), ("http", "https"), "https://HOST:PORT")
+    if found.fields.get("proxy-url"):
+        require_address(f"{place}.proxy-url", found.fields["proxy-url"], _PROXIES, "http://HOST:PORT")
+    if not isinstance(found.fields.get("insecure-skip-tls-verify") or False, bool):
+        raise KubeconfigError(f"{place}.insecure-skip-tls-verify: is neither true nor false")
+    _require_data(found, "certificate-authority")
+    return _without_empty(found)
+
+
+def _user(merged: Merged, context: Entry, name: str) -> Entry:
+    found = _named(merged, context, "user", merged.users)
+    if found is None:
+        # Nobody in particular: some clusters for tests ask for no more.
+        return Entry(context.file, context.field, {})
+    place = f"kubeconfig {found.file}: {found.field}"
+    _require_texts(found, _USER_TEXTS)
+    for field in ("client-certificate", "client-key"):
+        _require_data(found, field)
+    if _given(found, "client-certificate") != _given(found, "client-key"):
+        raise KubeconfigError(f"{place}: client-certificate and client-key belong together; give both")
+    token_file, fields = found.fields.get("tokenFile"), dict(found.fields)
+    if token_file and not fields.get("token"):
+        # The loader would keep the line break at its end, which no header may have.
+        fields["token"] = _require_file(f"{place}.tokenFile", token_file)
+    for field in ("token", "username", "password"):
+        fields[field] = (fields.get(field) or "").strip()
+        if not (fields[field].isascii() and fields[field].isprintable()):
+            raise KubeconfigError(f"{place}.{field}: holds characters that no header can have; give it as it was made")
+    provider = found.fields.get("auth-provider")
+    if provider is not None:
+        kind = provider.get("name") if isinstance(provider, dict) else None
+        if kind != _PROVIDER:
+            raise KubeconfigError(
+                f"{place}.auth-provider: {shown(kind)} is known no more (Kubernetes 1.26); use the exec plugin of your "
+                "provider"
+            )
+    return _without_empty(Entry(found.file, found.field, fields))
+
+
+def _named(merged: Merged, context: Entry, field: str, known: Mapping[str, Entry]) -> Entry | None:
+    name = context.fields.get(field)
+    if name is None or name == "":
+        return None
+    if not isinstance(name, str) or name not in known:
+        raise KubeconfigError(
+            f"kubeconfig {context.file}: {context.field}.{field}: {shown(name)} is not among the {field}s: "
+            f"{one_of(list(known))}"
+        )
+    return known[name]
+
+
+def _require_texts(entry: Entry, names: tuple[str, ...]) -> None:
+    for name in names:
+        value = entry.fields.get(name)
+        if value is not None and not isinstance(value, str):
+            raise KubeconfigError(f"kubeconfig {entry.file}: {entry.field}.{name}: is no text; put it in quotes")
+        if value is not None and not value.isprintable() and name not in ("token", "username", "password"):
+            raise KubeconfigError(f"kubeconfig {entry.file}: {entry.field}.{name}: holds control characters")
+
+
+def _require_data(entry: Entry, name: str) -> None:
+    """Checks `name` (a path), or `name`-data (base64), which counts where both are given."""
+    place = f"kubeconfig {entry.file}: {entry.field}.{name}"
+    data, path = entry.fields.get(f"{name}-data"), entry.fields.get(name)
+    if data:
+        try:
+            base64.b64decode("".join(data.split()), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise KubeconfigError(f"{place}-data: is not base64; copy it whole, or give {name} with a file") from error
+    elif path:
+        _require_file(place, path)
+
+
+def _require_file(place: str, path: str) -> str:
+    """Returns what stands in the file. Raises KubeconfigError."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise KubeconfigError(f"{place}: {path} can't be read ({error.strerror}); name a file that can") from error
+    except UnicodeDecodeError as error:
+        raise KubeconfigError(f"{place}: {path} is no text; name a file in PEM, or one with a token") from error
+
+
+def _given(entry: Entry, name: str) -> bool:
+    return bool(entry.fields.get(name) or entry.fields.get(f"{name}-data"))
+
+
+def _without_empty(entry: Entry) -> Entry:
+    """Returns the entry without what is there and says nothing (`token: ""`), which the loader takes for a value."""
+    given = {key: value for key, value in entry.fields.items() if value not in (None, "")}
+    return Entry(entry.file, entry.field, given)

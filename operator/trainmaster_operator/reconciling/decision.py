@@ -1,0 +1,134 @@
+"""The output of `decide` says what shall be done for one job.
+
+The executor writes `status` first (when it differs), then carries out `actions` in order, then emits `events`. So
+status is always the source of truth: an operator killed after any write finds in it what was meant, and decides the
+rest again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.wire.assignment import Assignment
+
+
+@dataclass(frozen=True)
+class PodRef:
+    """PodRef is a pod by name and uid; every write to it has the uid as precondition."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Apply a rendered child on the server's side (hash annotation and replicas included; scaling is an apply too)."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Send an assignment: push it to the leader's stream and patch the annotation of each of `pods`, concurrently."""
+
+    assignment: Assignment
+    pods: tuple[PodRef, ...]
+    push: bool = True
+
+
+@dataclass(frozen=True)
+class EnsureAgent:
+    """Look for the ConfigMap with the job's agent, and make it again where it is missing."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Touch:
+    """Patch the touched annotation of pods whose agents haven't seen their assignment, to wake the kubelet."""
+
+    pods: tuple[PodRef, ...]
+
+
+@dataclass(frozen=True)
+class CollectStacks:
+    """Ask the leader for the stacks of these workers' ranks, and keep what they answer; nothing waits for that."""
+
+    request: str
+    attempt: int
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DeletePod:
+    """Delete a pod after a live read.
+
+    `force` (grace period 0) only where a live read of the node shows that it is lost; `lost_after`: seconds that the
+    node must have been unreachable for that.
+    """
+
+    pod: PodRef
+    reason: str
+    force: bool = False
+    lost_after: float = 0.0
+
+
+@dataclass(frozen=True)
+class DeleteChild:
+    """Delete a child that is no longer wanted, by its uid."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class WorkloadCondition:
+    """WorkloadCondition is a condition that the job's side sets on its Workload."""
+
+    type: Literal["Finished", "PodsReady", "Requeued"]
+    status: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ReportWorkload:
+    """Report the job to Kueue in its Workload's status. `release`: release the quota too, and why."""
+
+    name: str
+    uid: str
+    conditions: tuple[WorkloadCondition, ...]
+    release: str | None = None
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """Delete the job itself (its time to live is over)."""
+
+    uid: str
+
+
+Action = Apply | Assign | EnsureAgent | Touch | CollectStacks | DeletePod | DeleteChild | ReportWorkload | DeleteJob
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """JobEvent is a Kubernetes Event about the job, for a person."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Decision has the status to write, the actions after that, the events to publish, and when to decide again."""
+
+    status: JobStatus
+    actions: tuple[Action, ...] = ()
+    events: tuple[JobEvent, ...] = ()
+    requeue_after: float | None = None

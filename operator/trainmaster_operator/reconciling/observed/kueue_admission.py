@@ -1,0 +1,86 @@
+"""Kueue answers in the job's Workload whether and with what it is admitted.
+
+An admission names a flavor for each resource. The flavor's node labels and tolerations are what pods need, so they are
+read before any pod is made; and of an elastic job it may admit fewer workers than were asked for.
+"""
+
+from __future__ import annotations
+
+import json
+
+from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, Observed, PodSetAdmission, WorkloadView
+from trainmaster_operator.rendering import GANG_APIS, Placement, scheduler_of, worker_layout
+
+WORKLOAD_KIND = f"Workload.{GANG_APIS['kueue'].group}"
+
+
+def workload_child(job: Job, observed: Observed) -> ChildView | None:
+    """Returns the job's own Workload among its children."""
+    return next(
+        (
+            child
+            for child in observed.children
+            if child.kind == WORKLOAD_KIND and child.owner_uid == job.uid and child.name == job.name
+        ),
+        None,
+    )
+
+
+def is_as_asked(job: Job, spec: JobSpec, workload: WorkloadView) -> bool:
+    """Returns whether a Workload asks for as many pods as the job does now."""
+    layout = worker_layout(job.identity, spec)
+    return dict(workload.counts) == {group.name: group.pods for group in layout}
+
+
+def admission(job: Job, spec: JobSpec, observed: Observed) -> WorkloadView | None:
+    """Returns the Workload while it is admitted; `spec` is what the user asks for."""
+    child = workload_child(job, observed)
+    workload = child.workload if child is not None and not child.deleting else None
+    if workload is None or not workload.admitted or not workload.active or workload.evicted:
+        return None
+    return workload if is_as_asked(job, spec, workload) else None
+
+
+def admitted_spec(job: Job, spec: JobSpec, observed: Observed) -> JobSpec:
+    """Returns the spec with as many workers as were admitted."""
+    if scheduler_of(spec) != "kueue" or spec.elastic is None:
+        return spec
+    workload = admission(job, spec, observed)
+    pods = [part.count for part in workload.pod_sets if part.count is not None] if workload is not None else []
+    counts = [count - (spec.spares or 0) for count in pods]
+    if len(counts) != 1 or not spec.elastic.min_workers <= counts[0] < (spec.workers or 0):
+        return spec
+    return spec.model_copy(update={"workers": counts[0]})
+
+
+def missing_flavors(workload: WorkloadView, observed: Observed) -> list[str]:
+    """Returns the ResourceFlavors of an admission that haven't been read, or can't be."""
+    named = {flavor for part in workload.pod_sets for flavor in part.flavors}
+    return sorted(name for name in named if observed.flavors.get(name) is None)
+
+
+def lacks_placement(job: Job, observed: Observed) -> bool:
+    """Returns whether the sets can't be rendered as admitted, because it isn't known what was."""
+    if job.spec is None or scheduler_of(job.spec) != "kueue":
+        return False
+    workload = admission(job, job.spec, observed)
+    return workload is None or bool(missing_flavors(workload, observed))
+
+
+def placements(workload: WorkloadView, observed: Observed) -> tuple[tuple[str, Placement], ...]:
+    """Returns what the pods of each group get by their admission, as far as the flavors are known."""
+    return tuple((part.name, _placement(part, observed)) for part in workload.pod_sets)
+
+
+def _placement(part: PodSetAdmission, observed: Observed) -> Placement:
+    selector: dict[str, str] = {}
+    tolerations: dict[str, None] = {}
+    for name in sorted(part.flavors):
+        flavor = observed.flavors.get(name)
+        if flavor is not None:
+            selector.update(flavor.node_labels)
+            tolerations.update(dict.fromkeys(json.dumps(item, sort_keys=True) for item in flavor.tolerations))
+    selector.update(part.node_selector)
+    tolerations.update(dict.fromkeys(json.dumps(item, sort_keys=True) for item in part.tolerations))
+    return Placement(tuple(sorted(selector.items())), tuple(tolerations), part.labels, part.annotations)

@@ -1,0 +1,205 @@
+"""The lineup says who trains: as many of each group's pods as it has workers, in the order of their ranks.
+
+The other pods of a group are its spares. So no index is a spare's by itself: where a spare takes a lost worker's place,
+in the same position, the pod that comes back under the lost index is the spare from then on. A spare only stands in for
+a worker of its own group, because another group has other machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from trainmaster_operator.api.times import since
+from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.rendering import GroupLayout, rank_grace_seconds
+from trainmaster_operator.wire.limits import ALONE_SECONDS, UNSEEN_SECONDS
+
+# Reasons of the DisruptionTarget condition of pods whose kubelet doesn't answer (`policies.attribution` has all).
+NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
+
+
+def desired_workers(situation: Situation) -> tuple[int, ...]:
+    """Returns the workers that the spec asks for, whether they are lost or not, in rank order.
+
+    They are the current attempt's, unless an elastic job has been resized: then these are cut, or filled with those
+    who could begin at once and then by index.
+    """
+    if not situation.has_spares:
+        return tuple(index for group in situation.layout for index in group.indexes)
+    kept: set[int] = set()
+    more: list[int] = []
+    for group in situation.layout:
+        current = _asked_for(situation, group)
+        missing = group.count - len(current)
+        kept.update(current)
+        if missing:
+            able = ready_spares(situation)
+            free = sorted(set(group.indexes) - set(current), key=lambda index: (index not in able, index))
+            more += free[:missing]
+    return (*(worker for worker in situation.workers if worker in kept), *more)
+
+
+def ready_spares(situation: Situation) -> tuple[int, ...]:
+    """Returns who isn't in the attempt, or isn't asked for any more, and could begin at once: on a node that isn't
+    avoided and with an agent that is known to be well, as far as there is a choice."""
+    connected = {agent.uid for agent in situation.observed.stream.workers if agent.connected}
+    asked_for = {worker for group in situation.layout for worker in _asked_for(situation, group)}
+    busy = asked_for | {*situation.members.present}
+    spares = (index for group in situation.layout for index in group.indexes if index not in busy)
+    ready = [situation.pods[index] for index in spares if _could_begin(situation, index)]
+    avoided = frozenset(situation.status.avoided_nodes)
+    ready.sort(key=lambda pod: (pod.node in avoided, pod.uid not in connected, pod.worker))
+    return tuple(pod.worker for pod in ready)
+
+
+def next_workers(situation: Situation, without: frozenset[str] = frozenset()) -> tuple[int, ...]:
+    """Returns who trains in the next attempt: the desired workers, with ready spares in the places of lost ones.
+
+    `without`: the uids of pods that count as lost too.
+    """
+    desired = desired_workers(situation)
+    if not situation.has_spares:
+        return desired
+    lost = [worker for worker in desired if _is_lost(situation, worker, without)]
+    # Those first whose replacements aren't there yet, so that the attempt opens the sooner.
+    lost.sort(key=lambda worker: worker in situation.pods and is_alive(situation.pods[worker]))
+    # Not one that is to grow the group: its index would stand there twice.
+    spares = [
+        spare for spare in ready_spares(situation) if spare not in desired and situation.pods[spare].uid not in without
+    ]
+    return _with_stand_ins(situation.layout, desired, lost, spares)
+
+
+def continued_workers(
+    situation: Situation, absent: Collection[int], without: frozenset[str] = frozenset()
+) -> tuple[int, ...]:
+    """Returns the lineup of a continued attempt: the current one's, because ranks keep their numbers, with ready spares
+    in the places of those `absent` whose container doesn't run. `without`: the uids of pods that are lost too.
+    """
+    if not situation.has_spares:
+        return situation.workers
+    lost = [worker for worker in situation.workers if worker in absent and not _runs(situation, worker, without)]
+    spares = [
+        spare
+        for spare in ready_spares(situation)
+        if spare not in situation.workers and situation.pods[spare].uid not in without
+    ]
+    return _with_stand_ins(situation.layout, situation.workers, lost, spares)
+
+
+def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[str] = frozenset()) -> bool:
+    """Returns whether each of these workers has a pod that may live on: then an attempt can be opened with them.
+
+    An elastic job waits until they also have nodes, because it can do without those that get none; one with a topology,
+    because the nodes decide the order of the ranks; one that has given up its nodes before, because an attempt that
+    finds no nodes again is none. `without`: the uids of pods that are about to be replaced.
+    """
+    if alone_until(situation) is not None:
+        return False
+    if situation.lacks_domains or (_saves_checkpoint(situation) and set(workers) != set(desired_workers(situation))):
+        return False
+    spec = situation.spec
+    ordered = spec.elastic is not None or spec.scheduling.topology is not None
+    needs_node = ordered or situation.status.scheduling_backoffs > 0
+    lost = situation.leaving | situation.unresponsive | without
+    pods = [situation.pods.get(worker) for worker in workers]
+    return all(
+        pod is not None and is_alive(pod) and pod.uid not in lost and (pod.node or not needs_node) for pod in pods
+    )
+
+
+def alone_until(situation: Situation) -> float | None:
+    """Returns when the ranks of a lost worker have ended at the latest that trained without all others; None where
+    they have ended, or their agent learns of the next attempt.
+
+    Beyond a broken network they need nobody to train on. Their agent ends them once nobody has watched it for a while.
+    """
+    status, failure, members = situation.status, situation.last_failure, situation.members
+    if status.continues is None or not members.absent_ranks or len(members.present) != 1:
+        return None
+    (worker,) = members.present
+    pod, lost = situation.pods.get(worker), situation.leaving | situation.unresponsive
+    if _has_left(situation, worker) or pod is None or (is_alive(pod) and pod.uid not in lost):
+        return None
+    held = failure is not None and failure.attempt == status.attempt
+    since_loss = since(situation.now, failure.failed_at) if held and failure is not None else 0.0
+    left = ALONE_SECONDS + UNSEEN_SECONDS + rank_grace_seconds(situation.spec) - since_loss
+    return situation.now + left if left > 0 else None
+
+
+def saves_until(situation: Situation) -> float | None:
+    """Returns when the grace period of a pod of the attempt is over that was asked to end, and may be gone already: its
+    peers were asked later, and save for as long."""
+    views = [*situation.pods.values(), *situation.observed.gone.values()]
+    uids = frozenset(situation.worker_uids.values())
+    ending = [pod for pod in views if pod.deleting and pod.uid in uids and pod.disruption not in NODE_LOST]
+    deadlines = [pod.deadline for pod in ending if pod.deadline is not None]
+    return max((deadline for deadline in deadlines if deadline > situation.now), default=None)
+
+
+def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
+    """Returns the current attempt's workers of a group that the spec still asks for: those first that train, then those
+    that could join."""
+
+    def place(worker: int) -> tuple[bool, bool]:
+        is_absent = worker in situation.members.absent
+        return is_absent, is_absent and not _runs(situation, worker, frozenset())
+
+    current = [worker for worker in situation.workers if worker in group.indexes]
+    return sorted(current, key=place)[: group.count]
+
+
+def _saves_checkpoint(situation: Situation) -> bool:
+    """Returns whether a pod of the attempt has its grace period to end in, and ranks haven't left yet.
+
+    A spare could begin, but it would cut off the checkpoint that all ranks save together. A node that is lost ends
+    nothing, and a pod that was deleted by force is gone.
+    """
+    return saves_until(situation) is not None and not all(_has_left(situation, each) for each in situation.workers)
+
+
+def _has_left(situation: Situation, worker: int) -> bool:
+    """Returns whether a worker's ranks have ended, as far as it can say."""
+    report, pod = situation.reports.get(worker), situation.pods.get(worker)
+    if (report is not None and report.ended) or pod is None or pod.uid != situation.worker_uids.get(worker):
+        return True
+    return pod.worker_container is None or pod.worker_container.state != "running"
+
+
+def _could_begin(situation: Situation, worker: int) -> bool:
+    pod = situation.pods.get(worker)
+    if pod is None or not is_alive(pod) or pod.uid in situation.status.replacing_pod_uids:
+        return False
+    return pod.worker_container is not None and pod.worker_container.state == "running"
+
+
+def _runs(situation: Situation, worker: int, without: frozenset[str]) -> bool:
+    """Returns whether a worker's pod may live on and its container runs."""
+    pod = situation.pods.get(worker)
+    if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
+        return False
+    return pod.worker_container is not None and pod.worker_container.state == "running"
+
+
+def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool:
+    """Returns whether a worker's pod can't go on, or is a new one that doesn't run yet."""
+    pod = situation.pods.get(worker)
+    if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
+        return True
+    is_new = pod.uid != situation.worker_uids.get(worker, pod.uid)
+    return is_new and (pod.worker_container is None or pod.worker_container.state != "running")
+
+
+def _with_stand_ins(
+    layout: Sequence[GroupLayout], workers: Sequence[int], lost: Iterable[int], spares: Iterable[int]
+) -> tuple[int, ...]:
+    """Returns the workers with spares of their groups in the places of lost ones, both taken in their order."""
+    free = list(spares)
+    instead: dict[int, int] = {}
+    for worker in lost:
+        group = next((group for group in layout if worker in group.indexes), None)
+        spare = next((index for index in free if group is not None and index in group.indexes), None)
+        if spare is not None:
+            free.remove(spare)
+            instead[worker] = spare
+    return tuple(instead.get(worker, worker) for worker in workers)

@@ -1,0 +1,429 @@
+"""A situation is the facts of one job at one moment, computed once and read by every policy.
+
+`survey` brings together what the status remembers and what was observed: who the workers are, their pods, and what each
+of them reported on the current attempt. Agents report through streams and termination messages (`Report`); of a
+container that ended without a report its status is read.
+
+**Which end belongs to which attempt.** An agent lives through many attempts, so a container's end without a message
+doesn't show in which one it happened. The status remembers how often each worker's container had ended when the attempt
+was opened, so an old end is never counted twice. A new one belongs to the attempt if it is clearly later than its
+opening, or than the agent's own report that it has begun the attempt, which has the same machine's clock. One within
+CLOCK_SLACK could also be of the attempt before, and then the report of the agent's next life is awaited (it finds the
+saved one when it starts again). So it is where the kubelet's probe ended an agent that had not reported on
+the attempt: it had stood still for minutes, and the attempt opened without it. Its next life joins that attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from trainmaster_operator.api.times import since, to_seconds
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
+from trainmaster_operator.reconciling.observed.container_ends import (
+    START_FAILURES,
+    count_ends,
+    explained,
+    is_unresponsive_report,
+    latest_end,
+    reason_of,
+)
+from trainmaster_operator.reconciling.observed.kueue_admission import admitted_spec
+from trainmaster_operator.reconciling.observed.members import Members
+from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, Job, Observed, PodView
+from trainmaster_operator.rendering import GroupLayout, JobIdentity, Settings, has_spares, worker_layout
+from trainmaster_operator.wire.report import Report
+
+# Phases in which the current attempt shall run; in all others its ranks are held.
+RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
+# The kubelet's times are whole seconds of another machine's clock.
+CLOCK_SLACK = 2.0
+# Seconds after a leader's hello in which it may still be sending the reports that it has kept.
+KEPT_REPORTS_SECONDS = 1.0
+_BADLY = ("Failed", "Stopped")
+# Where no stream is connected, a container that has run for this long counts as up.
+UP_WITHOUT_REPORT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Situation is the facts of one job, as the module describes them. `spec` is the job's, known to be there.
+
+    `layout` has the groups, `workers` are the current attempt's: global indexes in rank order.
+    """
+
+    job: Job
+    spec: JobSpec
+    observed: Observed
+    now: float
+    settings: Settings
+    layout: tuple[GroupLayout, ...]
+    workers: tuple[int, ...]
+    pods: Mapping[int, PodView]
+    # The last report of each worker on the current attempt.
+    reports: Mapping[int, Report] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> JobSpec | None:
+        """Returns the spec as the user wrote it, where `spec` has as many workers as Kueue admitted."""
+        return self.job.spec
+
+    @property
+    def status(self) -> JobStatus:
+        return self.job.status
+
+    @property
+    def identity(self) -> JobIdentity:
+        return self.job.identity
+
+    @property
+    def terminal(self) -> bool:
+        return self.status.phase in TERMINAL_PHASES
+
+    @property
+    def running(self) -> bool:
+        """Returns whether the current attempt shall run, as opposed to being held."""
+        return self.status.phase in RUN_PHASES
+
+    @cached_property
+    def members(self) -> Members:
+        """Returns which of the current attempt's workers and ranks are in its group."""
+        return Members.of(self.workers, self.layout, self.status.absent_ranks)
+
+    @cached_property
+    def recorded_uids(self) -> Mapping[int, str]:
+        """Returns the uid of each worker's pod as the status has it: of one that is absent, that of the lost pod."""
+        return {worker: uid for worker, uid in zip(self.workers, self.status.pod_uids, strict=False) if uid}
+
+    @cached_property
+    def worker_uids(self) -> Mapping[int, str]:
+        """Returns the uid of each present worker's pod in the current attempt, as far as they are known."""
+        return {worker: uid for worker, uid in self.recorded_uids.items() if worker not in self.members.absent}
+
+    @cached_property
+    def restart_counts(self) -> Mapping[int, int]:
+        """Returns how often each worker's container had ended when the attempt was opened."""
+        return dict(zip(self.workers, self.status.pod_restart_counts, strict=False))
+
+    @property
+    def code_digest(self) -> str | None:
+        """Returns the digest of the code that the user wants to run; None where the image has it."""
+        return None if self.spec.code is None else self.spec.code.digest
+
+    @property
+    def has_spares(self) -> bool:
+        """Returns whether the job has more pods than workers."""
+        return has_spares(self.layout)
+
+    @property
+    def keeps_output(self) -> bool:
+        """Returns whether what the workers printed may be published."""
+        return self.settings.keep_logs and self.spec.run_policy.keep_logs
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """Returns the newest failure or disruption."""
+        return self.status.failures[0] if self.status.failures else None
+
+    @cached_property
+    def finished(self) -> frozenset[int]:
+        """Returns the workers whose ranks have all ended with 0 in the current attempt.
+
+        One that ended so before it learned of a continued attempt has finished in that, too.
+        """
+        reports = [*self.reports.values(), *self.reports_before.values()]
+        done = frozenset(report.worker for report in reports if report.state == "Finished")
+        return done & frozenset(self.members.present)
+
+    @cached_property
+    def reports_before(self) -> Mapping[int, Report]:
+        """Returns the reports on the attempt with whose processes the current one goes on; empty where all are new."""
+        return {} if self.status.continues is None else self.reports_of(self.status.attempt - 1)
+
+    @cached_property
+    def up(self) -> frozenset[int]:
+        """Returns the workers whose ranks are or have been up: by their reports, their progress, or (without reports)
+        their container."""
+        up = {worker for worker, report in self.reports.items() if report.state in ("Running", "Finished")}
+        if self.observed.progress_attempt == self.status.attempt:
+            up.update(worker for worker in self.observed.progress if worker in self.pods)
+        # Until the leader's reports are here, nothing has got worse.
+        if not self.has_leaders_reports:
+            up.update(worker for worker in self.pods if self.unreported_seconds(worker) >= UP_WITHOUT_REPORT_SECONDS)
+        if self.status.continues is not None:
+            # Their processes are those of the attempt before.
+            up.update(worker for worker in self.members.present if worker in self.pods)
+        return frozenset(up & set(self.members.present))
+
+    @property
+    def has_leaders_reports(self) -> bool:
+        """Returns whether a leader is connected and has sent what it kept, which comes after its hello."""
+        stream = self.observed.stream
+        return stream.connected and not 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS
+
+    @cached_property
+    def ended_before(self) -> Mapping[int, Report]:
+        """Returns the reports of workers that are to go on in a continued attempt, with ranks that had ended before.
+
+        An agent that learned of none of the last attempts may have reported its end in any of them, by exiting.
+        """
+        if self.status.continues is None:
+            return {}
+        ended = {worker: report for worker, report in self.reports_before.items() if report.state in _BADLY}
+        for worker, uid in self.worker_uids.items():
+            pod = self.pods.get(worker)
+            container = pod.worker_container if pod is not None and pod.uid == uid else None
+            end = latest_end(container) if container is not None and container.state != "running" else None
+            if end is not None and end.report is not None and end.report.attempt < self.status.attempt:
+                ended[worker] = end.report._replace(worker=worker, uid=uid)
+        return {
+            worker: report._replace(attempt=self.status.attempt)
+            for worker, report in ended.items()
+            if worker in self.members.present
+            and (not report.able or report.rank is None or report.rank in self.members.present_ranks(worker))
+        }
+
+    def unreported_seconds(self, worker: int) -> float:
+        """Returns for how long a worker's container has run in this attempt without a report [s]; 0 if there is one."""
+        pod = self.pods.get(worker)
+        container = pod.worker_container if pod is not None else None
+        if pod is None or container is None or container.state != "running" or worker in self.reports:
+            return 0.0
+        return max(self.now - self.assigned_since(pod), 0.0)
+
+    def assigned_since(self, pod: PodView) -> float:
+        """Returns since when a pod's agent could know of the attempt: its opening, or its container's later start.
+
+        A time in the future is of a clock that was set back or is another machine's; then long enough has passed.
+        """
+        opened = to_seconds(self.status.attempt_start_time)
+        started = pod.worker_container.started_at if pod.worker_container is not None else None
+        known = [at for at in (opened, started) if at is not None and at <= self.now]
+        return max(known, default=self.now - UP_WITHOUT_REPORT_SECONDS)
+
+    @property
+    def lacks_domains(self) -> bool:
+        """Returns whether the topology decides the order of the ranks, and a node hasn't been read yet."""
+        if self.spec.scheduling.topology is None:
+            return False
+        nodes = {pod.node for pod in self.pods.values() if is_alive(pod) and pod.node is not None}
+        return not nodes <= self.observed.domains.keys()
+
+    @cached_property
+    def leaving(self) -> frozenset[str]:
+        """Returns the uids of living pods that are deleted now, so that others replace them."""
+        return self.moving | self.crash_looping | self.displaced
+
+    @cached_property
+    def displaced(self) -> frozenset[str]:
+        """Returns the uids of pods that are replaced although the attempt goes on without them: a spare has taken their
+        place, or the others continue."""
+        asked = frozenset(self.status.replacing_pod_uids)
+        pods = ((worker, pod) for worker, pod in self.pods.items() if worker not in self.members.present)
+        return frozenset(pod.uid for _, pod in pods if pod.uid in asked and is_alive(pod))
+
+    @cached_property
+    def crash_looping(self) -> frozenset[str]:
+        """Returns the uids of pods that are replaced because of the kubelet's back-off, while their containers wait."""
+        if self.status.phase != "Restarting":
+            return frozenset()
+        asked = frozenset(self.status.replacing_pod_uids) - self.moving
+        return frozenset(
+            pod.uid
+            for pod in self.pods.values()
+            if pod.uid in asked
+            and is_alive(pod)
+            and pod.worker_container is not None
+            and pod.worker_container.state != "running"
+        )
+
+    @cached_property
+    def moving(self) -> frozenset[str]:
+        """Returns the uids of pods that are to come back elsewhere: their node's last failure made it one to avoid."""
+        failure = self.last_failure
+        if self.status.phase != "Restarting" or failure is None or failure.attempt != self.status.attempt:
+            return frozenset()
+        if failure.node not in self.status.avoided_nodes:
+            return frozenset()
+        current = frozenset(self.worker_uids.values())
+        return frozenset(pod.uid for pod in self.pods.values() if pod.node == failure.node and pod.uid in current)
+
+    @cached_property
+    def unresponsive(self) -> frozenset[str]:
+        """Returns the uids of the attempt's pods whose agents don't answer: by the reports of those who asked them
+        (agent/hang/diagnosis.py), while their containers are the same as before and they haven't connected again."""
+        failure = self.last_failure
+        lost = {
+            worker for worker, report in self.reports.items() if is_unresponsive_report(report.reason, report.exit_code)
+        }
+        if failure is not None and failure.worker is not None and failure.attempt == self.status.attempt:
+            lost |= {failure.worker} if is_unresponsive_report(failure.reason, failure.exit_code) else set()
+        return frozenset(self.pods[worker].uid for worker in lost if self.is_unresponsive(worker))
+
+    def is_unresponsive(self, worker: int) -> bool:
+        """Returns whether a worker's pod lives on, its container hasn't ended since, and its agent isn't connected."""
+        pod = self.pods.get(worker)
+        container = pod.worker_container if pod is not None else None
+        if pod is None or container is None or not is_alive(pod) or self.worker_uids.get(worker) != pod.uid:
+            return False
+        if container.state != "running" or count_ends(container) > self.restart_counts.get(worker, 0):
+            return False
+        stream = self.observed.stream
+        connected = any(agent.uid == pod.uid and agent.connected for agent in stream.workers)
+        return not (stream.connected and (connected or stream.leader == worker))
+
+    def has_joined(self, worker: int) -> bool:
+        """Returns whether a present worker has reported that its ranks are in the current attempt's group."""
+        report = self.reports.get(worker)
+        return (report is not None and report.state == "Running") or worker in self.finished
+
+    def with_status(self, status: JobStatus) -> Situation:
+        """Returns the same observations under a new status."""
+        return survey(replace(self.job, status=status), self.spec, self.observed, self.now, self.settings)
+
+    def reports_of(self, attempt: int) -> Mapping[int, Report]:
+        """Returns the last report of each worker on an attempt, those of containers that ended without one too."""
+        latest: dict[int, Report] = {}
+        workers = frozenset(self.workers)
+        if attempt != self.status.attempt:
+            workers |= frozenset(index for group in self.layout for index in group.indexes)
+        for report in self.observed.reports:
+            if report.attempt == attempt and report.worker in workers and self._is_from_worker(report, attempt):
+                latest[report.worker] = report
+        for worker, pod in self.pods.items():
+            if worker in workers:
+                known = latest.get(worker)
+                silent = self._end_without_report(pod, attempt, known)
+                if known is None or not known.ended:
+                    if silent is not None:
+                        latest[worker] = silent
+                elif known.reason == "AgentLost" or known.state == "Stopped":
+                    latest[worker] = explained(known, pod.worker_container, self._kill_message(pod))
+        return latest
+
+    @cached_property
+    def stalled_before_attempt(self) -> Mapping[int, int]:
+        """Returns how often the containers have ended of workers whose agents stood still when the attempt opened."""
+        return {
+            worker: count_ends(pod.worker_container)
+            for worker, pod in self.pods.items()
+            if pod.worker_container is not None
+            and self.worker_uids.get(worker) == pod.uid
+            and self.running
+            and self._stalled_before_attempt(pod, self.reports.get(worker))
+        }
+
+    def _stalled_before_attempt(self, pod: PodView, known: Report | None) -> bool:
+        """Returns whether the kubelet's probe ended a pod's agent before it had reported on the current attempt."""
+        end = latest_end(pod.worker_container)
+        if end is None or end.finished_at is None or self.status.attempt == 1 or not self._kill_message(pod):
+            return False
+        return known is None or known.at > end.finished_at
+
+    def _had_begun_attempt(self, pod: PodView, end: ContainerEnd) -> bool:
+        """Returns whether a pod's agent had reported on the current attempt before its container ended."""
+        finished, current = end.finished_at, self.status.attempt
+        return finished is not None and any(
+            report.uid == pod.uid and report.attempt == current and report.at <= finished
+            for report in self.observed.reports
+        )
+
+    def _kill_message(self, pod: PodView) -> str:
+        """Returns the kubelet's message on the last end of a pod's container, where it has killed it."""
+        end = latest_end(pod.worker_container)
+        at = end.finished_at if end is not None else None
+        return (self.observed.kills.get((pod.uid, at)) or "") if at is not None else ""
+
+    def _is_from_worker(self, report: Report, attempt: int) -> bool:
+        """Returns whether a report comes from the pod that was the worker in that attempt, as far as it is known."""
+        if attempt != self.status.attempt or not report.uid:
+            return True
+        recorded = self.worker_uids.get(report.worker)
+        pod = self.pods.get(report.worker)
+        expected = recorded or (pod.uid if pod is not None else None)
+        return expected is None or report.uid == expected
+
+    def _end_without_report(self, pod: PodView, attempt: int, known: Report | None) -> Report | None:
+        container = pod.worker_container
+        end = latest_end(container)
+        if container is None or end is None or end.report is not None or end.reason in START_FAILURES:
+            return None
+        current = self.worker_uids if attempt == self.status.attempt else self.recorded_uids
+        if current and current.get(pod.worker) != pod.uid:
+            return None
+        if count_ends(container) <= self.restart_counts.get(pod.worker, 0):
+            return None
+        opened = to_seconds(self.status.attempt_start_time)
+        certain = self.status.attempt == 1 or (
+            opened is not None
+            and end.finished_at is not None
+            and end.finished_at > opened + CLOCK_SLACK
+            and not self._stalled_before_attempt(pod, known)
+        )
+        certain = certain or self._had_begun_attempt(pod, end)
+        if attempt != (self.status.attempt if certain else self.status.attempt - 1):
+            return None
+        return Report(
+            attempt=attempt,
+            worker=pod.worker,
+            uid=pod.uid,
+            state="Failed",
+            exit_code=end.exit_code,
+            reason=reason_of(end),
+            error="\n".join(filter(None, (end.message, self._kill_message(pod)))),
+            at=end.finished_at or self.now,
+            node=pod.node or "",
+        )
+
+
+def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Settings) -> Situation:
+    """Returns all facts that the policies read."""
+    spec = admitted_spec(job, job.spec or spec, observed)
+    layout = worker_layout(job.identity, spec)
+    ordered = spec.elastic is not None or spec.scheduling.topology is not None or has_spares(layout)
+    first = tuple(index for group in layout for index in group.first_workers)
+    workers = tuple(job.status.worker_order) if ordered and job.status.worker_order else first
+    sets = {group.set_name for group in layout}
+    pods = {pod.worker: pod for pod in observed.pods if pod.set_name in sets}
+    situation = Situation(job, spec, observed, now, settings, layout, workers, pods)
+    if situation.status.absent_ranks:
+        situation = replace(situation, observed=_of_present_ranks(observed, situation.members))
+    reports = situation.reports_of(job.status.attempt)
+    return replace(situation, reports={**situation.ended_before, **reports})
+
+
+def _of_present_ranks(observed: Observed, members: Members) -> Observed:
+    """Returns the observations without the progress of ranks that are about to join: it isn't the training's."""
+    absent = frozenset(members.absent_ranks)
+    progress = {
+        worker: {rank: found for rank, found in ranks.items() if rank not in absent}
+        for worker, ranks in observed.progress.items()
+        if worker not in members.absent
+    }
+    recoveries = {worker: found for worker, found in observed.recoveries.items() if worker not in members.absent}
+    return replace(observed, progress=progress, recoveries=recoveries)
+
+
+def is_alive(pod: PodView) -> bool:
+    """Returns whether a pod may still train: not on its way out, not ended as a whole."""
+    return not pod.deleting and pod.phase not in ("Failed", "Succeeded")
+
+
+def active_seconds(situation: Situation) -> float:
+    """Returns the seconds since the job's start, suspended time apart."""
+    status = situation.status
+    if status.start_time is None:
+        return 0.0
+    suspended = status.suspended_seconds
+    if status.phase == "Suspended":
+        suspended += since(situation.now, suspended_since(status))
+    return max(since(situation.now, status.start_time) - suspended, 0.0)
+
+
+def suspended_since(status: JobStatus) -> str | None:
+    """Returns when the job was suspended, while it is."""
+    return next(
+        (item.last_transition_time for item in status.conditions if item.type == "Suspended" and item.status == "True"),
+        None,
+    )

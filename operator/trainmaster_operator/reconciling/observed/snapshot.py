@@ -1,0 +1,251 @@
+"""A snapshot is what the operator knows of one job at one moment, and the input of `decide`.
+
+The controller's store builds these frozen values from the API server's objects (trimmed), from the agents' streams and
+from its own failed writes. Times are seconds since the epoch as floats; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster_operator.rendering import AgentSource, JobIdentity
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import WorkerLine
+
+PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+
+
+@dataclass(frozen=True)
+class InvalidSpec:
+    """InvalidSpec says what is wrong with a spec, and how long the job stays when it has failed for it [s]."""
+
+    message: str
+    ttl_seconds_after_finished: int | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """Job is the DistributedTrainingJob. `invalid` says why its spec can't be run, where it can't.
+
+    `spec` is None when a field of it can't be read. An invalid one that is there serves jobs that were accepted before
+    what is wrong was checked. `unreadable` says why what the job has been through can't be read: nothing may be done to
+    it then.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created_at: float
+    spec: JobSpec | None
+    status: JobStatus
+    deleting: bool = False
+    invalid: InvalidSpec | None = None
+    # Its spec is so large that `decide` would hold up an event loop.
+    large: bool = False
+    unreadable: str | None = None
+    # The newest request for the stacks of all ranks, by the job's annotation; empty where there is none.
+    stacks_request: str = ""
+    # The annotation by which a user asks for a restart: any new value does.
+    restart_request: str | None = None
+
+    @property
+    def identity(self) -> JobIdentity:
+        """Returns what names and tokens are made of."""
+        return JobIdentity(self.namespace, self.name, self.uid)
+
+
+@dataclass(frozen=True)
+class ContainerEnd:
+    """ContainerEnd says how a container ended (state.terminated or lastState.terminated)."""
+
+    exit_code: int
+    reason: str
+    message: str
+    started_at: float | None
+    finished_at: float | None
+    # The agent's report, when the termination message is one of ours.
+    report: Report | None = None
+
+
+@dataclass(frozen=True)
+class ContainerView:
+    """ContainerView is one container's status."""
+
+    name: str
+    state: Literal["waiting", "running", "terminated"]
+    ready: bool
+    restarts: int
+    # The waiting state has it: ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff, ...
+    reason: str = ""
+    message: str = ""
+    started_at: float | None = None
+    end: ContainerEnd | None = None
+    last_end: ContainerEnd | None = None
+
+
+@dataclass(frozen=True)
+class PodView:
+    """PodView is one worker's pod."""
+
+    name: str
+    uid: str
+    worker: int
+    set_name: str
+    phase: PodPhase
+    created_at: float
+    node: str | None = None
+    # When the PodScheduled condition became True.
+    scheduled_at: float | None = None
+    ip: str | None = None
+    # deletionTimestamp is set; `deadline` is that time, when the grace period is over.
+    deleting: bool = False
+    deadline: float | None = None
+    # status.reason and status.message (Evicted, NodeLost, ...).
+    reason: str = ""
+    message: str = ""
+    # The PodScheduled condition's message while it is False, from the scheduler.
+    unschedulable: str | None = None
+    # The DisruptionTarget condition's reason while it is True (EvictionByEvictionAPI, PreemptionByScheduler, ...).
+    disruption: str | None = None
+    ready: bool = False
+    assignment: Assignment | None = None
+    # The touched annotation: when the operator last tried to wake the pod's downward-API files.
+    touched_at: float | None = None
+    worker_container: ContainerView | None = None
+    init_containers: tuple[ContainerView, ...] = ()
+
+
+def termination_reports(pod: PodView) -> tuple[Report, ...]:
+    """Returns the reports that a worker's container made by ending; the kubelet knows whose it was, whatever they
+    say."""
+    container = pod.worker_container
+    ends = (container.last_end, container.end) if container is not None else ()
+    return tuple(
+        end.report._replace(worker=pod.worker, uid=end.report.uid or pod.uid)
+        for end in ends
+        if end is not None and end.report is not None
+    )
+
+
+@dataclass(frozen=True)
+class PodSetAdmission:
+    """PodSetAdmission is what Kueue admitted for a worker group: how many, on which flavors, and what checks add."""
+
+    name: str
+    count: int | None
+    flavors: tuple[str, ...] = ()
+    node_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkloadView:
+    """WorkloadView is Kueue's Workload of the job."""
+
+    # Workers asked for, by group.
+    counts: tuple[tuple[str, int], ...] = ()
+    active: bool = True
+    # Holds quota; admitted: and all admission checks are ready.
+    reserved: bool = False
+    admitted: bool = False
+    # The reason of the Evicted condition while it is True.
+    evicted: str = ""
+    # Kueue's message on the eviction, or on why it isn't admitted.
+    message: str = ""
+    finished: bool = False
+    pods_ready: bool | None = None
+    pod_sets: tuple[PodSetAdmission, ...] = ()
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """Flavor is a ResourceFlavor, which stands for some nodes."""
+
+    node_labels: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class ChildView:
+    """ChildView is an object of the job. `replicas`, `assignment` and `agent` are a StatefulSet's, `workload` a
+    Workload's.
+
+    `kind` is as `rendering.child_kind` names it.
+    """
+
+    kind: str
+    name: str
+    uid: str
+    # The hash annotation of what was last applied: an equal hash needs no write.
+    rendered_hash: str
+    # The controller owner's uid, so that another owner's object of the same name is never adopted.
+    owner_uid: str | None
+    # Fields of it are still the create's, so an apply can't drop them (`controller/writing/children.py`).
+    created: bool = False
+    deleting: bool = False
+    replicas: int | None = None
+    assignment: Assignment | None = None
+    # Where its pods have the agent from; None for the bundled image.
+    agent: AgentSource | None = None
+    workload: WorkloadView | None = None
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """StreamView is the stream from the leader, as it is `since` then. `leader` is the worker that it comes from."""
+
+    connected: bool = False
+    leader: int | None = None
+    since: float | None = None
+    workers: tuple[WorkerLine, ...] = ()
+    # When agents left the leader since then that haven't joined it again, by worker.
+    left: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RefusedWrite:
+    """RefusedWrite was refused by the API server and is in the way (quota, webhook, another owner's object)."""
+
+    action: str
+    reason: str
+    message: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Observed is all around the job. `reports` has the last one of each worker and attempt, however it came."""
+
+    # When this operator began to observe the job (seconds since the epoch).
+    since: float = 0.0
+    children: tuple[ChildView, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    reports: tuple[Report, ...] = ()
+    # Keys are the worker, then the global rank.
+    progress: Mapping[int, Mapping[int, RankProgress]] = field(default_factory=dict)
+    # By worker: how far it has come back from the fault before the attempt that progresses, and when.
+    recoveries: Mapping[int, Recovery] = field(default_factory=dict)
+    progress_attempt: int = 0
+    progress_at: float | None = None
+    stream: StreamView = StreamView()
+    refused_writes: tuple[RefusedWrite, ...] = ()
+    # Pods that are gone, as they were last observed, are here by uid; each worker's last one is.
+    gone: Mapping[str, PodView] = field(default_factory=dict)
+    # The kubelet's message on why it killed a container, by the pod's uid and the end's time; None where there is none.
+    kills: Mapping[tuple[str, float], str | None] = field(default_factory=dict)
+    # The domain that a node's label names, for a job with a topology; None where it has none or can't be read.
+    domains: Mapping[str, str | None] = field(default_factory=dict)
+    # Kueue's flavors and priorities, by name; None where they can't be read.
+    flavors: Mapping[str, Flavor | None] = field(default_factory=dict)
+    priorities: Mapping[str, int | None] = field(default_factory=dict)
+    # Kinds of children beyond the built-in ones that have been listed: one that isn't among the children isn't there.
+    listed: frozenset[str] = frozenset()

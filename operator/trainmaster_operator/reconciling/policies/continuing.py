@@ -1,0 +1,174 @@
+"""A continued attempt keeps the processes of the ranks that are well, and trains without those that were lost.
+
+It opens in the pass that sees the loss, without any wait: the ranks that are left form a new group in their processes,
+share out what the lost ones had to do, and make the interrupted step again. `joining` takes the others back in when
+they have started again. A rank keeps its number and the world size for as long as its process lives, so the lineup
+stays as it was; only a spare may take the place of a worker that is absent.
+
+Where a rank that is left can't continue, the attempt ends for all, as without any of this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.reconciling.observed.container_ends import count_ends
+from trainmaster_operator.reconciling.observed.lineup import continued_workers, desired_workers
+from trainmaster_operator.reconciling.observed.members import Members
+from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.policies.opening import worker_order
+from trainmaster_operator.reconciling.transition import StatusChange, Transition
+
+
+def members_left(
+    situation: Situation, going: frozenset[str] = frozenset(), ready: frozenset[int] = frozenset()
+) -> Members | str:
+    """Returns the members of a continued attempt, or why there can't be one: nothing where no rank says that it can, or
+    why it can't.
+
+    `going`: the uids of pods that count as lost too; `ready`: absent ranks that can join.
+    """
+    if not situation.running:
+        return ""
+    absent = (lost_ranks(situation, going) | {*situation.members.absent_ranks}) - ready
+    left = situation.members.without(absent)
+    survivors = situation.members.without(absent | ready).present
+    if not any(_holds_state(situation, worker) or _said(situation, worker) for worker in survivors):
+        return ""
+    for worker in survivors:
+        if not _can_continue(situation, worker):
+            return f"worker {worker}'s ranks can't continue: {_why_not(situation, worker)}"
+    elastic = situation.spec.elastic
+    if elastic is not None and len(left.present) < elastic.min_workers:
+        return f"too few workers are left: {len(left.present)}, and elastic.minWorkers is {elastic.min_workers}"
+    return Members.of(continued_workers(situation, left.absent, going), situation.layout, absent)
+
+
+def lost_ranks(situation: Situation, going: frozenset[str] = frozenset()) -> frozenset[int]:
+    """Returns the ranks that the current attempt has lost: those that have ended, and all of pods that are lost or
+    `going`."""
+    lost = set[int]()
+    gone = situation.leaving | situation.unresponsive | going
+    for worker in situation.members.present:
+        ranks = situation.members.present_ranks(worker)
+        pod, report = situation.pods.get(worker), situation.reports.get(worker)
+        if pod is None or not is_alive(pod) or pod.uid != situation.worker_uids.get(worker) or pod.uid in gone:
+            lost.update(ranks)
+        elif report is not None and report.state in ("Failed", "Stopped"):
+            # `able` in such a report says that the worker's other ranks live.
+            lost.update(ranks if report.rank is None or not report.able else {report.rank})
+    return frozenset(lost)
+
+
+def continued(situation: Situation, members: Members, going: frozenset[str] = frozenset()) -> StatusChange:
+    """Returns what opens the next attempt with these members."""
+    status = situation.status
+    pods = {worker: situation.pods.get(worker) for worker in members.ranks}
+    # Of a worker that was lost just now its pod is remembered, because the cause may still come to light.
+    uids = {worker: pod.uid for worker, pod in pods.items() if pod is not None and worker not in members.absent}
+    uids |= {worker: uid for worker, uid in situation.worker_uids.items() if worker in members.absent}
+    replaced = situation.leaving | going
+    replaced |= {uid for uid in situation.unresponsive if uid not in uids.values()}
+    ends = [count_ends(pod.worker_container) if pod and pod.worker_container else 0 for pod in pods.values()]
+    wanted = desired_workers(situation)
+    return StatusChange(
+        attempt=status.attempt + 1,
+        continues=status.attempt if status.continues is None else status.continues,
+        absent_ranks=list(members.absent_ranks),
+        training_with=members.shown(len(wanted)) if any(worker in wanted for worker in members.incomplete) else None,
+        attempt_start_time=to_text(situation.now),
+        next_attempt_time=None,
+        startup_start_time=None,
+        worker_order=worker_order(situation, tuple(members.ranks)),
+        pod_uids=[uids.get(worker) for worker in members.ranks],
+        pod_restart_counts=ends,
+        replacing_pod_uids=[
+            pod.uid
+            for worker, pod in situation.pods.items()
+            if worker not in members.present and is_alive(pod) and pod.uid in replaced
+        ],
+    )
+
+
+def opened(situation: Situation, members: Members, change: StatusChange) -> Transition:
+    """Returns the transition to a continued attempt: the job trains on."""
+    left_out = {*situation.workers} - {*desired_workers(situation)}
+    missing = {worker: "is starting" for worker in members.incomplete if worker not in left_out}
+    message = training(situation, members, missing, attempt=situation.status.attempt + 1)
+    return Transition("Running", "Continued", message, change)
+
+
+def training(situation: Situation, members: Members, missing: Mapping[int, str], attempt: int) -> str:
+    """Returns the sentence on who trains in a continued attempt, and what is known of those who don't."""
+    shown = f"attempt {attempt}: training with {members.shown(len(desired_workers(situation)))}"
+    known = dict[str, list[int]]()
+    for worker, what in missing.items():
+        known.setdefault(what, []).extend(sorted({*members.ranks[worker]} & {*members.absent_ranks}))
+    named = [_sentence(members.named(ranks), what) for what, ranks in known.items()]
+    return "; ".join([shown, *named[:2], *([f"and {len(named) - 2} more"] if len(named) > 2 else [])])
+
+
+def _sentence(names: str, what: str) -> str:
+    """Returns `worker 1 is starting`, and `workers 1, 2 are starting`."""
+    if names.startswith("workers") or ", " in names or " and " in names:
+        what = re.sub("^is ", "are ", re.sub("^doesn't ", "don't ", what))
+    return f"{names} {what}"
+
+
+def has_formed(situation: Situation) -> bool:
+    """Returns whether every present worker has reported that its ranks train in the current attempt."""
+    return all(situation.has_joined(worker) for worker in situation.members.present)
+
+
+def ready_ranks(situation: Situation) -> frozenset[int]:
+    """Returns the absent ranks that have started again and wait to join."""
+    ready = set[int]()
+    for worker in situation.members.incomplete:
+        report, pod = situation.reports.get(worker), situation.pods.get(worker)
+        if report is None or report.ended or not report.ready or worker not in desired_workers(situation):
+            continue
+        if pod is None or not is_alive(pod) or pod.uid != report.uid or pod.uid in situation.leaving:
+            continue
+        if pod.worker_container is not None and pod.worker_container.state == "running":
+            ready.update({*situation.members.ranks[worker]} & {*situation.members.absent_ranks})
+    return frozenset(ready)
+
+
+def was_about_to_join(situation: Situation, worker: int) -> bool:
+    """Returns whether a worker's ranks only joined the others with the current attempt, and brought no state."""
+    before = situation.reports_before.get(worker)
+    return before is not None and before.ready
+
+
+def _can_continue(situation: Situation, worker: int) -> bool:
+    """Returns whether a worker's ranks that are left can go on: one that was about to join may have no state yet."""
+    report = situation.reports.get(worker)
+    starts = report is None or report.state == "Starting"
+    return _holds_state(situation, worker) or (starts and was_about_to_join(situation, worker))
+
+
+def _holds_state(situation: Situation, worker: int) -> bool:
+    report = situation.reports.get(worker)
+    if report is not None and (report.able or report.state != "Starting"):
+        return report.able
+    # A group that is forming has said nothing yet; what was said in the attempt before holds.
+    before = situation.reports_before.get(worker)
+    return before is not None and before.able and worker not in situation.finished
+
+
+def _why_not(situation: Situation, worker: int) -> str:
+    if worker in situation.finished:
+        return "they have finished"
+    if worker not in situation.up:
+        return "they weren't up"
+    return _said(situation, worker) or "its script doesn't use trainloop.recovery"
+
+
+def _said(situation: Situation, worker: int) -> str:
+    """Returns why a worker's ranks can't continue, by their own words; empty where they say nothing."""
+    if situation.observed.progress_attempt != situation.status.attempt:
+        return ""
+    said = (rank.cannot_continue for rank in situation.observed.progress.get(worker, {}).values())
+    return next(filter(None, said), "")

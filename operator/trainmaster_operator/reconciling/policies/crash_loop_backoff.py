@@ -1,0 +1,119 @@
+"""The kubelet's crash back-off keeps some containers waiting for longer than a new pod takes.
+
+Where no stream is connected, every failure is reported by a container's exit. The kubelet starts a container again at
+once the first time, then 10, 20, 40 … 300 s after its end (kubernetes: pkg/kubelet/kuberuntime, doBackOff), and forgets
+that after ten minutes of running. It counts by the pod's uid and the container, so a new pod begins at nought.
+
+Two kinds of ends are considered: exits that report an attempt that is over by their termination message, and ends
+without a word of containers that were at work (the agent was killed). An agent that was never heard of from its pod and
+hadn't run for WORKED_SECONDS dies by itself, as an image or a command may: that is the kubelet's to slow down. A new
+pod has to show again that it works, and each such end costs a restart, so the budget ends a row of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from trainmaster_operator.api.messages import listed
+from trainmaster_operator.api.reasons import Strength, known_reason
+from trainmaster_operator.reconciling.observed.container_ends import START_FAILURES, latest_end
+from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import ContainerView, PodView
+
+FIRST_SECONDS, LONGEST_SECONDS = 10.0, 300.0
+# A container that ran for so long starts again at once.
+FORGIVEN_AFTER = 600.0
+# A container that ran for so long was at work, also where no stream says so.
+WORKED_SECONDS = 10.0
+# `back-off 1m20s restarting failed container=worker pod=...`: Go's durations.
+_MESSAGE = re.compile(r"back-off (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)? restarting", re.IGNORECASE)
+
+
+def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins: float) -> tuple[PodView, ...]:
+    """Returns the pods of `workers` that new ones would overtake (`settings.replace_after_seconds`).
+
+    `ended` is the newest attempt that is over: only its reports, and earlier ones, count. `begins`: when the next
+    attempt may open at the earliest.
+    """
+    checkpoint, patience = situation.spec.checkpoint, situation.settings.replace_after_seconds
+    if patience is None or (checkpoint is not None and checkpoint.volume.empty_dir):
+        # What is on such a volume would go with the pod.
+        return ()
+    overtaken = max(situation.now + patience, begins)
+    pods = (situation.pods.get(worker) for worker in workers)
+    return tuple(
+        pod
+        for pod in pods
+        if pod is not None
+        and (_has_reported(pod, ended) or _was_killed_at_work(situation, pod))
+        and _starts_at(pod.worker_container, situation.now) > overtaken
+    )
+
+
+def is_limited(reason: str, *, counted: bool) -> bool:
+    """Returns whether something ends a row of such failures: the budget, or that they aren't the job's.
+
+    What a rule ignores could go on for ever, so there the kubelet's back-off is left as it is.
+    """
+    return counted or known_reason(reason).strength is Strength.DISRUPTION
+
+
+def sentence(pods: Iterable[PodView]) -> str:
+    """Returns the clause of a message that names the pods that are replaced."""
+    return f"replacing {listed([pod.name for pod in pods])}, which the kubelet's crash back-off would keep waiting"
+
+
+def _has_reported(pod: PodView, ended: int) -> bool:
+    """Returns whether the pod's container waits because its agent has reported, by exiting, an attempt that is over."""
+    container = pod.worker_container
+    if container is None or container.state == "running" or not is_alive(pod):
+        return False
+    end = latest_end(container)
+    report = end.report if end is not None else None
+    return report is not None and report.attempt <= ended and report.uid in ("", pod.uid)
+
+
+def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
+    """Returns whether the pod's container waits because it was ended without a report, after it had been at work.
+
+    Not where no other worker runs: what this pod has in memory may then be all that is left of the job's state.
+    """
+    container = pod.worker_container
+    end = latest_end(container)
+    if container is None or container.state == "running" or not is_alive(pod):
+        return False
+    if end is None or end.report is not None or end.reason in START_FAILURES:
+        return False
+    # Spares have nothing in memory.
+    others = (other for worker, other in situation.pods.items() if worker in situation.workers)
+    if not any(_runs(other) for other in others if other.uid != pod.uid):
+        return False
+    ran = end.started_at is not None and (end.finished_at or situation.now) - end.started_at >= WORKED_SECONDS
+    return ran or any(report.uid == pod.uid for report in situation.observed.reports)
+
+
+def _runs(pod: PodView) -> bool:
+    return is_alive(pod) and pod.worker_container is not None and pod.worker_container.state == "running"
+
+
+def _starts_at(container: ContainerView | None, now: float) -> float:
+    """Returns when the kubelet starts a container again, by its own message or by what it is known to do.
+
+    It only shows CrashLoopBackOff at its next sync of the pod, often when the wait is almost over (recorded on
+    Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl), so the number of restarts has to do before that.
+    """
+    end = latest_end(container)
+    if container is None or end is None or container.restarts == 0:
+        return now
+    finished = min(end.finished_at if end.finished_at is not None else now, now)
+    if container.state == "waiting":
+        if container.reason != "CrashLoopBackOff":
+            return now
+        shown = _MESSAGE.search(container.message)
+        if shown is not None:
+            hours, minutes, seconds = (float(part or 0) for part in shown.groups())
+            return finished + 3600 * hours + 60 * minutes + seconds
+    if end.started_at is not None and finished - end.started_at >= FORGIVEN_AFTER:
+        return now
+    return finished + min(FIRST_SECONDS * 2.0 ** min(container.restarts - 1, 10), LONGEST_SECONDS)

@@ -1,0 +1,138 @@
+"""An elastic job's group shrinks when a worker can't come back, grows when it can, and follows `spec.workers`.
+
+The next attempt lists the workers that are there; ranks are positions in that list, so worker 0 may be missing as any
+other. A worker that has no pod on a node for `nodes.lostAfterSeconds` is left out, as long as `elastic.minWorkers`
+stay. It comes back at a checkpoint: growing (and following `kubectl scale`) is a planned stop, in which every rank
+gets SIGTERM and the pod's grace period, and the next attempt opens as soon as all of them have left.
+
+Resizing is nobody's failure: it counts neither as a restart nor as a disruption.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainmaster_operator.api.times import since, to_text
+from trainmaster_operator.reconciling.observed.lineup import alone_until, desired_workers, next_workers
+from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.policies import startup
+from trainmaster_operator.reconciling.policies.attempts import held_since, restart_at
+from trainmaster_operator.reconciling.policies.opening import open_attempt
+from trainmaster_operator.reconciling.transition import NEW_STARTUP, StatusChange, Transition
+from trainmaster_operator.rendering import rank_grace_seconds
+
+# Seconds that an attempt has run before it is stopped to grow: it has to pay for its start first.
+GROW_AFTER = 10.0
+
+
+def resize(situation: Situation) -> Transition | None:
+    """Stops the ranks with a checkpoint, because the group shall be another one and can be."""
+    if situation.spec.elastic is None or not situation.running:
+        return None
+    current, wanted = _asked_for(situation), set(desired_workers(situation))
+    if current == wanted:
+        return None
+    if not current - wanted and not _can_grow(situation):
+        return None
+    message = f"from {len(current)} to {len(wanted)} workers; the ranks save a checkpoint and stop"
+    until = to_text(situation.now + rank_grace_seconds(situation.spec))
+    return Transition("Restarting", "Resizing", message, StatusChange(resizing=True, next_attempt_time=until))
+
+
+def reopen_resized(situation: Situation) -> Transition | None:
+    """Opens the next attempt with the workers that are there when the ranks have left, or had their time."""
+    if situation.status.phase != "Restarting" or not situation.status.resizing:
+        return None
+    waiting = situation.now < (restart_at(situation) or 0.0)
+    if waiting and not all(_has_left(situation, worker) for worker in situation.members.present):
+        return None
+    if alone_until(situation) is not None:
+        return None
+    able = scheduled_workers(situation)
+    return _open_with(situation, able, "Resized") if is_enough(situation, able) else None
+
+
+def shrink(situation: Situation) -> Transition | None:
+    """Opens the next attempt with fewer workers, because a worker's pod has had no node for too long."""
+    if situation.spec.elastic is None or situation.status.phase not in ("Pending", "Starting", "Restarting"):
+        return None
+    failure = situation.last_failure
+    if failure is not None and failure.provisional and failure.attempt == situation.status.attempt:
+        # Whether the job goes on at all is still being found out.
+        return None
+    if situation.unresponsive or alone_until(situation) is not None:
+        # Its pod is deleted in a moment: then it isn't able.
+        return None
+    able = scheduled_workers(situation)
+    if situation.running and set(able) == set(situation.workers):
+        return None
+    due = max(shrink_at(situation), restart_at(situation) or 0.0)
+    if situation.now < due or not is_enough(situation, able):
+        return None
+    return _open_with(situation, able, "Shrunk")
+
+
+def shrink_at(situation: Situation) -> float:
+    """Returns when a worker that isn't there is left out: before the job would fail for it."""
+    waited = since(situation.now, held_since(situation))
+    due = situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
+    fails = startup.due_at(situation)
+    return due if fails is None else min(due, fails)
+
+
+def grow_at(situation: Situation) -> float | None:
+    """Returns when the job could grow, while it is smaller than it should be."""
+    if situation.spec.elastic is None or not situation.running:
+        return None
+    if _asked_for(situation) == set(desired_workers(situation)):
+        return None
+    return situation.now - since(situation.now, situation.status.attempt_start_time) + GROW_AFTER
+
+
+def scheduled_workers(situation: Situation) -> tuple[int, ...]:
+    """Returns the workers whose pods live on a node, in rank order; spares among them, in the places of others."""
+    nowhere = frozenset(pod.uid for pod in situation.pods.values() if is_alive(pod) and pod.node is None)
+    pods = ((worker, situation.pods.get(worker)) for worker in next_workers(situation, without=nowhere))
+    return tuple(
+        worker
+        for worker, pod in pods
+        if pod is not None and is_alive(pod) and pod.node is not None and pod.uid not in situation.leaving
+    )
+
+
+def _open_with(situation: Situation, able: tuple[int, ...], reason: str) -> Transition:
+    opened = open_attempt(situation, able, reason)
+    return replace(opened, change=opened.change | NEW_STARTUP)
+
+
+def _can_grow(situation: Situation) -> bool:
+    """Returns whether every worker's container runs and stays, and the attempt has run long enough."""
+    at = grow_at(situation)
+    if at is None or situation.now < at or situation.status.phase != "Running":
+        return False
+    containers = [
+        situation.pods[worker].worker_container
+        for worker in desired_workers(situation)
+        if worker in situation.pods
+        and is_alive(situation.pods[worker])
+        and situation.pods[worker].uid not in situation.leaving
+    ]
+    running = [container for container in containers if container is not None and container.state == "running"]
+    return len(running) == len(desired_workers(situation))
+
+
+def _asked_for(situation: Situation) -> set[int]:
+    """Returns the attempt's workers, without those that it trains without because the user doesn't ask for them."""
+    return set(situation.workers) - (situation.members.absent - set(desired_workers(situation)))
+
+
+def _has_left(situation: Situation, worker: int) -> bool:
+    report = situation.reports.get(worker)
+    ended = report is not None and report.state in ("Stopped", "Failed", "Finished")
+    return ended or worker not in situation.pods
+
+
+def is_enough(situation: Situation, able: tuple[int, ...]) -> bool:
+    """Returns whether an elastic job can do with these workers."""
+    elastic = situation.spec.elastic
+    return elastic is not None and len(able) >= elastic.min_workers

@@ -1,0 +1,86 @@
+"""An attempt is opened with its workers, their pods, and how often the containers of these had ended before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import Phase
+from trainmaster_operator.reconciling.observed.container_ends import count_ends
+from trainmaster_operator.reconciling.observed.lineup import desired_workers
+from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.policies.topology import in_rank_order
+from trainmaster_operator.reconciling.transition import StatusChange, Transition
+
+
+def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) -> Transition:
+    """Returns the transition that opens the next attempt with these workers."""
+    message = f"attempt {situation.status.attempt + 1} opens with {count_workers(len(workers))}"
+    message += "".join(f"; {sentence}" for sentence in stand_ins(situation, workers))
+    return Transition(opening_phase(situation, workers), reason, message, opening(situation, workers))
+
+
+def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
+    """Returns what opens the next attempt. A pod whose place a spare takes is replaced while the attempt goes on."""
+    replaced = situation.leaving | situation.unresponsive | going
+    left_out = [pod for worker, pod in situation.pods.items() if worker not in workers and is_alive(pod)]
+    workers = in_rank_order(situation, workers)
+    return pods_recorded(situation, workers) | StatusChange(
+        attempt=situation.status.attempt + 1,
+        continues=None,
+        absent_ranks=[],
+        training_with=None,
+        attempt_start_time=to_text(situation.now),
+        next_attempt_time=None,
+        resizing=None,
+        stopping=None,
+        code_digest=situation.code_digest,
+        restart_request=situation.job.restart_request,
+        replacing_pod_uids=[pod.uid for pod in left_out if situation.has_spares and pod.uid in replaced],
+    )
+
+
+def opening_phase(situation: Situation, workers: Iterable[int]) -> Phase:
+    """Returns the phase in which an attempt opens: a pod that was made a moment ago may find no node for hours."""
+    return "Starting" if have_nodes(situation, workers) else "Pending"
+
+
+def have_nodes(situation: Situation, workers: Iterable[int]) -> bool:
+    """Returns whether each of these workers has a living pod on a node."""
+    return all(_has_node(situation, worker) for worker in workers)
+
+
+def _has_node(situation: Situation, worker: int) -> bool:
+    pod = situation.pods.get(worker)
+    return pod is not None and is_alive(pod) and pod.node is not None
+
+
+def worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
+    """Returns the order to remember, where it isn't simply that of all pods."""
+    spec = situation.spec
+    ordered = spec.elastic is not None or spec.scheduling.topology is not None or situation.has_spares
+    return list(workers) if ordered else []
+
+
+def pods_recorded(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
+    """Returns the order of the attempt's workers, their pods, and how often these have ended before."""
+    pods = [situation.pods[worker] for worker in workers]
+    first = situation.status.attempt == 1 and situation.running and not situation.worker_uids
+    ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
+    return StatusChange(
+        worker_order=worker_order(situation, workers),
+        pod_uids=[pod.uid for pod in pods],
+        pod_restart_counts=[0] * len(pods) if first else ends,
+    )
+
+
+def stand_ins(situation: Situation, workers: tuple[int, ...]) -> Iterator[str]:
+    """Yields a sentence for each spare that takes a worker's place."""
+    for before, worker in zip(desired_workers(situation), workers, strict=False):
+        if before != worker and worker not in desired_workers(situation):
+            yield f"spare {worker} takes the place of worker {before}"
+
+
+def count_workers(workers: int) -> str:
+    """Returns a number of workers as people say it."""
+    return f"{workers} worker{'' if workers == 1 else 's'}"

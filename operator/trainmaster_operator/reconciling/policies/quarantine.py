@@ -1,0 +1,86 @@
+"""Nodes that fail again and again are avoided by the job (`failurePolicy.nodes.quarantineAfter`).
+
+A few bad nodes cause half of the failures of large jobs. Each failure that the machine can have caused is counted
+against the node of the worker that failed first. At the limit the node goes into `status.avoidedNodes`, which becomes a
+preferred node affinity of the pods (a job must not starve because every node is suspect), and the worker there is
+replaced before the next attempt opens. Setting `quarantineAfter` to 0 forgives all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainmaster_operator.api.v1alpha1 import Failure
+from trainmaster_operator.reconciling.decision import DeletePod, PodRef
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.policies.attribution import HARDWARE
+from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange
+
+# A machine can do these to a rank. Memory and storage limits, programs and environments are the job's own.
+_OF_MACHINES = frozenset({"Signal", "Hung", "AgentLost", "NodeLost"})
+# SIGKILL comes from somebody, not from a machine.
+_KILLED = 128 + 9
+MAX_NODES = 64
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """NodeRecord has how many failures each node can have caused, and which nodes the job's pods avoid for that."""
+
+    failures: dict[str, int]
+    avoided: list[str]
+
+    @property
+    def change(self) -> StatusChange:
+        return StatusChange(node_failures=self.failures, avoided_nodes=self.avoided)
+
+
+def with_failure(situation: Situation, cause: Failure) -> NodeRecord:
+    """Returns the record of the job's nodes after a failure."""
+    status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
+    if limit == 0 or cause.node is None or not _can_be_the_machine(cause):
+        return NodeRecord(status.node_failures, status.avoided_nodes)
+    failures = {**status.node_failures, cause.node: status.node_failures.get(cause.node, 0) + 1}
+    avoided = [node for node, count in failures.items() if count >= limit]
+    return NodeRecord(_most_failures(failures), sorted(avoided)[:MAX_NODES])
+
+
+def without_failure(situation: Situation, failure: Failure) -> NodeRecord:
+    """Returns the record before a failure, for a failure that is being replaced by its cause."""
+    status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
+    count = status.node_failures.get(failure.node or "", 0)
+    if count == 0 or not _can_be_the_machine(failure):
+        return NodeRecord(status.node_failures, status.avoided_nodes)
+    failures = {**status.node_failures, failure.node or "": count - 1}
+    kept = {node: count for node, count in failures.items() if count > 0}
+    return NodeRecord(kept, sorted(node for node, count in kept.items() if count >= limit > 0))
+
+
+def forgive(situation: Situation) -> StatusChange:
+    """Clears the record when the user has set the limit to 0."""
+    if situation.spec.failure_policy.nodes.quarantine_after > 0 or not situation.status.node_failures:
+        return NO_CHANGE
+    return NodeRecord({}, []).change
+
+
+def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
+    """Returns the deletions of the pods that are to come back on another node."""
+    return tuple(
+        DeletePod(PodRef(pod.name, pod.uid), f"node {pod.node} is avoided after too many failures")
+        for pod in situation.pods.values()
+        if pod.uid in situation.moving and not pod.deleting
+    )
+
+
+def _can_be_the_machine(failure: Failure) -> bool:
+    """Returns whether the machine can have caused a failure."""
+    if failure.reason == "Error":
+        # An exception is the program's, unless it speaks of the machine.
+        return HARDWARE.search(failure.message) is not None
+    return failure.reason in _OF_MACHINES and not (failure.reason == "Signal" and failure.exit_code == _KILLED)
+
+
+def _most_failures(failures: Mapping[str, int]) -> dict[str, int]:
+    ranked = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
+    return dict(ranked[:MAX_NODES])

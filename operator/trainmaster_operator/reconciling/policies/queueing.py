@@ -1,0 +1,147 @@
+"""Under Kueue (`scheduling.gang.scheduler: kueue`) the job is held like a suspended one until its Workload is admitted.
+
+The operator does what Kueue's own integrations do for a Job (pkg/controller/jobframework):
+
+- it makes the Workload, starts when that is admitted, and reports on it when all pods are ready and when the job is
+  over;
+- an eviction (preemption, a stopped queue, `spec.active: false`) suspends the job: SIGTERM, a checkpoint, no pods. When
+  the last pod is gone the quota is given back, and Kueue queues the Workload again;
+- a job that asks for another number of workers gets a new Workload, because one that holds quota can't be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainmaster_operator.reconciling.actions.children import scaled_to_zero, workload_manifest
+from trainmaster_operator.reconciling.decision import Action, Apply, DeleteChild, ReportWorkload, WorkloadCondition
+from trainmaster_operator.reconciling.observed.kueue_admission import (
+    WORKLOAD_KIND,
+    admission,
+    is_as_asked,
+    missing_flavors,
+    workload_child,
+)
+from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView
+from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Transition
+from trainmaster_operator.rendering import scheduler_of
+from trainmaster_operator.wire.names import HASH_ANNOTATION
+
+# Evictions after which the Workload goes straight back into its queue. Of all others Kueue itself decides when, by the
+# reason that it finds in `Requeued`: its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again,
+# it was activated again (Kueue 0.15 to 0.18: pkg/controller/jobframework/reconciler.go, pkg/controller/core).
+_QUEUED_AGAIN = frozenset({"Preempted", "NodeFailures"})
+
+
+def queued(situation: Situation) -> Transition | None:
+    """Holds the job while Kueue hasn't admitted it."""
+    if scheduler_of(situation.spec) != "kueue" or situation.asked is None:
+        return None
+    workload = admission(situation.job, situation.asked, situation.observed)
+    started = situation.status.attempt > 0 and situation.status.phase != "Suspended"
+    if workload is not None and (started or not missing_flavors(workload, situation.observed)):
+        return None
+    if workload is None and started and _is_unknown(situation):
+        # It hasn't been listed yet, or can't be: that is no reason to stop what trains.
+        return None
+    change = NO_WAIT | StatusChange(replacing_pod_uids=[])
+    return Transition("Suspended", "Queued", _why(situation, workload), change)
+
+
+def workload_actions(situation: Situation) -> Iterator[Action]:
+    """Returns the actions on the job's Workload."""
+    asked = situation.asked
+    if scheduler_of(situation.spec) != "kueue" or asked is None:
+        return
+    child = workload_child(situation.job, situation.observed)
+    gone = not situation.observed.pods
+    if child is None:
+        wanted = not situation.terminal and not situation.spec.run_policy.suspend
+        if wanted and not _lacks_priority(situation):
+            yield from _made(situation)
+        return
+    workload = child.workload
+    if child.deleting or workload is None:
+        return
+    if situation.terminal:
+        if not workload.finished and (gone or not scaled_to_zero(situation)):
+            phase = situation.status.phase or ""
+            yield _report(child, WorkloadCondition("Finished", True, phase, f"the job has {phase.lower()}"))
+        return
+    if situation.spec.run_policy.suspend or not is_as_asked(situation.job, asked, workload):
+        # A new one would be active: who has deactivated it, or Kueue itself, decides when the job may queue again.
+        if gone and workload.active:
+            yield DeleteChild(child.kind, child.name, child.uid)
+        if workload.active:
+            return
+    if workload.evicted:
+        if workload.reserved and gone:
+            again = workload.evicted in _QUEUED_AGAIN
+            requeued = WorkloadCondition("Requeued", again, workload.evicted, workload.message)
+            yield _report(child, requeued, release=workload.message or "the job has stopped")
+        return
+    if not workload.active:
+        return
+    if not workload.reserved:
+        if not _lacks_priority(situation):
+            yield from (apply for apply in _made(situation) if _differs(child, apply))
+        return
+    ready = _are_ready(situation)
+    if ready and workload.pods_ready is not True:
+        yield _report(child, WorkloadCondition("PodsReady", True, "Started", "all pods are ready"))
+    elif not ready and workload.pods_ready:
+        yield _report(child, WorkloadCondition("PodsReady", False, "WaitForRecovery", "not all pods are ready"))
+
+
+def _made(situation: Situation) -> Iterator[Apply]:
+    manifest = workload_manifest(situation)
+    if manifest is not None:
+        yield Apply(manifest.body)
+
+
+def _differs(child: ChildView, apply: Apply) -> bool:
+    return bool(child.rendered_hash != apply.manifest["metadata"]["annotations"][HASH_ANNOTATION])
+
+
+def _report(child: ChildView, condition: WorkloadCondition, release: str | None = None) -> ReportWorkload:
+    return ReportWorkload(child.name, child.uid, (condition,), release)
+
+
+def _are_ready(situation: Situation) -> bool:
+    if situation.status.phase == "Suspended":
+        return False
+    pods = [situation.pods.get(worker) for worker in situation.members.present]
+    return bool(pods) and all(pod is not None and is_alive(pod) and pod.ready for pod in pods)
+
+
+def _is_unknown(situation: Situation) -> bool:
+    """Returns whether the Workload may be there although it isn't known."""
+    absent = workload_child(situation.job, situation.observed) is None
+    return absent and WORKLOAD_KIND not in situation.observed.listed
+
+
+def _lacks_priority(situation: Situation) -> bool:
+    name = situation.spec.scheduling.priority_class_name
+    return name is not None and name not in situation.observed.priorities
+
+
+def _why(situation: Situation, workload: WorkloadView | None) -> str:
+    """Returns the message on what the job waits for, with Kueue's own message where there is one."""
+    queue = situation.spec.scheduling.queue
+    if workload is not None:
+        return (
+            f"admitted; waiting to read the ResourceFlavors {', '.join(missing_flavors(workload, situation.observed))}"
+        )
+    child = workload_child(situation.job, situation.observed)
+    known = child.workload if child is not None else None
+    if known is None:
+        return f"waiting for its turn in the queue {queue} of Kueue"
+    if known.evicted and not known.active:
+        return f"its Workload is deactivated (spec.active is false): {known.message}"
+    if known.evicted:
+        return f"evicted by Kueue ({known.evicted}): {known.message}"
+    if not known.active:
+        return "its Workload is deactivated (spec.active is false)"
+    waits = f": {known.message}" if known.message else ""
+    return f"waiting for its turn in the queue {queue} of Kueue{waits}"

@@ -1,0 +1,90 @@
+"""A spare takes the place of a worker that doesn't come, where the pod isn't lost as far as Kubernetes knows.
+
+A lost pod's place is taken when its attempt fails (`attempts`). Here is the rest: a worker whose pod has had no node
+for `nodes.lostAfterSeconds`, so that the group would wait for ever, and one whose agent doesn't join the leader though
+its container is said to run. Its node, or the way there, is gone: Kubernetes takes a minute and a half to end its pods.
+"""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.times import since, to_text
+from trainmaster_operator.api.v1alpha1 import Failure
+from trainmaster_operator.reconciling.observed.lineup import can_open, desired_workers, next_workers
+from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.policies.attempts import end_attempt, held_since, restart_at
+from trainmaster_operator.reconciling.policies.opening import open_attempt
+from trainmaster_operator.reconciling.transition import Transition
+
+# Seconds after which an agent whose container runs has joined the leader: it tries ten times a second, and its start
+# takes a fraction of one.
+JOINED_WITHIN = 5.0
+
+
+def stand_in(situation: Situation) -> Transition | None:
+    """Opens the next attempt with spares in the places of workers that don't come."""
+    status, failure = situation.status, situation.last_failure
+    if not situation.has_spares or status.phase not in ("Pending", "Starting", "Restarting"):
+        return None
+    if status.resizing or status.stopping or status.scheduling_backoff:
+        return None
+    if failure is not None and failure.provisional:
+        return None
+    return _for_silent(situation) or _for_nowhere(situation)
+
+
+def stands_in_at(situation: Situation) -> float | None:
+    """Returns when a worker that doesn't come is given up."""
+    if not situation.has_spares or situation.status.phase not in ("Pending", "Starting", "Restarting"):
+        return None
+    times = [_given_up_at(situation)]
+    if situation.running:
+        times += [
+            situation.assigned_since(pod) + JOINED_WITHIN
+            for worker, pod in situation.pods.items()
+            if worker in situation.workers and pod.worker_container is not None
+        ]
+    return min((at for at in times if at > situation.now), default=None)
+
+
+def _for_silent(situation: Situation) -> Transition | None:
+    """Ends an attempt that a worker's agent hasn't joined, where a spare's has."""
+    stream = situation.observed.stream
+    if not situation.running or not stream.connected or stream.leader not in situation.workers:
+        return None
+    joined = {agent.uid for agent in stream.workers if agent.connected}
+    late = (worker for worker in situation.workers if situation.unreported_seconds(worker) >= JOINED_WITHIN)
+    silent = [pod for worker in late if worker != stream.leader and (pod := situation.pods[worker]).uid not in joined]
+    uids = frozenset(pod.uid for pod in silent)
+    unjoined = frozenset(pod.uid for pod in situation.pods.values()) - joined
+    workers = next_workers(situation, without=uids | unjoined)
+    if not silent or not can_open(situation, workers, without=uids):
+        return None
+    pod, attempt = silent[0], situation.status.attempt
+    cause = Failure(
+        attempt=attempt,
+        reason="NodeLost",
+        message=f"pod {pod.name} of worker {pod.worker} on node {pod.node} doesn't answer: its agent hasn't joined "
+        f"attempt {attempt}, and Kubernetes knows of no end",
+        worker=pod.worker,
+        pod=pod.name,
+        node=pod.node,
+        failed_at=to_text(situation.now),
+    )
+    return end_attempt(situation, cause, going=uids)
+
+
+def _for_nowhere(situation: Situation) -> Transition | None:
+    """Opens the next attempt without workers whose pods have had no node for too long."""
+    if situation.now < max(_given_up_at(situation), restart_at(situation) or 0.0):
+        return None
+    pods = (situation.pods.get(worker) for worker in desired_workers(situation))
+    nowhere = frozenset(pod.uid for pod in pods if pod is not None and is_alive(pod) and pod.node is None)
+    workers = next_workers(situation, without=nowhere)
+    if set(workers) <= {*situation.workers} or not can_open(situation, workers, without=nowhere):
+        return None
+    return open_attempt(situation, workers, "SpareStandsIn")
+
+
+def _given_up_at(situation: Situation) -> float:
+    waited = since(situation.now, held_since(situation))
+    return situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds

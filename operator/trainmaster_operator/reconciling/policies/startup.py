@@ -1,0 +1,252 @@
+"""What keeps workers from starting is shown in the messages of scheduler and kubelet, and limited in time.
+
+Nothing waits for ever holding GPUs: when not all ranks are up `startupSeconds` after their attempt was opened, the job
+fails with the gravest problem. What time can't heal (a name that is no image, a program that isn't there) fails it
+at once.
+
+A job that gives up its nodes to wait without pods (`scheduling_backoff`) and asks for them again is still starting, so
+its time runs on. What the scheduler said of its pods is kept while it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainmaster_operator.api.messages import listed
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.reconciling.actions.pod_group import scheduled_at, waits_for_nodes
+from trainmaster_operator.reconciling.observed.container_ends import START_FAILURES, latest_end
+from trainmaster_operator.reconciling.observed.lineup import next_workers
+from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import ContainerView, PodView, RefusedWrite
+from trainmaster_operator.reconciling.policies.attempts import fail, held_since
+from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.reconciling.transition import Transition
+from trainmaster_operator.rendering import worker_layout
+
+# Waiting reasons of containers (kubernetes: pkg/kubelet/images/types.go, kuberuntime/kuberuntime_container.go).
+_IMAGE = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}
+    | {"SignatureValidationFailed"}
+)
+_CREATE = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "PreCreateHookError",
+        "PreStartHookError",
+    }
+    | {"PostStartHookError"}
+)
+# The API server's reasons for refusing an object that it can't take in any state of the cluster.
+_UNFIT = frozenset({"Invalid", "BadRequest", "RequestEntityTooLarge"})
+# What the API server's own words on a refusal by a policy of the cluster have in them.
+_ADMISSION = ("admission webhook ", "ValidatingAdmissionPolicy ")
+_ORDER = (
+    "InvalidImageName",
+    "LaunchError",
+    "NameTaken",
+    "NotInstalled",
+    "QuotaExceeded",
+    "Refused",
+    "ImagePull",
+    "CreateContainer",
+    "InitFailed",
+    "Unschedulable",
+)
+
+
+@dataclass(frozen=True)
+class StartProblem:
+    """StartProblem is something that keeps a worker from starting. `is_unrecoverable`: waiting can't mend it."""
+
+    reason: str
+    message: str
+    is_unrecoverable: bool = False
+
+
+def unrecoverable(situation: Situation) -> Transition | None:
+    """Fails the job at once for what time can't mend."""
+    if not _is_starting(situation):
+        return None
+    problem = next((item for item in start_problems(situation) if item.is_unrecoverable), None)
+    return None if problem is None else fail(situation, problem.reason, problem.message)
+
+
+def deadline(situation: Situation) -> Transition | None:
+    """Fails the job when not all ranks are up in time, with the reason why."""
+    due = due_at(situation)
+    if due is None or situation.now < due:
+        return None
+    limit = f"not all ranks were up within {situation.spec.failure_policy.startup_seconds:g} s (startupSeconds)"
+    gang = situation.spec.scheduling.gang
+    if gang is not None and waits_for_nodes(situation):
+        limit = f"the gang had no nodes within {gang.timeout_seconds} s (scheduling.gang.timeoutSeconds)"
+    problem = gravest_problem(situation)
+    if problem is not None:
+        return fail(situation, problem.reason, f"{limit}: {problem.message}")
+    return fail(situation, "StartupDeadlineExceeded", f"{limit}: {_missing(situation)}")
+
+
+def due_at(situation: Situation) -> float | None:
+    """Returns when the job fails for not being up; None while that can't happen."""
+    if not _is_starting(situation):
+        return None
+    began = began_at(situation)
+    if began is None:
+        return None
+    gang = situation.spec.scheduling.gang
+    if gang is not None and waits_for_nodes(situation):
+        return None if gang.timeout_seconds is None else began + gang.timeout_seconds
+    return began + situation.spec.failure_policy.startup_seconds
+
+
+def began_at(situation: Situation) -> float | None:
+    """Returns when the startup began that the job is in."""
+    status = situation.status
+    before_backoffs = to_seconds(status.startup_start_time) if status.scheduling_backoffs else None
+    if before_backoffs is not None:
+        return before_backoffs
+    times = [to_seconds(text) for text in (status.attempt_start_time, status.next_attempt_time, held_since(situation))]
+    return max((moment for moment in (*times, scheduled_at(situation)) if moment is not None), default=None)
+
+
+def gravest_problem(situation: Situation) -> StartProblem | None:
+    """Returns the gravest problem, by the order of its reason."""
+    problems = start_problems(situation)
+    return min(problems, key=lambda problem: _ORDER.index(problem.reason), default=_remembered_problem(situation))
+
+
+def _remembered_problem(situation: Situation) -> StartProblem | None:
+    """Returns what last kept workers from starting, while a job that has given up its nodes hasn't all of them again.
+
+    It has no pods, or new ones of which the scheduler hasn't said anything yet.
+    """
+    shown = condition(situation.status.conditions, "Running")
+    if not situation.status.scheduling_backoffs or shown is None or shown.reason not in _ORDER:
+        return None
+    pods = [situation.pods.get(worker) for worker in next_workers(situation)]
+    if all(pod is not None and is_alive(pod) and pod.node is not None for pod in pods):
+        return None
+    return StartProblem(shown.reason, shown.message)
+
+
+def start_problems(situation: Situation) -> Iterator[StartProblem]:
+    """Returns all that keeps workers from starting."""
+    yield from _children(situation)
+    for worker in situation.workers:
+        pod = situation.pods.get(worker)
+        if pod is not None and is_alive(pod):
+            yield from _pod(pod)
+
+
+def pod_problem(pod: PodView) -> StartProblem | None:
+    """Returns what keeps a pod from starting."""
+    return next(_pod(pod), None)
+
+
+def is_quota(problem: RefusedWrite) -> bool:
+    """Returns whether a ResourceQuota without room refused a write (plugin/pkg/admission/resourcequota)."""
+    return "exceeded quota" in problem.message
+
+
+def _is_starting(situation: Situation) -> bool:
+    return situation.status.phase in ("Pending", "Starting", "Restarting")
+
+
+def _children(situation: Situation) -> Iterator[StartProblem]:
+    for problem in situation.observed.refused_writes:
+        reason = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}.get(problem.reason, "Refused")
+        if is_quota(problem):
+            reason = "QuotaExceeded"
+        message = f"{problem.action} was refused ({problem.reason}): {problem.message}"
+        yield StartProblem(reason, message, is_unrecoverable=_can_never_be_made(situation, problem))
+
+
+def _can_never_be_made(situation: Situation, problem: RefusedWrite) -> bool:
+    """Returns whether a child of a job that hasn't started is refused as invalid: as it is, it always will be.
+
+    Neither is a refusal by a policy of the cluster, which may change: webhooks choose their own codes (400 where they
+    choose none; Kyverno's is 400), and a ValidatingAdmissionPolicy's reason is Invalid unless it names another
+    (k8s.io/apiserver: pkg/admission/plugin/webhook/errors/statuserror.go, pkg/admission/plugin/policy/validating).
+    Nor is the refusal of a change: what was made before is there, and the job may well start with it.
+    """
+    if problem.reason not in _UNFIT or situation.status.attempt > 1 or situation.status.phase != "Pending":
+        return False
+    if any(sign in problem.message for sign in _ADMISSION):
+        return False
+    # A gang's child has its group in its kind.
+    made = {f"apply {child.kind.partition('.')[0]} {child.name}" for child in situation.observed.children}
+    return problem.action.startswith("apply ") and problem.action not in made
+
+
+def _pod(pod: PodView) -> Iterator[StartProblem]:
+    if pod.unschedulable is not None and pod.node is None:
+        yield StartProblem("Unschedulable", f"pod {pod.name} can't be scheduled: {pod.unschedulable}")
+    for container in pod.init_containers:
+        yield from _container(pod, container)
+        end = latest_end(container)
+        if end is not None and end.exit_code != 0 and end.reason not in START_FAILURES and container.state != "running":
+            details = f": {end.message}" if end.message else ""
+            yield StartProblem(
+                "InitFailed",
+                f"init container {container.name} of pod {pod.name} ended with exit code {end.exit_code}{details}",
+            )
+    if pod.worker_container is not None:
+        yield from _container(pod, pod.worker_container)
+
+
+def _container(pod: PodView, container: ContainerView) -> Iterator[StartProblem]:
+    where = f"container {container.name} of pod {pod.name}"
+    end = latest_end(container)
+    if container.state != "running" and end is not None and end.reason in ("StartError", "ContainerCannotRun"):
+        yield StartProblem(
+            "LaunchError", f"{where} couldn't be started: {end.message or container.message}", is_unrecoverable=True
+        )
+    elif container.state == "waiting":
+        details = f"{container.reason}: {container.message}" if container.message else container.reason
+        if container.reason == "InvalidImageName":
+            yield StartProblem("InvalidImageName", f"{where}: {details}", is_unrecoverable=True)
+        elif container.reason in _IMAGE:
+            yield StartProblem("ImagePull", f"{where}: {details}")
+        elif container.reason in _CREATE:
+            yield StartProblem("CreateContainer", f"{where}: {details}")
+
+
+def _missing(situation: Situation) -> str:
+    """Returns the message that names the workers that aren't up, where nothing says why."""
+    names = {
+        worker: f"{group.set_name}-{worker}"
+        for group in worker_layout(situation.identity, situation.spec)
+        for worker in group.indexes
+    }
+    absent = [names[worker] for worker in situation.workers if worker not in situation.pods]
+    if absent:
+        return f"{listed(absent)} {_verb(absent)} not created; {_why_absent(situation, absent[0])}"
+    down = [names[worker] for worker in situation.workers if worker not in situation.up]
+    waiting = [name for worker, name in names.items() if name in down and not _container_runs(situation, worker)]
+    if waiting:
+        return f"{listed(waiting)} {_verb(waiting)} not running; `kubectl describe pod {waiting[0]}` shows why"
+    if down:
+        return f"the ranks of {listed(down)} were not up; `kubectl logs {down[0]}` shows why"
+    return "unknown"
+
+
+def _why_absent(situation: Situation, pod: str) -> str:
+    """Returns where a person finds why a pod isn't there: its set knows, unless that isn't there either."""
+    name = pod.rpartition("-")[0]
+    own = [child for child in situation.observed.children if child.owner_uid == situation.job.uid]
+    if any((child.kind, child.name) == ("StatefulSet", name) for child in own):
+        return f"`kubectl describe statefulset {name}` shows why"
+    return f"StatefulSet {name} couldn't be made, and the operator's log shows why"
+
+
+def _container_runs(situation: Situation, worker: int) -> bool:
+    container = situation.pods[worker].worker_container
+    return container is not None and container.state == "running"
+
+
+def _verb(names: list[str]) -> str:
+    return "was" if len(names) == 1 else "were"

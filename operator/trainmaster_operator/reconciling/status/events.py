@@ -1,0 +1,149 @@
+"""The events of a job follow from the change of its status, so a repeated decision publishes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trainmaster_operator.api.messages import duration
+from trainmaster_operator.api.reasons import REASONS
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
+from trainmaster_operator.reconciling.decision import JobEvent
+from trainmaster_operator.reconciling.observed.members import Members
+from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.rendering import JobIdentity, worker_layout
+
+
+def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tuple[JobEvent, ...]:
+    """Returns the events of a transition, in the order of what happened."""
+    return tuple(_events(old, new, spec))
+
+
+def _as_recorded(failures: Sequence[Failure]) -> Failure | None:
+    """Returns the newest failure without what became known of it later."""
+    return failures[0].model_copy(update={"recovery": None}) if failures else None
+
+
+def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[JobEvent]:
+    yield from _accepted(old, new)
+    if new.phase != "Failed" and new.failures and _as_recorded(new.failures) != _as_recorded(old.failures):
+        yield _failure(new.failures[0], new, spec)
+    yield from _quarantine(old, new)
+    if old.phase == "Suspended" and new.phase not in ("Suspended", "Failed", "Succeeded"):
+        held = condition(old.conditions, "Suspended")
+        if held is not None and held.reason == "Queued":
+            yield JobEvent("Normal", "Admitted", "Kueue has admitted the job")
+        else:
+            yield JobEvent("Normal", "Resumed", "The job goes on")
+    # The first attempt is what applying the job asks for: its pods show enough, and a write until they exist is saved.
+    if new.attempt > old.attempt and new.continues is not None and spec is not None:
+        yield from _continued(old, new, spec)
+    elif new.attempt > max(old.attempt, 1):
+        yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
+    running = condition(new.conditions, "Running")
+    if new.scheduling_backoff and not old.scheduling_backoff and running is not None:
+        left = f"The job gives up its pods until {new.next_attempt_time}: {running.message}"
+        yield JobEvent("Warning", "SchedulingBackoff", left)
+    if new.resizing and not old.resizing and running is not None:
+        yield JobEvent("Normal", "Resizing", _sentence(running.message))
+    if new.stopping and not old.stopping and running is not None:
+        yield JobEvent("Normal", running.reason, _sentence(running.message))
+    if (
+        set(new.replacing_pod_uids) - set(old.replacing_pod_uids)
+        and running is not None
+        and running.reason == "ReplacingPods"
+    ):
+        yield JobEvent("Normal", "ReplacingPods", _sentence(running.message))
+    if new.phase == old.phase:
+        yield from _problem(old, new)
+        return
+    if new.phase == "Running":
+        yield JobEvent("Normal", "Running", f"All ranks of attempt {new.attempt} are up")
+    elif new.phase == "Suspended":
+        held = condition(new.conditions, "Suspended")
+        if held is not None and held.reason == "Queued":
+            yield JobEvent("Normal", "Queued", _sentence(held.message))
+        else:
+            yield JobEvent("Normal", "Suspended", "The job is suspended")
+    elif new.phase in ("Succeeded", "Failed"):
+        ended = condition(new.conditions, new.phase)
+        message = ended.message if ended is not None else ""
+        reason = ended.reason if ended is not None else new.phase
+        yield JobEvent("Normal" if new.phase == "Succeeded" else "Warning", reason, _sentence(message))
+    yield from _problem(old, new)
+
+
+def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    before, after = condition(old.conditions, "Accepted"), condition(new.conditions, "Accepted")
+    if new.phase in TERMINAL_PHASES:
+        # Its end says the same.
+        return
+    if after is not None and after.status == "False" and (before is None or before.message != after.message):
+        yield JobEvent("Warning", after.reason, after.message)
+
+
+def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent:
+    if failure.provisional:
+        cost = "the cause isn't known yet"
+    elif not failure.counted:
+        cost = "doesn't count as a restart"
+    else:
+        limit = f" of {spec.failure_policy.max_restarts}" if spec is not None else ""
+        cost = f"restart {new.restarts}{limit}"
+    stopped = f"; {failure.not_continued}" if failure.not_continued else ""
+    return JobEvent("Warning", failure.reason, f"Attempt {failure.attempt} ended: {failure.message}{stopped}; {cost}")
+
+
+def _continued(old: JobStatus, new: JobStatus, spec: JobSpec) -> Iterator[JobEvent]:
+    """Yields who trains on in a continued attempt, or who has joined the others."""
+    before, after = _members(old, spec), _members(new, spec)
+    joined = {*before.absent_ranks} - {*after.absent_ranks}
+    shown = f"Attempt {new.attempt} continues with {new.training_with or after.shown(new.workers.desired)}"
+    if not joined:
+        yield JobEvent("Normal", "Continued", shown)
+        return
+    began, joins_at = to_seconds(old.attempt_start_time), to_seconds(new.attempt_start_time)
+    seconds = max((joins_at or 0.0) - (began or 0.0), 0.0)
+    trained_with = old.training_with or before.shown(old.workers.desired)
+    waited = f"before, the job continued with {trained_with} for {duration(seconds)}"
+    yield JobEvent("Normal", "Joined", f"{shown}: {after.named(joined)} joined; {waited}")
+
+
+def _members(status: JobStatus, spec: JobSpec) -> Members:
+    layout = worker_layout(JobIdentity("", "", ""), spec)
+    first = (index for group in layout for index in group.first_workers)
+    return Members.of(status.worker_order or first, layout, status.absent_ranks)
+
+
+def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    for node in sorted(set(new.avoided_nodes) - set(old.avoided_nodes)):
+        times = new.node_failures.get(node, 0)
+        message = (
+            f"Node {node} may have caused {times} failure{'' if times == 1 else 's'} of this job, so pods avoid it; "
+            "failurePolicy.nodes.quarantineAfter: 0 forgives all nodes"
+        )
+        yield JobEvent("Warning", "NodeAvoided", message)
+    if old.avoided_nodes and not new.avoided_nodes:
+        yield JobEvent("Normal", "NodesForgiven", f"No longer avoided: {', '.join(old.avoided_nodes)}")
+
+
+def _problem(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    """Yields the event for something that began to keep workers from starting."""
+    before, after = condition(old.conditions, "Running"), condition(new.conditions, "Running")
+    if new.phase in ("Succeeded", "Failed") or after is None or after.status == "True" or after.reason not in REASONS:
+        return
+    if before is None or before.reason != after.reason:
+        yield JobEvent("Warning", after.reason, _sentence(after.message))
+
+
+def _who(status: JobStatus) -> str:
+    desired = status.workers.desired
+    if status.worker_order and len(status.worker_order) != desired:
+        return f"{len(status.worker_order)} of {desired} workers"
+    return f"{desired} worker{'' if desired == 1 else 's'}"
+
+
+def _sentence(message: str) -> str:
+    # A field's path stays as it is.
+    is_path = message.partition(" ")[0].endswith(":")
+    return message if is_path else message[:1].upper() + message[1:]

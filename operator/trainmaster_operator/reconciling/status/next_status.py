@@ -1,0 +1,193 @@
+"""The status after a pass has the policies' changes, the counts, the conditions and the progress.
+
+Nothing here moves by itself: the same observations give the same status, so an idle job is never written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from trainmaster_operator.api.reasons import REASONS
+from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
+from trainmaster_operator.reconciling.observed.lineup import desired_workers, ready_spares
+from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
+from trainmaster_operator.reconciling.policies.quarantine import forgive
+from trainmaster_operator.reconciling.policies.startup import gravest_problem
+from trainmaster_operator.reconciling.status.conditions import condition, with_condition
+from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress
+from trainmaster_operator.reconciling.status.recovery import with_recovery
+from trainmaster_operator.reconciling.status.stacks import due_stacks
+from trainmaster_operator.reconciling.status.time_spent import book_time
+from trainmaster_operator.reconciling.transition import NO_CHANGE, UNSET, StatusChange, Transition, Unset
+from trainmaster_operator.wire.names import JOB_UID_LABEL
+
+INVALID_SPEC = "InvalidSpec"
+
+
+def next_status(situation: Situation, transition: Transition) -> JobStatus:
+    """Returns the job's status after a transition."""
+    is_over = transition.phase in TERMINAL_PHASES
+    change = (
+        transition.change
+        | forgive(situation)
+        | StatusChange(
+            phase=transition.phase,
+            observed_generation=situation.job.generation,
+            workers=_counts(situation, transition),
+            # Pods of an ended job are about to go: counting them down would only be writes.
+            replicas=0 if is_over else len(situation.pods.keys() - _spares(situation)),
+            selector=f"{JOB_UID_LABEL}={situation.job.uid}",
+            progress=due_progress(situation, is_terminal=is_over),
+            stacks_request=due_stacks(situation, transition.phase),
+            conditions=_conditions(situation, transition),
+        )
+    )
+    if transition.phase != "Running":
+        change |= StatusChange(training_with=None)
+    status = change.apply(situation.status)
+    failures = with_recovery(situation, status)
+    is_recovery_due = bool(failures) and status.failures[0].recovery is None and failures[0].recovery is not None
+    if status == situation.status and not is_recovery_due:
+        return status
+    # A status that is written anyway has the newest progress and all time up to it; neither is a reason to write one.
+    news = StatusChange(progress=newest_progress(situation), failures=failures)
+    return book_time(situation, news.apply(status))
+
+
+def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
+    """Returns the status of a job that never was accepted: most of its spec can't be changed, so it has failed."""
+    conditions = job.status.conditions
+    # `Running` is what the columns of `kubectl get` show.
+    for name in ("Accepted", "Running", "Failed"):
+        status: Literal["True", "False"] = "True" if name == "Failed" else "False"
+        conditions = with_condition(
+            conditions, name, status, INVALID_SPEC, invalid.message, now=now, generation=job.generation
+        )
+    change = StatusChange(
+        phase="Failed",
+        observed_generation=job.generation,
+        conditions=conditions,
+        completion_time=to_text(now),
+    )
+    return change.apply(job.status)
+
+
+def left_alone(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
+    """Returns the status of an accepted job with a field that can't be read: a condition says that nothing is done.
+
+    What was started stays, and a corrected spec goes on from there.
+    """
+    conditions = job.status.conditions
+    # Without its status, which was lost, nothing else says so where `kubectl get` looks.
+    names = ("Accepted",) if condition(conditions, "Running") is not None else ("Accepted", "Running")
+    for name in names:
+        conditions = with_condition(
+            conditions, name, "False", INVALID_SPEC, invalid.message, now=now, generation=job.generation
+        )
+    phase = job.status.phase or "Pending"
+    return StatusChange(phase=phase, observed_generation=job.generation, conditions=conditions).apply(job.status)
+
+
+def unreadable(job: Job, now: float) -> JobStatus:
+    """Returns the status of a job whose past can't be read: one condition says so, and nothing else is touched."""
+    conditions = with_condition(
+        job.status.conditions,
+        "Accepted",
+        "False",
+        "Unreadable",
+        job.unreadable or "",
+        now=now,
+        generation=job.generation,
+    )
+    return StatusChange(conditions=conditions).apply(job.status)
+
+
+def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
+    opened = transition.change.attempt not in (UNSET, situation.status.attempt)
+    if opened and isinstance(transition.change.continues, int):
+        # Who is left trains on.
+        return _counts(
+            situation.with_status(transition.change.apply(situation.status)), replace(transition, change=NO_CHANGE)
+        )
+    alive = [worker for worker, pod in situation.pods.items() if is_alive(pod)]
+    finished = frozenset() if opened else situation.finished
+    up = frozenset() if opened else situation.up - finished
+    failed = {worker for worker, report in situation.reports.items() if report.state in ("Failed", "Stopped")}
+    return WorkerCounts(
+        desired=len(desired_workers(situation)),
+        created=len(set(alive) & set(desired_workers(situation))),
+        running=len((up - failed) & set(alive)) if transition.phase in RUN_PHASES else 0,
+        finished=len(finished),
+        spares=_ready_spares(situation, transition) if situation.has_spares else None,
+    )
+
+
+def _spares(situation: Situation) -> frozenset[int]:
+    """Returns the indexes of the pods that aren't asked to train."""
+    return frozenset(index for group in situation.layout for index in group.indexes) - {*desired_workers(situation)}
+
+
+def _ready_spares(situation: Situation, transition: Transition) -> int:
+    """Returns how many spares could begin at once, those apart that the transition makes workers."""
+    order = transition.change.worker_order
+    training = () if isinstance(order, Unset) else order
+    ready = [spare for spare in ready_spares(situation) if spare not in training]
+    return min(len(ready), sum(group.spares for group in situation.layout))
+
+
+def _conditions(situation: Situation, transition: Transition) -> list[Condition]:
+    now, generation = situation.now, situation.job.generation
+    conditions = situation.status.conditions
+    conditions = _with_acceptance(conditions, situation)
+    reason, message = _why(situation, transition)
+    running = transition.phase == "Running"
+    conditions = with_condition(
+        conditions, "Running", "True" if running else "False", reason, message, now=now, generation=generation
+    )
+    if transition.phase == "Suspended":
+        conditions = with_condition(
+            conditions, "Suspended", "True", transition.reason, transition.message, now=now, generation=generation
+        )
+    elif condition(conditions, "Suspended") is not None:
+        conditions = with_condition(conditions, "Suspended", "False", "Resumed", "", now=now, generation=generation)
+    if transition.phase in TERMINAL_PHASES:
+        conditions = with_condition(
+            conditions,
+            transition.phase,
+            "True",
+            transition.reason,
+            transition.message,
+            now=now,
+            generation=generation,
+        )
+    return conditions
+
+
+def _with_acceptance(conditions: list[Condition], situation: Situation) -> list[Condition]:
+    reason, message = "SpecAccepted", "the spec can be run"
+    invalid = situation.job.invalid
+    if invalid is not None:
+        reason = INVALID_SPEC
+        message = f"accepted earlier, so the job goes on; a new job like it would be refused: {invalid.message}"
+    generation = situation.job.generation
+    return with_condition(conditions, "Accepted", "True", reason, message, now=situation.now, generation=generation)
+
+
+def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
+    """Returns reason and message of the Running condition: what keeps workers from starting, before anything else."""
+    before = condition(situation.status.conditions, "Running")
+    waits = transition.phase in ("Pending", "Starting", "Restarting") or transition.reason == "Queued"
+    problem = gravest_problem(situation) if waits else None
+    if problem is not None:
+        if before is not None and before.reason == problem.reason:
+            # The kubelet's message changes back and forth with every try; the first one is enough.
+            return before.reason, before.message
+        return problem.reason, problem.message
+    if transition.reason:
+        return transition.reason, transition.message
+    if before is None or (before.reason in REASONS and transition.phase != "Running"):
+        return transition.phase, f"attempt {situation.status.attempt}: waiting for the workers"
+    return before.reason, before.message

@@ -1,0 +1,104 @@
+"""The progress of the training comes from what the ranks report: rank 0's step and loss, and everybody's samples."""
+
+from __future__ import annotations
+
+import math
+
+from trainmaster_operator.api.times import to_seconds, to_text
+from trainmaster_operator.api.v1alpha1 import JobStatus, Progress
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.wire.progress import RankProgress
+
+# Seconds between two writes of progress alone; `kubectl get -w` stays readable and the API server idle.
+INTERVAL = 5.0
+
+
+def due_progress(situation: Situation, *, is_terminal: bool) -> Progress | None:
+    """Returns the progress for whose sake alone a status is written: the newest one, or the one that is published while
+    that is younger than INTERVAL. The last progress of a job, and a new section, are always due."""
+    old, new = situation.status.progress, newest_progress(situation)
+    if old is None or new is None or is_terminal or old.section != new.section:
+        return new
+    published = to_seconds(old.reported_at)
+    # By the clock, not by the newest report: it may be the last one, because the ranks hang.
+    # abs: after a clock was set back, news must not wait until it has caught up.
+    is_young = published is not None and abs(situation.now - published) < INTERVAL
+    return old if is_young else new
+
+
+def progress_due_at(situation: Situation) -> float | None:
+    """Returns when news is due that waits because what is published is young; None where there is none."""
+    old = situation.status.progress
+    published = None if old is None else to_seconds(old.reported_at)
+    if situation.terminal or published is None or _news_at(situation) is None:
+        return None
+    return published + INTERVAL
+
+
+def newest_progress(situation: Situation) -> Progress | None:
+    """Returns the progress with the newest report of the current attempt."""
+    old, attempt = situation.status.progress, situation.status.attempt
+    reported_at = _news_at(situation)
+    if reported_at is None:
+        return old
+    if old is None:
+        old = Progress()
+    ranks = {rank: found for by_worker in situation.observed.progress.values() for rank, found in by_worker.items()}
+    # Rank 0, or the lowest one that reported.
+    first = ranks[min(ranks)]
+    samples = [rank.samples_per_second for rank in ranks.values() if rank.samples_per_second is not None]
+    is_same_attempt = is_of_current_ranks(situation.status, old.attempt)
+    return Progress(
+        attempt=attempt,
+        step=old.step if first.step is None and is_same_attempt else first.step,
+        furthest_step=old.furthest_step,
+        total_steps=first.total_steps,
+        epoch=first.epoch,
+        loss=_readable(first.loss),
+        samples_per_second=_finite(sum(samples)) if samples else None,
+        eta_seconds=_eta(first),
+        section=first.section,
+        data_seconds=old.data_seconds if is_same_attempt else None,
+        checkpoint_seconds=old.checkpoint_seconds if is_same_attempt else None,
+        evaluate_seconds=old.evaluate_seconds if is_same_attempt else None,
+        goodput=old.goodput,
+        result=dict(first.result) or old.result,
+        reported_at=reported_at,
+    )
+
+
+def is_of_current_ranks(status: JobStatus, attempt: int | None) -> bool:
+    """Returns whether an attempt is the current one, or one whose processes the current one goes on with."""
+    began = status.attempt if status.continues is None else status.continues
+    return attempt is not None and began <= attempt <= status.attempt
+
+
+def _news_at(situation: Situation) -> str | None:
+    """Returns when the current attempt's newest report came; None where there is none that isn't published.
+
+    It looks at no rank: every pass asks, and a job may have thousands.
+    """
+    observed, published = situation.observed, situation.status.progress
+    at = observed.progress_at
+    if observed.progress_attempt != situation.status.attempt or at is None or not any(observed.progress.values()):
+        return None
+    reported_at = to_text(at)
+    return None if published is not None and published.reported_at == reported_at else reported_at
+
+
+def _readable(value: float | None) -> float | None:
+    """Returns a number with as many digits as people read in a column; a float's own are up to 17."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
+def _finite(value: float) -> float | None:
+    """Returns a number with one decimal; None where it is beyond a float's range: JSON has no infinity."""
+    return round(value, 1) if math.isfinite(value) else None
+
+
+def _eta(first: RankProgress) -> float | None:
+    if first.eta_seconds is not None:
+        return _finite(max(first.eta_seconds, 0.0))
+    if first.step is None or first.total_steps is None or first.step_seconds is None:
+        return None
+    return _finite(max(first.total_steps - first.step, 0) * max(first.step_seconds, 0.0))

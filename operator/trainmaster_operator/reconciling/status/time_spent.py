@@ -1,0 +1,346 @@
+"""`book_time` books where a job's time went since the last status, by categories (`status.timeSpent`).
+
+Time is booked whenever a status is written for another reason, never for its own sake, so accounting costs no write.
+What lies between two writes is distinguished afterwards, by times that outlive an operator: of pods and their
+conditions and containers, and of the agents' reports and progress. `until` says how far the books go; the categories
+together are always the time from `startTime` to `until`, to the millisecond (they are kept as whole milliseconds for
+that).
+
+What is compared with the newest report is the report that was published last (`status.progress`): every status that is
+written publishes the newest one. Beside what the ranks report, it holds the furthest step of any attempt, and how much
+of the attempt's waits is booked.
+
+**Before the first step** the slowest worker decides: its pod was made, had a node, ran, its ranks were up.
+
+**While steps are done** an interval ends at a report. What the ranks waited for data, checkpoints and evaluation in it
+(counters of their own) is left out first; the rest is recompute up to the furthest step of any attempt, and productive
+beyond. An interval in which no step was done stays open until one is, or until the attempt ends: a step that takes
+minutes and a hang can't be distinguished before.
+
+**A continued attempt** is the same training: its books are those of the attempt before.
+
+**An attempt that fails** lost the piece since its last report: recompute (it is done again), except what is longer than
+a step takes, which was a stall, and all of it where the reason is Hung.
+
+**Without an operator** time passes unseen. When one is back, the leader's last report shows how far the ranks came
+meanwhile, and until it is there nothing is booked. Where the attempt ended before, the time is `unobserved`.
+
+Clocks jump and differ. Every time is moved into the interval that is booked, so nothing is booked twice or negatively;
+when the clock is behind the books, they wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainmaster_operator.api.times import to_seconds, to_text
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Progress, TimeSpent
+from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import PodView
+from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
+from trainmaster_operator.reconciling.transition import StatusChange
+from trainmaster_operator.wire.progress import RankProgress
+
+# Books that are further ahead of the clock than this were kept by a clock that was wrong, not by a slightly fast one.
+LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
+# The work that a failure cut off is at most so many steps, or so many seconds where steps are short (reports are a
+# second apart). What is longer was a stall.
+CUT_STEPS, CUT_SECONDS = 2.0, 3.0
+# Sections whose time is named after them where the ranks keep no counter.
+_SECTIONS = {"checkpoint": "checkpoint", "evaluate": "evaluate", "finish": "finish"}
+_WAITS = ("data", "checkpoint", "evaluate")
+
+
+def book_time(before: Situation, after: JobStatus) -> JobStatus:
+    """Returns the status with the time booked. `before`: what the pass saw, under the old status; `after`: the status
+    that it decided on, with the newest progress."""
+    start = _milliseconds(to_seconds(after.start_time))
+    if start is None:
+        return after
+    books = _Books.open(before.status, start)
+    end = _milliseconds(to_seconds(after.completion_time) or to_seconds(to_text(before.now))) or start
+    if end < books.cursor:
+        books.turn_back(start, end)
+    else:
+        _book(books, before, after, end)
+    return books.close(after)
+
+
+def goodput(time: TimeSpent) -> float | None:
+    """Returns the share of the booked time, suspended and unobserved time apart, that went into new steps."""
+    active = sum(getattr(time, name) or 0.0 for name in TIME_CATEGORIES if name not in ("suspended", "unobserved"))
+    return round((time.productive or 0.0) / active, 3) if active > 0 else None
+
+
+class _Books:
+    """_Books has the sums in milliseconds, and `cursor`: the time up to which they go. They only ever grow.
+
+    `step` and `section` are those of the attempt's last report that was booked, `furthest` is the furthest step of any
+    attempt, and `waits` are the attempt's waits [s] as far as they are booked.
+    """
+
+    def __init__(self, cursor: int, sums: dict[str, int], published: Progress, *, is_new_attempt: bool) -> None:
+        self.cursor = cursor
+        self.sums = sums
+        self.furthest = published.furthest_step
+        self.step = None if is_new_attempt else published.step
+        self.section = None if is_new_attempt else published.section
+        waits = {name: getattr(published, f"{name}_seconds") for name in _WAITS}
+        self.waits: dict[str, float] = {} if is_new_attempt else {k: v for k, v in waits.items() if v is not None}
+        self._has_report = False
+
+    @classmethod
+    def open(cls, status: JobStatus, start: int) -> _Books:
+        time, published = status.time_spent, status.progress or Progress()
+        is_new_attempt = not is_of_current_ranks(status, published.attempt)
+        until = _milliseconds(to_seconds(time.until)) if time is not None else None
+        if time is None or until is None:
+            return cls(start, dict.fromkeys(TIME_CATEGORIES, 0), published, is_new_attempt=is_new_attempt)
+        sums = {name: _milliseconds(getattr(time, name)) or 0 for name in TIME_CATEGORIES}
+        return cls(until, sums, published, is_new_attempt=is_new_attempt)
+
+    def close(self, status: JobStatus) -> JobStatus:
+        """Returns the status with the sums, and with its progress as far as it is booked."""
+        spent = {name: total / 1000 for name, total in self.sums.items() if total}
+        # Half a millisecond less, because `to_text` rounds up.
+        time = TimeSpent(until=to_text((self.cursor - 0.5) / 1000), **spent)
+        progress = status.progress
+        if progress is not None and self._has_report:
+            waits = {f"{name}_seconds": seconds for name, seconds in self.waits.items()}
+            progress = progress.model_copy(update={"furthest_step": self.furthest, **waits})
+        if progress is not None:
+            ratio = goodput(time) if progress.furthest_step is not None else None
+            progress = progress.model_copy(update={"goodput": ratio})
+        return StatusChange(time_spent=time, progress=progress).apply(status)
+
+    def compare(self, section: str | None) -> None:
+        """Remembers that a report has been booked."""
+        self.section = section
+        self._has_report = True
+
+    def book(self, category: str, until: int) -> None:
+        """Books everything from the cursor to `until` into a category."""
+        if until > self.cursor:
+            self.sums[category] += until - self.cursor
+            self.cursor = until
+
+    def turn_back(self, start: int, end: int) -> None:
+        """Waits for a clock that is behind the books, or shrinks them to the time it shows where it is far behind."""
+        if self.cursor - end <= LONGEST_WAIT_FOR_THE_CLOCK * 1000 or end < start:
+            return
+        share = (end - start) / max(self.cursor - start, 1)
+        self.sums = {name: int(total * share) for name, total in self.sums.items()}
+        self.cursor = start + sum(self.sums.values())
+
+
+def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
+    match before.status.phase:
+        case "Suspended":
+            # Somebody else than the user (a queue's controller) may have suspended it: the job waits for its turn.
+            suspended = condition(before.status.conditions, "Suspended")
+            by_user = suspended is None or suspended.reason == "Suspended"
+            books.book("suspended" if by_user else "queue", end)
+        case "Restarting" if before.status.scheduling_backoff:
+            books.book("queue", end)
+        case "Restarting":
+            _until_pods_run(books, before, end, "restart")
+            books.book("restart", end)
+        case "Pending" | "Starting" | "Running":
+            _attempt(books, before, after, end)
+        case _:
+            books.book("queue", end)
+
+
+@dataclass(frozen=True)
+class _Latest:
+    """_Latest is the attempt's newest progress: the lowest rank's, the longest waits of any rank, and when it came."""
+
+    first: RankProgress
+    waited: dict[str, float]
+    at: int
+
+
+def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
+    """Books time in which the attempt was meant to run."""
+    # In a continued attempt the same ranks train on.
+    continues = after.continues is not None and after.attempt > before.status.attempt
+    over = (after.attempt != before.status.attempt and not continues) or after.phase not in RUN_PHASES
+    failure = after.failures[0] if over and after.failures else None
+    reason = failure.reason if failure is not None and failure.attempt == before.status.attempt else None
+    succeeded = over and after.phase == "Succeeded"
+    stop = _ended_at(before, end, first=reason is not None) if reason or succeeded else end
+    if before.status.phase != "Running":
+        first = "queue" if before.status.attempt == 1 else "restart"
+        _until_pods_run(books, before, stop, first)
+        books.book("rendezvous", min(_latest(_up_at(before, worker) for worker in before.workers), stop))
+    latest = _latest_report(before)
+    _until_last_report(books, latest, stop)
+    if latest is None and over:
+        books.book("unobserved", min(_milliseconds(before.observed.since) or 0, stop))
+    elif latest is None and not before.has_leaders_reports and books.cursor < (before.observed.since * 1000):
+        # The leader may still say what passed unseen.
+        return
+    if books.step is None:
+        books.book("load", min(latest.at, stop) if latest is not None and reason == "Hung" else stop)
+    if reason is not None:
+        _cut_off(books, latest, stop, reason)
+    elif succeeded:
+        _last_steps(books, latest, stop)
+    elif over and books.step is not None:
+        # A planned stop: the ranks go on to the end of their step and save.
+        books.book("recompute" if books.step < (books.furthest or 0) else "productive", stop)
+    if over:
+        books.book("finish" if succeeded else "restart", end)
+
+
+def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> None:
+    """Books until every worker's pod was made (`first`), had a node, and ran."""
+    pods = [pod for worker in before.workers if (pod := before.pods.get(worker)) is not None and is_alive(pod)]
+    if len(pods) < len(before.workers) and (before.status.phase == "Restarting" or not before.worker_uids):
+        # Pods that are missing in an attempt that had them all were lost a moment ago.
+        books.book(first, stop)
+    books.book(first, min(_latest(pod.created_at for pod in pods), stop))
+    books.book("schedule", min(_latest(_scheduled_at(pod) for pod in pods), stop))
+    books.book("pull", min(_latest(_started_at(pod) for pod in pods), stop))
+
+
+def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None:
+    """Books until the newest report, if a step was done since, or a section that has no counter ended."""
+    if latest is None:
+        return
+    first = latest.first
+    reach = min(latest.at, stop)
+    uncounted = _SECTIONS.get(books.section or "")
+    if uncounted is not None and uncounted in latest.waited:
+        uncounted = None
+    if first.step is not None and first.step != books.step:
+        if uncounted is not None and books.step is not None:
+            books.book(uncounted, reach)
+        _steps(books, latest, first.step, reach)
+    elif uncounted is not None and books.step is not None and first.section != books.section:
+        books.book(uncounted, reach)
+    books.compare(first.section)
+
+
+def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
+    """Books an interval at whose end `step` was done."""
+    first = latest.first
+    waits = {name: max(latest.waited[name] - books.waits.get(name, 0.0), 0.0) for name in latest.waited}
+    begun = books.step
+    if begun is None:
+        began_with = first.start_step if first.start_step is not None else step - 1
+        begun = max(min(began_with, step), 0)
+        books.book("load", max(reach - _since_the_first_began(first, waits, step - begun, reach), books.cursor))
+    for name, seconds in waits.items():
+        booked = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
+        books.book(name, books.cursor + booked)
+        # What didn't fit was reported early; the next interval has room for it.
+        books.waits[name] = round(books.waits.get(name, 0.0) + booked / 1000, 3)
+    furthest = books.furthest or 0
+    # A step that goes back is a loop that rolled back by itself.
+    repeated = min(max(furthest - begun, 0) / (step - begun), 1.0) if step > begun else 1.0
+    books.book("recompute", books.cursor + int(max(reach - books.cursor, 0) * repeated))
+    books.book("productive", reach)
+    books.step, books.furthest = step, max(furthest, step)
+
+
+def _since_the_first_began(first: RankProgress, waits: dict[str, float], steps: int, reach: int) -> int:
+    """Returns what an attempt's first steps took, the waits between them included, as far as the rank says so."""
+    if first.step_seconds is not None:
+        # The step's seconds contain its wait for data.
+        beside = waits.get("checkpoint", 0.0) + waits.get("evaluate", 0.0)
+        return _milliseconds(max(first.step_seconds, 0.0) * steps + beside) or 0
+    first_done = _milliseconds(first.first_step_at)
+    if first_done is None or steps < 2:
+        return 0
+    # One more than there were since the first one was done, which takes longer than others do.
+    return max(reach - first_done, 0) * steps // (steps - 1)
+
+
+def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> None:
+    """Books from the last step to the failure."""
+    section = _SECTIONS.get((latest.first.section if latest is not None else books.section) or "")
+    if reason == "Hung":
+        books.book("stall", stop)
+    elif section is not None:
+        books.book(section, stop)
+    step_seconds = latest.first.step_seconds if latest is not None else None
+    longest = max(CUT_SECONDS, CUT_STEPS * min(step_seconds or 0.0, 1e6))
+    books.book("recompute", min(books.cursor + int(longest * 1000), stop))
+    books.book("stall", stop)
+
+
+def _last_steps(books: _Books, latest: _Latest | None, stop: int) -> None:
+    """Books from the last report to the end of an attempt that succeeded."""
+    total = latest.first.total_steps if latest is not None else None
+    if latest is not None and total is not None and books.step is not None and books.step < total:
+        # No report came of what it did since, which were steps. Which one was the last, only a report could say: a rank
+        # may count from 0, or stop early.
+        furthest = books.furthest
+        _steps(books, latest, total, stop)
+        books.furthest = furthest
+    books.book("finish", stop)
+
+
+def _latest_report(before: Situation) -> _Latest | None:
+    observed = before.observed
+    ranks = {rank: found for by_worker in observed.progress.values() for rank, found in by_worker.items()}
+    at = _milliseconds(observed.progress_at)
+    if observed.progress_attempt != before.status.attempt or not ranks or at is None:
+        return None
+    waited: dict[str, float] = {}
+    for name in _WAITS:
+        seconds_of_ranks = [
+            seconds for rank in ranks.values() if (seconds := getattr(rank, f"{name}_seconds")) is not None
+        ]
+        if seconds_of_ranks:
+            waited[name] = min(max(seconds_of_ranks), 1e9)
+    return _Latest(ranks[min(ranks)], waited, at)
+
+
+def _ended_at(before: Situation, end: int, *, first: bool) -> int:
+    """Returns when the attempt ended by its reports: at the first failure, or when the last worker had finished."""
+    ends = [_milliseconds(report.at) or end for report in before.reports.values() if report.ended]
+    if not ends:
+        return end
+    return min(max(min(ends) if first else max(ends), 0), end)
+
+
+def _up_at(before: Situation, worker: int) -> float | None:
+    report = before.reports.get(worker)
+    if report is not None and report.state == "Running":
+        return report.at
+    if worker in before.observed.progress and before.observed.progress_attempt == before.status.attempt:
+        return 0.0
+    if report is not None and report.ended:
+        return report.at
+    return 0.0 if worker in before.up else None
+
+
+def _scheduled_at(pod: PodView) -> float | None:
+    return None if pod.node is None else pod.scheduled_at or pod.created_at
+
+
+def _started_at(pod: PodView) -> float | None:
+    container = pod.worker_container
+    if container is None:
+        return None
+    end = container.end or container.last_end
+    return container.started_at or (end.started_at if end is not None else None)
+
+
+def _latest(times: Iterable[float | None]) -> int:
+    """Returns the latest of some times in milliseconds; never, where one of them isn't known."""
+    latest = 0
+    for at in times:
+        milliseconds = _milliseconds(at)
+        if milliseconds is None:
+            return 2**62
+        latest = max(latest, milliseconds)
+    return latest
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(min(max(seconds, -1e12), 1e12) * 1000)

@@ -1,0 +1,147 @@
+"""A job's groups, names, ranks and first assignment are pure functions of its spec.
+
+Worker indexes are global: the first group has 0 to n-1, the next goes on from n. The index is the StatefulSet's ordinal
+(`ordinals.start`), so pod names, the pod-index label and the rank order are the same. A group's spares have the indexes
+after its workers'; they have no rank until one of them takes a worker's place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmaster_operator.api.v1alpha1 import Accelerator, JobSpec, Resources
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.ports import master_port
+
+# The group of a job that gives `workers` and no groups.
+DEFAULT_GROUP = "worker"
+
+
+@dataclass(frozen=True)
+class JobIdentity:
+    """JobIdentity names the job that something is rendered for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class GroupLayout:
+    """GroupLayout is a worker group: `count` workers of `processes` ranks, and `spares`, from the global index
+    `first_index` on."""
+
+    name: str
+    set_name: str
+    first_index: int
+    count: int
+    processes: int
+    resources: Resources
+    accelerator: Accelerator
+    node_selector: tuple[tuple[str, str], ...] = ()
+    spares: int = 0
+
+    @property
+    def pods(self) -> int:
+        """Returns the number of the group's pods."""
+        return self.count + self.spares
+
+    @property
+    def indexes(self) -> range:
+        """Returns the indexes of the group's pods, spares too."""
+        return range(self.first_index, self.first_index + self.pods)
+
+    @property
+    def first_workers(self) -> range:
+        """Returns the indexes of those that the first attempt has."""
+        return range(self.first_index, self.first_index + self.count)
+
+
+def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
+    """Returns the job's groups in the order of their indexes; each becomes one StatefulSet."""
+    if not spec.worker_groups:
+        return (
+            GroupLayout(
+                name=DEFAULT_GROUP,
+                set_name=job.name,
+                first_index=0,
+                count=spec.workers or 0,
+                processes=_processes(spec, spec.resources),
+                resources=spec.resources,
+                accelerator=spec.accelerator,
+                spares=spec.spares or 0,
+            ),
+        )
+    layouts: list[GroupLayout] = []
+    first = 0
+    for group in spec.worker_groups:
+        layouts.append(
+            GroupLayout(
+                name=group.name,
+                set_name=job.name if len(spec.worker_groups) == 1 else f"{job.name}-{group.name}",
+                first_index=first,
+                count=group.workers,
+                processes=_processes(spec, group.resources),
+                resources=group.resources,
+                accelerator=group.accelerator or spec.accelerator,
+                node_selector=tuple(sorted((group.node_selector or {}).items())),
+                spares=group.spares or 0,
+            )
+        )
+        first += layouts[-1].pods
+    return tuple(layouts)
+
+
+def has_spares(layout: tuple[GroupLayout, ...]) -> bool:
+    """Returns whether a job has more pods than workers."""
+    return any(group.spares for group in layout)
+
+
+def _processes(spec: JobSpec, resources: Resources) -> int:
+    """Returns the ranks in a worker. Under the exec launcher a worker is one process, whatever devices it holds."""
+    if spec.processes_per_worker != "auto":
+        return spec.processes_per_worker
+    return 1 if spec.launcher == "exec" else max(resources.gpus, 1)
+
+
+def world_size(layout: tuple[GroupLayout, ...]) -> int:
+    """Returns the ranks of the whole job."""
+    return sum(group.count * group.processes for group in layout)
+
+
+def worker_count(layout: tuple[GroupLayout, ...]) -> int:
+    """Returns the workers of the whole job, spares apart."""
+    return sum(group.count for group in layout)
+
+
+def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
+    """Returns the stable DNS name of each pod, by global index."""
+    return tuple(
+        f"{group.set_name}-{index}.{job.name}.{job.namespace}.svc"
+        for group in worker_layout(job, spec)
+        for index in group.indexes
+    )
+
+
+def processes_by_worker(layout: tuple[GroupLayout, ...]) -> tuple[int, ...] | None:
+    """Returns the ranks of each pod that trains, by global index; None where all have equally many."""
+    if len({group.processes for group in layout if group.count}) <= 1:
+        return None
+    return tuple(group.processes for group in layout for _ in group.indexes)
+
+
+def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
+    """Returns attempt 1: all workers, no spares, and no uids, because the pods don't exist yet."""
+    layout, hosts = worker_layout(job, spec), stable_hosts(job, spec)
+    workers = tuple(index for group in layout for index in group.first_workers)
+    processes = processes_by_worker(layout)
+    return Assignment(
+        job=job.uid,
+        attempt=1,
+        workers=workers,
+        uids=None,
+        hosts=tuple(hosts[worker] for worker in workers),
+        port=master_port(job.uid, 1),
+        processes=None if processes is None else tuple(processes[worker] for worker in workers),
+        code=None if spec.code is None else spec.code.digest,
+    )

@@ -1,0 +1,49 @@
+"""A rendered child goes to the API server, if its hash says that it has to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster_operator.wire.names import HASH_ANNOTATION
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Manifest is an object to apply. Its annotations have `rendered_hash` too: an equal one there needs no write.
+
+    `kind` is as `child_kind` names it.
+    """
+
+    kind: str
+    name: str
+    rendered_hash: str
+    body: Mapping[str, Any]
+
+
+# Groups whose kinds are known by their short name.
+_BUILT_IN = frozenset({"", "apps", "networking.k8s.io"})
+
+
+def child_kind(api_version: str, kind: str) -> str:
+    """Returns a kind that is unique among the children: as it is for built-in ones, else with its group, as kubectl
+    writes it (three gang schedulers have a PodGroup)."""
+    group, slash, _ = api_version.partition("/")
+    return kind if not slash or group in _BUILT_IN else f"{kind}.{group}"
+
+
+def finish(body: dict[str, Any]) -> Manifest:
+    """Returns the manifest with the hash of the body, which is added to its annotations."""
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    rendered_hash = hashlib.sha256(canonical.encode()).hexdigest()
+    metadata = body["metadata"]
+    annotations = {**metadata.get("annotations", {}), HASH_ANNOTATION: rendered_hash}
+    return Manifest(
+        kind=child_kind(body["apiVersion"], body["kind"]),
+        name=metadata["name"],
+        rendered_hash=rendered_hash,
+        body={**body, "metadata": {**metadata, "annotations": annotations}},
+    )

@@ -1,0 +1,138 @@
+"""A job asks a gang scheduler for all of its workers at once, or none.
+
+Three schedulers know a `PodGroup`, each in its own API group, and each has its own way for a pod to say which it is in:
+
+- Volcano: an annotation, and `schedulerName: volcano`. github.com/volcano-sh/apis, pkg/apis/scheduling/v1beta1
+- the coscheduling plugin: a label. github.com/kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1
+- Kubernetes' own scheduler: `spec.schedulingGroup`. scheduling.k8s.io/v1alpha2, which Kubernetes 1.36 serves where the
+  feature gate GenericWorkload is on (KEP-4671); 1.37 serves v1alpha3 and v1beta1 in its place
+
+An elastic job needs its smallest group only. So neither the group nor what it reserves changes when the job is scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+from trainmaster_operator.api.quantities import quantity
+from trainmaster_operator.api.v1alpha1 import JobSpec
+
+GangScheduler = Literal["volcano", "coscheduling", "kubernetes", "kueue"]
+
+
+@dataclass(frozen=True)
+class GangAPI:
+    """GangAPI is the API by which a gang scheduler's object is served."""
+
+    product: str
+    group: str
+    version: str
+    plural: str
+    kind: str
+    # Versions that later ones of the product serve in its place, with the same fields as far as we use them.
+    later: tuple[str, ...] = ()
+
+
+GANG_APIS: Mapping[str, GangAPI] = {
+    "volcano": GangAPI("Volcano", "scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
+    "coscheduling": GangAPI("the coscheduling plugin", "scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup"),
+    "kubernetes": GangAPI(
+        "Kubernetes 1.36 or newer with the feature gate GenericWorkload",
+        "scheduling.k8s.io",
+        "v1alpha2",
+        "podgroups",
+        "PodGroup",
+        later=("v1alpha3", "v1beta1"),
+    ),
+    "kueue": GangAPI("Kueue 0.15 or newer", "kueue.x-k8s.io", "v1beta2", "workloads", "Workload"),
+}
+
+
+@dataclass(frozen=True)
+class PodGroupContext:
+    """PodGroupContext is what the PodGroups' templates get."""
+
+    min_member: int
+    min_resources: Mapping[str, str]
+    queue: str | None
+    priority_class_name: str | None
+
+
+def scheduler_of(spec: JobSpec) -> GangScheduler | None:
+    """Returns the scheduler whose gang the job is."""
+    return None if spec.scheduling.gang is None else spec.scheduling.gang.scheduler
+
+
+def has_pod_group(spec: JobSpec) -> bool:
+    """Returns whether the job has a PodGroup, of whichever scheduler."""
+    return scheduler_of(spec) in ("volcano", "coscheduling", "kubernetes")
+
+
+def pod_group_context(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> PodGroupContext:
+    """Returns the context of the PodGroup. `groups`: the number of workers and the PodSpec of each."""
+    counted = [(spec.elastic.min_workers if spec.elastic is not None else count, pod) for count, pod in groups]
+    return PodGroupContext(
+        min_member=sum(count for count, _ in counted),
+        min_resources=_sum(counted),
+        queue=spec.scheduling.queue,
+        priority_class_name=spec.scheduling.priority_class_name,
+    )
+
+
+def pod_requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
+    """Returns what one pod asks of its node: its containers together, or its largest init container, whichever is more.
+
+    A quantity that isn't one is left out: the API server refuses the pod's template for it, with its own message.
+    """
+    total: dict[str, Decimal] = {}
+    sidecars: dict[str, Decimal] = {}
+    for container in pod.get("containers") or []:
+        _add(total, _requests(container))
+    for container in pod.get("initContainers") or []:
+        requests = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, requests)
+            _add(total, requests)
+            continue
+        for name, amount in requests.items():
+            total[name] = max(total.get(name, Decimal(0)), amount + sidecars.get(name, Decimal(0)))
+    return total
+
+
+def _requests(container: Mapping[str, Any]) -> dict[str, Decimal]:
+    resources = container.get("resources") or {}
+    found: dict[str, Decimal] = {}
+    for name, amount in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
+        try:
+            found[name] = quantity(amount)
+        except (ValueError, KeyError, ArithmeticError):
+            continue
+    return found
+
+
+def _add(total: dict[str, Decimal], more: Mapping[str, Decimal]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, Decimal(0)) + amount
+
+
+def _sum(counted: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, str]:
+    total: dict[str, Decimal] = {}
+    for count, pod in counted:
+        _add(total, {name: amount * count for name, amount in pod_requests(pod).items()})
+    return {name: _text(name, amount) for name, amount in sorted(total.items()) if amount}
+
+
+def _text(name: str, amount: Decimal) -> str:
+    """Returns an amount of a resource as a person would write it: 512Gi, 64, 1500m."""
+    if amount != amount.to_integral_value():
+        return f"{int((amount * 1000).to_integral_value(rounding='ROUND_CEILING'))}m"
+    whole = int(amount)
+    if not name.startswith(("memory", "ephemeral-storage", "hugepages-")):
+        return str(whole)
+    for power, suffix in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
+        if whole >= 1024**power and whole % 1024**power == 0:
+            return f"{whole // 1024**power}{suffix}"
+    return str(whole)

@@ -1,0 +1,230 @@
+"""The template of a StatefulSet gets frozen values computed from the spec, and nothing else.
+
+The template holds the manifest's shape and decides nothing but whether an optional field is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainmaster_operator.api.accelerator_names import resource_name
+from trainmaster_operator.api.pod_schema import requests_and_limits
+from trainmaster_operator.api.v1alpha1 import CheckpointVolume, JobSpec, Resources, Topology, is_bundled
+from trainmaster_operator.rendering.accelerators import extended_resources, toleration_seconds
+from trainmaster_operator.rendering.agent_source import (
+    AgentConfigMap,
+    AgentImage,
+    AgentImageVolume,
+    AgentSource,
+    agent_command,
+    agent_path,
+)
+from trainmaster_operator.rendering.child import ChildContext, child_context, training_name
+from trainmaster_operator.rendering.environment import EnvironmentVariable, has_read_only_root, worker_environment
+from trainmaster_operator.rendering.grace_periods import pod_grace_seconds, probe_grace_seconds
+from trainmaster_operator.rendering.layout import GroupLayout, JobIdentity
+from trainmaster_operator.rendering.paths import (
+    CODE_DIRECTORY,
+    MEMORY_DIRECTORY,
+    PODINFO_DIRECTORY,
+    STATE_DIRECTORY,
+    TEMPORARY_DIRECTORY,
+    TERMINATION_LOG,
+    TRAINING_DIRECTORY,
+    TRAINING_FILE,
+)
+from trainmaster_operator.rendering.pod_group import scheduler_of
+from trainmaster_operator.rendering.settings import Settings
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.names import AGENT_PORT, ASSIGNMENT_ANNOTATION, GROUP_LABEL, JOB_UID_LABEL
+from trainmaster_operator.wire.signing import canonical
+
+BUNDLED_COMMAND = ("python", "-m", "trainloop")
+# gid of the bundled image's user (images/trainer/Dockerfile): volumes must be writable for it.
+BUNDLED_GROUP = 65532
+VOLCANO_SCHEDULER = "volcano"
+CHECKPOINT_VOLUME = "trainmaster-checkpoint"
+NODE_LABEL = "kubernetes.io/hostname"
+# NCCL and data loaders with workers need more than the runtime's 64 Mi.
+DEFAULT_SHARED_MEMORY = "8Gi"
+
+
+@dataclass(frozen=True)
+class VolumeContext:
+    """VolumeContext is the checkpoint volume: exactly one of the three."""
+
+    path: str
+    claim_name: str | None
+    host_path: str | None
+
+
+@dataclass(frozen=True)
+class CodeContext:
+    """CodeContext is the volume that the code's archive is on: one that is named `volume`, of exactly one of the two
+    unless it is the checkpoints' too. A pod that has a claim twice never starts (k8s.io/kubernetes issue 82526)."""
+
+    path: str
+    volume: str
+    config_map: str | None
+    claim_name: str | None
+
+
+@dataclass(frozen=True)
+class SetContext:
+    """SetContext is what the template of one StatefulSet gets."""
+
+    child: ChildContext
+    service_name: str
+    replicas: int
+    first_index: int
+    selector: Mapping[str, str]
+    # All pods of the job have these, of whichever group.
+    siblings: Mapping[str, str]
+    assignment: str
+    assignment_annotation: str
+    image: str
+    image_pull_policy: str | None
+    agent: str
+    agent_command: tuple[str, ...]
+    # At most one of the three: none for the bundled image.
+    agent_config_map: AgentConfigMap | None
+    agent_image_volume: AgentImageVolume | None
+    agent_image: AgentImage | None
+    arguments: tuple[str, ...]
+    environment: tuple[EnvironmentVariable, ...]
+    requests: Mapping[str, str]
+    limits: Mapping[str, str]
+    shared_memory: str | None
+    training_name: str | None
+    checkpoint: VolumeContext | None
+    code: CodeContext | None
+    node_selector: Mapping[str, str]
+    scheduler_name: str | None
+    priority_class_name: str | None
+    topology: Topology | None
+    # A node that is lost should take a worker or a spare, not both: the label that names a node, else None.
+    apart_by: str | None
+    host_network: bool
+    added_capabilities: tuple[str, ...]
+    # All containers of the pod; the worker's own come from the job.
+    pod_runs_as_non_root: bool
+    security_context: Mapping[str, bool | int]
+    # Mounted where the root file system is read-only and the job mounts nothing there.
+    temporary_directory: str | None
+    fs_group: int | None
+    device_taints: tuple[str, ...]
+    toleration_seconds: int
+    grace_seconds: int
+    probe_grace_seconds: int
+    agent_port: int
+    termination_log: str
+    state_directory: str
+    memory_directory: str
+    podinfo_directory: str
+    training_directory: str
+
+
+def set_context(
+    job: JobIdentity,
+    spec: JobSpec,
+    group: GroupLayout,
+    assignment: Assignment,
+    replicas: int,
+    settings: Settings,
+    agent: AgentSource | None,
+) -> SetContext:
+    """Returns all that a group's StatefulSet is rendered from. `agent` is None for a job that has begun with none."""
+    bundled = is_bundled(spec.image)
+    source = None if bundled else agent or settings.agent
+    devices = extended_resources(group.resources, group.accelerator, spec.interconnect)
+    requests, limits = requests_and_limits(group.resources)
+    checkpoint = spec.checkpoint
+    security = (
+        {} if spec.security_context is None else spec.security_context.model_dump(by_alias=True, exclude_none=True)
+    )
+    return SetContext(
+        child=child_context(job, group.set_name, {GROUP_LABEL: group.name}),
+        service_name=job.name,
+        replicas=replicas,
+        first_index=group.first_index,
+        selector={JOB_UID_LABEL: job.uid, GROUP_LABEL: group.name},
+        siblings={JOB_UID_LABEL: job.uid},
+        assignment=canonical(assignment.to_wire()) if settings.keys is None else settings.keys.sign(assignment),
+        assignment_annotation=ASSIGNMENT_ANNOTATION,
+        image=spec.image,
+        image_pull_policy=spec.image_pull_policy,
+        agent=agent_path(source),
+        agent_command=agent_command(source),
+        agent_config_map=source if isinstance(source, AgentConfigMap) else None,
+        agent_image_volume=source if isinstance(source, AgentImageVolume) else None,
+        agent_image=source if isinstance(source, AgentImage) else None,
+        arguments=_arguments(spec),
+        environment=worker_environment(job, spec, group, settings),
+        requests={**requests, **devices},
+        limits={**limits, **devices},
+        shared_memory=_shared_memory(group.resources),
+        training_name=None if spec.training is None else training_name(job),
+        checkpoint=None if checkpoint is None else _volume(checkpoint.path, checkpoint.volume),
+        code=_code(spec),
+        node_selector=dict(group.node_selector),
+        scheduler_name=VOLCANO_SCHEDULER if scheduler_of(spec) == "volcano" else None,
+        priority_class_name=spec.scheduling.priority_class_name,
+        topology=spec.scheduling.topology,
+        apart_by=_apart_by(group, spec.scheduling.topology),
+        host_network=spec.interconnect.host_network,
+        pod_runs_as_non_root=bundled and security.get("runAsUser") != 0,
+        security_context=security,
+        temporary_directory=_temporary_directory(spec),
+        added_capabilities=("IPC_LOCK",) if spec.interconnect.rdma is not None else (),
+        fs_group=BUNDLED_GROUP if bundled else None,
+        device_taints=(resource_name(group.accelerator),) if group.resources.gpus else (),
+        toleration_seconds=toleration_seconds(spec.failure_policy.nodes.lost_after_seconds),
+        grace_seconds=pod_grace_seconds(spec),
+        probe_grace_seconds=probe_grace_seconds(spec),
+        agent_port=AGENT_PORT,
+        termination_log=TERMINATION_LOG,
+        state_directory=STATE_DIRECTORY,
+        memory_directory=MEMORY_DIRECTORY,
+        podinfo_directory=PODINFO_DIRECTORY,
+        training_directory=TRAINING_DIRECTORY,
+    )
+
+
+def _apart_by(group: GroupLayout, topology: Topology | None) -> str | None:
+    """Returns the label by which a group's pods keep apart, where it has spares and no topology by node itself."""
+    return NODE_LABEL if group.spares and (topology is None or topology.key != NODE_LABEL) else None
+
+
+def _arguments(spec: JobSpec) -> tuple[str, ...]:
+    """Returns the user's program. Only the bundled image may leave `command` out; then the loop reads `training` by
+    itself."""
+    if spec.command is not None:
+        return (*spec.command, *spec.args)
+    config = () if spec.training is None or "--config" in spec.args else ("--config", TRAINING_FILE)
+    return (*BUNDLED_COMMAND, *config, *spec.args)
+
+
+def _temporary_directory(spec: JobSpec) -> str | None:
+    is_taken = spec.checkpoint is not None and spec.checkpoint.path.rstrip("/") == TEMPORARY_DIRECTORY
+    return TEMPORARY_DIRECTORY if has_read_only_root(spec) and not is_taken else None
+
+
+def _shared_memory(resources: Resources) -> str | None:
+    if resources.shared_memory is not None:
+        return str(resources.shared_memory)
+    return DEFAULT_SHARED_MEMORY if resources.gpus else None
+
+
+def _code(spec: JobSpec) -> CodeContext | None:
+    code, checkpoint = spec.code, spec.checkpoint
+    if code is None:
+        return None
+    claim = None if code.claim is None else code.claim.claim_name
+    if checkpoint is not None and claim is not None and checkpoint.volume.claim_name == claim:
+        return CodeContext(CODE_DIRECTORY, CHECKPOINT_VOLUME, None, None)
+    return CodeContext(CODE_DIRECTORY, "trainmaster-code", code.config_map, claim)
+
+
+def _volume(path: str, volume: CheckpointVolume) -> VolumeContext:
+    return VolumeContext(path=path, claim_name=volume.claim_name, host_path=volume.host_path)

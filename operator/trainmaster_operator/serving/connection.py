@@ -1,0 +1,158 @@
+"""One connection: aiohttp's, with bounds on what a peer may send before it is answered, and may leave unread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from aiohttp import StreamReader, web
+
+from trainmaster_operator.serving.log import server_log
+
+MAX_FIELD = 16_384
+"""Bytes of one header: tokens of identity providers with many groups are the longest."""
+MAX_HEAD = 32_768
+"""Bytes of a request's line and headers together; aiohttp alone would keep 128 headers of the above."""
+HEAD_SECONDS = 10.0
+"""A request whose head isn't complete by then is given up."""
+SLACK = 262_144
+"""Bytes that may follow a request's head and body, or stand around them: asyncio reads as many at once."""
+LINGER_SECONDS = 1.0
+"""A body that nobody asked for is thrown away for so long, so that its sender reads the answer."""
+WRITE_SECONDS, LEAST_WRITTEN = 15.0, 65_536
+"""A peer that takes fewer bytes of its answer than this in so long loses the connection."""
+MOST_UNSENT = 16_384
+"""Bytes that wait here for a peer to read, beside the kernel's; beyond them the handler waits."""
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Connection(web.RequestHandler):
+    """Connection has a place from the moment it is accepted until it is lost."""
+
+    def __init__(
+        self,
+        manager: web.Server,
+        *,
+        address: str,
+        most_body: int,
+        idle_seconds: float,
+        on_lost: Callable[[Connection], None],
+    ) -> None:
+        super().__init__(
+            manager,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=idle_seconds,
+            access_log=None,  # type: ignore[arg-type]
+            logger=server_log(),
+            max_field_size=MAX_FIELD,
+            lingering_time=LINGER_SECONDS,
+            # A megabyte that unpacks to a gigabyte is unpacked before anybody has looked at the request's path.
+            auto_decompress=False,
+        )
+        self.address = address
+        self.arriving: asyncio.Future[Any] | None = None
+        """It ends when aiohttp has the connection: over TLS after the handshake."""
+        self._most = most_body + MAX_HEAD + SLACK
+        self._on_lost = on_lost
+        self._received = 0
+        """Bytes since the answer before."""
+        self._answered: StreamReader | None = None
+        """The body of the last request, once its answer has begun."""
+        self._open: asyncio.Transport | None = None
+        """The transport until it is lost; aiohttp forgets its own when it begins to close."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    def is_waiting(self) -> bool:
+        """Returns whether no complete request is being answered."""
+        if self._awaits_head():
+            return True
+        # aiohttp forgets the request before its answer is sent, and before the rest of its body is thrown away.
+        body = self._answered if self._current_request is None else self._current_request.content
+        return body is not None and not body.is_eof()
+
+    def has_answer(self) -> bool:
+        """Returns whether the last request that began here has its answer, or the beginning of one."""
+        return self._answered is not None
+
+    def answered(self, body: StreamReader) -> None:
+        """Begins an answer, so that what comes now beyond this body is of another request."""
+        self._received = 0
+        self._answered = body
+
+    def leave(self) -> None:
+        """Ends now, whatever the peer is doing."""
+        self._on_lost(self)
+        if self._open is not None:
+            self._open.abort()
+        elif self.arriving is not None:
+            self.arriving.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._open = cast(asyncio.Transport, transport)
+        self._open.set_write_buffer_limits(high=MOST_UNSENT)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._open = None
+        self._on_lost(self)
+        self._stop_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        awaited_head = self._awaits_head()
+        super().data_received(data)
+        if self.transport is None:
+            return
+        if not self._awaits_head():
+            self._stop_head_timer()
+            if awaited_head:
+                self._answered = None
+            if self._received > self._most:
+                self.force_close()
+        elif self._received > MAX_HEAD:
+            self._refuse(_TOO_LARGE)
+        elif self._head_timer is None:
+            self._head_timer = self._loop.call_later(HEAD_SECONDS, self._refuse, _TOO_SLOW)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+
+    def _watch_writing(self) -> None:
+        if self._open is not None:
+            unread = self._open.get_write_buffer_size()
+            self._write_timer = self._loop.call_later(WRITE_SECONDS, self._require_reader, unread)
+
+    def _require_reader(self, unread: int) -> None:
+        if self._open is not None and self._open.get_write_buffer_size() > unread - LEAST_WRITTEN:
+            self.leave()
+        else:
+            self._watch_writing()
+
+    def _awaits_head(self) -> bool:
+        return self.transport is None or (self._waiter is not None and not self._waiter.done())
+
+    def _refuse(self, answer: bytes) -> None:
+        self._head_timer = None
+        if self.transport is not None and self._awaits_head():
+            self.transport.write(answer)
+            self.force_close()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_timers(self) -> None:
+        self._stop_head_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()

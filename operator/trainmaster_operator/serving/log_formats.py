@@ -1,0 +1,62 @@
+"""The operator's logs: one JSON object a line, or text for people. Both name the job that a line is about.
+
+Messages quote names, messages of the API server and what pods wrote: nothing of it can begin a line of its own or
+command the terminal that shows the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+
+from trainmaster_operator.api.options import LogFormat
+from trainmaster_operator.api.printable import json_line, printable
+
+# The job that the current task works on, as namespace/name, and its attempt.
+current_job: ContextVar[str] = ContextVar("current_job", default="")
+current_attempt: ContextVar[int] = ContextVar("current_attempt", default=0)
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes lines of JSON; collectors know the fields: time, level, logger, message, job, attempt, error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if job := current_job.get():
+            fields["job"] = job
+            fields["attempt"] = current_attempt.get()
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json_line(fields)
+
+
+class TextFormatter(logging.Formatter):
+    """Writes for a terminal. Further lines (of tracebacks, of messages) are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
+        job = current_job.get()
+        message = record.getMessage()
+        about = f" {job}:" if job and job not in message else ""
+        text = f"{time} {record.levelname[0]}{about} {message}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return printable(text).replace("\n", "\n    ")
+
+
+def set_up(log_format: LogFormat, level: str) -> None:
+    """Send all logs to stderr in this format."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # kopf logs each event, and of each failure the same traceback from five tasks; the watcher logs what ended it.
+    logging.getLogger("kopf").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -1,0 +1,135 @@
+"""The server listens, and lets connections in a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+
+from aiohttp import web
+
+from trainmaster_operator.serving.app import MOST_BODY
+from trainmaster_operator.serving.connection import Connection
+from trainmaster_operator.serving.places import Places
+from trainmaster_operator.wire.addresses import group_of
+
+ACCEPTS_AT_ONCE = 8
+"""Then the loop sees to everything else. Far fewer than the places of an address, so that a connection is read before
+others of its address push it out."""
+BACKLOG = 1_024
+SOCKET_BYTES = 65_536
+"""The kernel's buffer for each direction of a connection, which counts as memory of the container. The kernel takes
+twice as much, and would let it grow to 6 MB."""
+HANDSHAKE_SECONDS = 5.0
+SHORT_SECONDS = 0.1
+"""Where descriptors are short and nobody can be closed for it, nobody is let in for so long."""
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+STOP_SECONDS = 1.0
+"""Answers that are being made at a stop are waited for, but live ones never end."""
+
+
+class HttpServer:
+    """HttpServer serves one application, which `application` made."""
+
+    def __init__(
+        self, app: web.Application, *, idle_seconds: float = 75.0, cancels: bool = False, places: Places | None = None
+    ) -> None:
+        """Between two requests a connection may be idle for `idle_seconds`, longer than proxies keep theirs.
+
+        With `cancels`, a handler is cancelled when its client goes.
+        """
+        self._app = app
+        self._idle_seconds = idle_seconds
+        self._places = Places() if places is None else places
+        self._runner = web.AppRunner(app, handler_cancellation=cancels, shutdown_timeout=STOP_SECONDS)
+        self._listeners: list[socket.socket] = []
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._tls: ssl.SSLContext | None = None
+
+    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Listens; returns address and port, which is a free one for 0. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        # It resolves the name and binds to each address.
+        bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        self._listeners = [each.dup() for each in bound.sockets]
+        bound.close()
+        self._tls = tls
+        await self._runner.setup()
+        for listener in self._listeners:
+            for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                # The connections inherit it.
+                listener.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BYTES)
+            listener.listen(BACKLOG)
+            loop.add_reader(listener, self._accept, listener)
+        address: tuple[str, int] = self._listeners[0].getsockname()[:2]
+        return address
+
+    async def close(self) -> None:
+        """Accepts nothing more, and ends what is being answered."""
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+        self._listeners = []
+        for arriving in list(self._arriving):
+            arriving.cancel()
+        await self._runner.cleanup()
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                sock, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in SHORTAGES:
+                    # The peer has gone again.
+                    continue
+                self._out_of_descriptors(listener)
+                return
+            sock.setblocking(False)
+            self._let_in(sock, group_of(str(address[0])))
+
+    def _let_in(self, sock: socket.socket, address: str) -> None:
+        in_the_way = self._places.in_the_way(address)
+        if in_the_way is not None:
+            in_the_way.leave()
+        assert self._runner.server is not None
+        connection = Connection(
+            self._runner.server,
+            address=address,
+            most_body=self._app[MOST_BODY],
+            idle_seconds=self._idle_seconds,
+            on_lost=self._places.discard,
+        )
+        self._places.add(connection)
+        connection.arriving = arriving = asyncio.create_task(self._arrive(connection, sock))
+        self._arriving.add(arriving)
+        arriving.add_done_callback(self._arriving.discard)
+
+    async def _arrive(self, connection: Connection, sock: socket.socket) -> None:
+        timeout = None if self._tls is None else HANDSHAKE_SECONDS
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=timeout, ssl_shutdown_timeout=timeout
+            )
+        except (OSError, asyncio.CancelledError):
+            # Nobody waits for this task: the peer has gone, or had to make room.
+            self._places.discard(connection)
+            sock.close()
+        finally:
+            connection.arriving = None
+
+    def _out_of_descriptors(self, listener: socket.socket) -> None:
+        in_the_way = self._places.first_to_leave()
+        if in_the_way is not None:
+            in_the_way.leave()
+            return
+        # The listener stays ready: to be woken by it again and again would keep a core busy.
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+        loop.call_later(SHORT_SECONDS, self._listen_again, listener)
+
+    def _listen_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)

@@ -1,0 +1,224 @@
+"""An assignment names an attempt, its workers, and whether to run it (docs/protocol.md, "The assignment").
+
+It comes to an agent three ways (the annotation's file, a push to the leader, the leader's broadcast), in any order and
+more than once. `newer` is the merge of them all: the highest attempt wins, at the same attempt `Hold` wins over `Run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Optional
+
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.limits import (
+    MAX_ASSIGNMENT_BYTES,
+    MAX_ATTEMPT,
+    MAX_HOST,
+    MAX_INDEX,
+    MAX_PROCESSES,
+    MAX_SECONDS,
+    MAX_UID,
+    MAX_WORKERS,
+)
+from trainmaster_operator.wire.ports import FIRST_PORT, LAST_PORT, is_master_port
+from trainmaster_operator.wire.values import loads, number, shown, whole
+
+
+class Assignment(NamedTuple):
+    """Assignment is one attempt. Its lists are in rank order, so that a position in them is a NODE_RANK."""
+
+    job: str
+    """The job's uid."""
+    attempt: int
+    """0 only ever comes with `Hold`: the first attempt's order isn't known yet."""
+    workers: tuple[int, ...]
+    uids: Optional[tuple[str, ...]]
+    """None in the first attempt. An empty one is of a pod that isn't known: nobody is that worker."""
+    hosts: tuple[str, ...]
+    port: int
+    state: Literal["Run", "Hold"] = "Run"
+    grace_seconds: float = 0.4
+    processes: Optional[tuple[int, ...]] = None
+    """Ranks of each worker, where they differ; None: all have equally many."""
+    code: Optional[str] = None
+    """The digest of the code that the attempt runs (spec.code); None: what the image has."""
+    continues: Optional[int] = None
+    """The last attempt whose ranks all started anew: this one goes on with their processes. None: all start anew."""
+    absent: tuple[int, ...] = ()
+    """Global ranks that aren't in the group of a continued attempt."""
+    master_place: int = 0
+    """The position of the worker that the lowest present rank is on."""
+    signed: Optional[Mapping[str, Any]] = None
+    """The JSON object as an agent got it, with its signatures: what goes on to others is what was signed."""
+
+    @property
+    def master(self) -> str:
+        """Returns the host that rank 0, or the lowest rank that is present, listens on."""
+        return self.hosts[self.master_place]
+
+    @classmethod
+    def parse(cls, data: object) -> Assignment:
+        """Check a JSON object; raises ProtocolError with the field and its value. Unknown fields are passed over."""
+        if not isinstance(data, dict):
+            raise ProtocolError(f"assignment: {shown(data)} is not an object")
+        workers = _list(data, "workers")
+        hosts = _list(data, "hosts", len(workers))
+        uids = None if data.get("uids") is None else _list(data, "uids", len(workers))
+        processes = None if data.get("processes") is None else _list(data, "processes", len(workers))
+        indexes = tuple(_whole(worker, "workers", 0, MAX_INDEX - 1) for worker in workers)
+        if len(set(indexes)) != len(indexes):
+            raise ProtocolError("assignment.workers: an index stands there twice")
+        state = data.get("state", "Run")
+        if state != "Run" and state != "Hold":
+            raise ProtocolError(f"assignment.state: {shown(state)} is neither Run nor Hold")
+        attempt = _whole(data.get("attempt"), "attempt", 0, MAX_ATTEMPT)
+        continues = None if data.get("continues") is None else _whole(data["continues"], "continues", 1, attempt - 1)
+        master = _text(data.get("master", hosts[0]), "master", MAX_HOST)
+        if master not in hosts[: 1 if continues is None else len(hosts)]:
+            place = "the first" if continues is None else "one"
+            raise ProtocolError(f"assignment.master: {shown(data['master'])} is not {place} of the hosts")
+        counts = None if processes is None else tuple(_whole(n, "processes", 1, MAX_PROCESSES) for n in processes)
+        port = _whole(data.get("port"), "port", FIRST_PORT, LAST_PORT)
+        if not is_master_port(port):
+            raise ProtocolError(f"assignment.port: {port} is one that nodes serve themselves")
+        return cls(
+            job=_text(data.get("job"), "job", MAX_UID),
+            attempt=attempt,
+            workers=indexes,
+            uids=None if uids is None else tuple(_text(uid, "uids", MAX_UID, least=0) for uid in uids),
+            hosts=tuple(_text(host, "hosts", MAX_HOST) for host in hosts),
+            port=port,
+            state=state,
+            grace_seconds=_seconds(data.get("graceSeconds", 0.4)),
+            processes=counts,
+            code=_digest(data.get("code")),
+            continues=continues,
+            absent=_absent(
+                data.get("absent"), continues, len(workers) * MAX_PROCESSES if counts is None else sum(counts)
+            ),
+            master_place=hosts.index(master),
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """Returns the JSON object, without signatures."""
+        return {
+            "job": self.job,
+            "attempt": self.attempt,
+            "workers": list(self.workers),
+            "uids": None if self.uids is None else list(self.uids),
+            "hosts": list(self.hosts),
+            "master": self.master,
+            "port": self.port,
+            "state": self.state,
+            "graceSeconds": self.grace_seconds,
+            **({} if self.processes is None else {"processes": list(self.processes)}),
+            **({} if self.code is None else {"code": self.code}),
+            **({} if self.continues is None else {"continues": self.continues}),
+            **({"absent": list(self.absent)} if self.absent else {}),
+        }
+
+    def held(self) -> Assignment:
+        """Returns the same attempt, whose ranks shall stop and wait."""
+        return self._replace(state="Hold")
+
+    def first_rank(self, node_rank: int, own: int) -> int:
+        """Returns the global rank of a worker's local rank 0; `own`: this worker's number of ranks."""
+        return node_rank * own if self.processes is None else sum(self.processes[:node_rank])
+
+    def world_size(self, own: int) -> int:
+        """Returns the number of ranks of the attempt; `own`: this worker's number of ranks."""
+        return len(self.workers) * own if self.processes is None else sum(self.processes)
+
+    def present(self, node_rank: int, own: int) -> tuple[int, ...]:
+        """Returns a worker's local ranks that are in the attempt's group; `own`: this worker's number of ranks."""
+        first, absent = self.first_rank(node_rank, own), set(self.absent)
+        count = own if self.processes is None else self.processes[node_rank]
+        return tuple(local_rank for local_rank in range(count) if first + local_rank not in absent)
+
+    def uid_of(self, worker: int) -> str:
+        """Returns the pod that is named for a worker; empty where none is, as in the first attempt."""
+        return self.uids[self.workers.index(worker)] if self.uids is not None and worker in self.workers else ""
+
+    def node_rank(self, worker: int, uid: str) -> int | None:
+        """Returns the NODE_RANK of a worker's pod, or None where its index or its uid isn't listed.
+
+        A continued attempt lists an empty uid for a worker whose ranks are absent: any pod of it may prepare to join.
+        """
+        if worker not in self.workers:
+            return None
+        position = self.workers.index(worker)
+        if self.uids is None or self.uids[position] == uid != "":
+            return position
+        return position if self.absent and not self.uids[position] else None
+
+
+def is_digest(text: str) -> bool:
+    """Returns whether a text is a SHA-256 as an archive's digest is written: it becomes the name of a file."""
+    return len(text) == 64 and all(letter in "0123456789abcdef" for letter in text)
+
+
+def newer(one: Assignment | None, other: Assignment) -> bool:
+    """Returns whether `other` replaces `one`."""
+    if one is None or other.attempt != one.attempt:
+        return one is None or other.attempt > one.attempt
+    return other.state == "Hold" and one.state == "Run"
+
+
+def parse_text(text: object) -> Any:
+    """Returns the JSON of an assignment's text, to be checked by `Assignment.parse`. Raises ProtocolError."""
+    if not isinstance(text, (str, bytes)):
+        raise ProtocolError("assignment: not a text")
+    if len(text) > MAX_ASSIGNMENT_BYTES:
+        raise ProtocolError(f"assignment: longer than {MAX_ASSIGNMENT_BYTES} bytes")
+    try:
+        return loads(text)
+    except ValueError as error:
+        raise ProtocolError(f"assignment: not JSON: {str(error)[:100]}") from None
+
+
+def _list(data: Mapping[str, Any], name: str, length: int | None = None) -> list[Any]:
+    value = data.get(name)
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_WORKERS:
+        raise ProtocolError(f"assignment.{name}: {shown(value)} is not a list of 1 to {MAX_WORKERS} items")
+    if length is not None and len(value) != length:
+        raise ProtocolError(f"assignment.{name}: {len(value)} items for {length} workers")
+    return value
+
+
+def _whole(value: object, name: str, least: int, most: int) -> int:
+    found = whole(value, most + 1)
+    if found is None or found < least:
+        raise ProtocolError(f"assignment.{name}: {shown(value)} is not a whole number from {least} to {most}")
+    return found
+
+
+def _absent(value: object, continues: int | None, most: int) -> tuple[int, ...]:
+    """Returns ranks below `most` in order: not all of them, and none where no attempt is continued."""
+    if value is None or value == []:
+        return ()
+    if continues is None or not isinstance(value, list) or len(value) >= most:
+        what = "not allowed without continues" if continues is None else f"not a list of less than {most} ranks"
+        raise ProtocolError(f"assignment.absent: {shown(value)} is {what}")
+    ranks = tuple(_whole(rank, "absent", 0, most - 1) for rank in value)
+    if any(one >= other for one, other in zip(ranks, ranks[1:])):
+        raise ProtocolError("assignment.absent: the ranks are not in ascending order")
+    return ranks
+
+
+def _seconds(value: object) -> float:
+    found = number(value)
+    if found is None or not 0 <= found < MAX_SECONDS:
+        raise ProtocolError(f"assignment.graceSeconds: {shown(value)} is not a number of seconds of at least 0")
+    return found
+
+
+def _digest(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and is_digest(value)):
+        return value
+    raise ProtocolError(f"assignment.code: {shown(value)} is not a SHA-256 in 64 hexadecimal digits")
+
+
+def _text(value: object, name: str, most: int, *, least: int = 1) -> str:
+    if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable():
+        raise ProtocolError(f"assignment.{name}: {shown(value)} is not a text of {least} to {most} characters")
+    return value

@@ -1,0 +1,147 @@
+"""A report is a worker's state in an attempt: in the stream, in the saved report and in the termination message."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, Optional
+
+from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.limits import (
+    MAX_ENVIRONMENT,
+    MAX_ERROR_CHARACTERS,
+    MAX_INDEX,
+    MAX_NODE,
+    MAX_REASON,
+    MAX_TERMINATION_BYTES,
+    MAX_UID,
+)
+from trainmaster_operator.wire.reasons import EXIT_BY_REASON, EXIT_FINISHED, EXIT_TERMINATED
+from trainmaster_operator.wire.states import ENDED, STATES, WorkerState
+from trainmaster_operator.wire.values import last_lines, optional_whole, shown, text, time_in, whole_in
+
+
+class Report(NamedTuple):
+    """Report is a worker's state in one attempt; `at` is its machine's clock, in seconds since the epoch."""
+
+    attempt: int
+    worker: int
+    uid: str
+    state: WorkerState
+    node: str = ""
+    rank: Optional[int] = None
+    """The global rank that failed first on this worker, where one is known to have."""
+    exit_code: Optional[int] = None
+    signal: Optional[int] = None
+    reason: str = ""
+    """Why it failed. Beside `Starting` or `Running`: why a rank failed that was to join the others, which go on."""
+    error: str = ""
+    at: float = 0.0
+    culprit: bool = True
+    """False where the ranks only suffered from another's end."""
+    environment: str = ""
+    """What the ranks run on: GPUs, driver and libraries, as far as it is known."""
+    able: bool = False
+    """Whether all ranks of this worker that are in the group can go on in a continued attempt; once a rank has failed,
+    whether the others can."""
+    ready: bool = False
+    """Whether all ranks of this worker that are absent from the group have started, and wait to join."""
+
+    @property
+    def ended(self) -> bool:
+        """Returns whether nothing of the attempt runs on this worker any more."""
+        return self.state in ENDED
+
+    @classmethod
+    def parse(cls, data: object) -> Report:
+        """Check a report and bound it. Raises ProtocolError with the field that is wrong."""
+        if not isinstance(data, dict):
+            raise ProtocolError(f"report: {shown(data)} is not an object")
+        state = data.get("state")
+        if not isinstance(state, str) or state not in STATES:
+            raise ProtocolError(f"report.state: {shown(state)} is none of {', '.join(STATES)}")
+        return cls(
+            attempt=whole_in(data, "attempt"),
+            worker=whole_in(data, "worker", MAX_INDEX),
+            uid=text(data.get("uid"), MAX_UID),
+            state=state,
+            node=text(data.get("node"), MAX_NODE),
+            rank=optional_whole(data, "rank"),
+            exit_code=optional_whole(data, "exitCode"),
+            signal=optional_whole(data, "signal"),
+            reason=text(data.get("reason"), MAX_REASON),
+            error=last_lines(text(data.get("error"), None), MAX_ERROR_CHARACTERS),
+            at=time_in(data, "at"),
+            culprit=data.get("culprit") is not False,
+            environment=text(data.get("environment"), MAX_ENVIRONMENT),
+            able=data.get("able") is True,
+            ready=data.get("ready") is True,
+        )
+
+    @classmethod
+    def read(cls, data: object) -> Report | None:
+        """Returns the same, or None where it isn't a report."""
+        try:
+            return cls.parse(data)
+        except ProtocolError:
+            return None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Returns the JSON object of docs/protocol.md."""
+        return {
+            "attempt": self.attempt,
+            "worker": self.worker,
+            "uid": self.uid,
+            "rank": self.rank,
+            "state": self.state,
+            "exitCode": self.exit_code,
+            "signal": self.signal,
+            "reason": self.reason,
+            "error": self.error,
+            "at": round(self.at, 3),
+            "culprit": self.culprit,
+            "node": self.node,
+            **({"environment": self.environment} if self.environment else {}),
+            **({"able": True} if self.able else {}),
+            **({"ready": True} if self.ready else {}),
+        }
+
+    def process_exit_code(self) -> int:
+        """Returns the agent's exit code when it reports by exiting."""
+        if self.state == "Finished":
+            return EXIT_FINISHED
+        if self.state == "Stopped":
+            return EXIT_TERMINATED
+        return EXIT_BY_REASON.get(self.reason) or self.exit_code or 1
+
+    def termination_message(self) -> str:
+        """Returns a line of JSON of at most 4,000 bytes. The error's beginning is cut: its end names what happened."""
+        error = self.error
+        while True:
+            line = json.dumps(self._replace(error=error).to_wire(), separators=(",", ":"))
+            if len(line) <= MAX_TERMINATION_BYTES or not error:
+                return line[:MAX_TERMINATION_BYTES]
+            error = last_lines(error, len(error) - max(1, len(error) // 8))
+
+
+def merge(known: Report | None, report: Report) -> Report:
+    """Returns the report of a worker in an attempt that holds when one more arrives, by whichever way.
+
+    An end outlasts what was reported before it. An end that only says that the agent was lost gives way to one that
+    says how the ranks ended, whichever is later: an agent that starts again without a saved end, and a leader whose
+    follower is silent, know less than who saw it. Of other ends the later one holds, because agents correct themselves:
+    a bystander's broken connection is often seen before the exit of the rank that caused it. A report of another pod is
+    of the worker's newer life, but a worker that has finished stays finished.
+    """
+    if known is None or not known.ended:
+        return report
+    if known.uid != report.uid:
+        return known if known.state == "Finished" else report
+    if not report.ended:
+        return known
+    if _says_how(known) != _says_how(report) and "Stopped" not in (known.state, report.state):
+        return known if _says_how(known) else report
+    return report if report.at >= known.at else known
+
+
+def _says_how(report: Report) -> bool:
+    return report.reason != "AgentLost"

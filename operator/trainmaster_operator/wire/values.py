@@ -1,0 +1,152 @@
+"""These readers read JSON that others wrote: ranks, agents, annotations, statuses, whoever may edit an object.
+
+JSON of the right form can still hold what breaks a naive reader: `int(Infinity)`, `math.isfinite(10**400)` and
+`float(10**400)` raise OverflowError, `int("9" * 5000)` ValueError, `json.loads` of lists a thousand deep
+RecursionError, a lone surrogate UnicodeEncodeError wherever it is printed. So every value goes through one of these
+readers, which are total: what isn't a plausible value of the kind asked for is None, empty or cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainmaster_operator.wire.errors import ProtocolError
+
+# Whole numbers that every reader of JSON agrees on.
+MAX_WHOLE = 2**53
+# It is beyond any loss, rate or count of seconds, and a million of them still add up to a finite number.
+MAX_NUMBER = 1e100
+# The end of the year 9999, in seconds since the epoch: what `datetime` can show.
+MAX_TIME = 253_402_300_799.0
+
+
+def loads(text: str | bytes) -> Any:
+    """Does what `json.loads` does, but raises nothing but ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def is_whole(value: object, most: int = MAX_WHOLE) -> bool:
+    """Returns whether it is a whole number from 0 to below `most`; true and 1.0 are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
+
+
+def is_number(value: object) -> bool:
+    """Returns whether it is a plausible number: finite, and within MAX_NUMBER of zero."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER
+
+
+def number(value: object) -> float | None:
+    """Returns a plausible number, else None."""
+    return float(value) if isinstance(value, (int, float)) and is_number(value) else None
+
+
+def whole(value: object, most: int = MAX_WHOLE) -> int | None:
+    """Returns a whole number from 0 to below `most`, else None."""
+    return value if isinstance(value, int) and is_whole(value, most) else None
+
+
+def decimal(value: object, most: int) -> int | None:
+    """Returns a whole number below `most` that is written in ASCII digits, as labels and names have it, else None."""
+    if not isinstance(value, str) or not value.isascii() or not value.isdecimal() or len(value) > 16:
+        return None
+    return whole(int(value), most)
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Returns an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def mappings(value: object) -> Sequence[Mapping[str, Any]]:
+    """Returns the objects in a list; whatever else stands in it is passed over."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
+
+
+def text(value: object, limit: int | None = 1_000) -> str:
+    """Returns the beginning of a string as valid Unicode; empty for what isn't a string."""
+    if not isinstance(value, str):
+        return ""
+    cut = value[:limit]
+    return cut if cut.isascii() else cut.encode("utf-8", "replace").decode()
+
+
+def last_lines(error: str, limit: int) -> str:
+    """Returns the last lines of an error in at most `limit` characters, of a long one the beginning.
+
+    An error's last line says what happened, and its first words name the exception.
+    """
+    if len(error) <= limit:
+        return error
+    lines = error.rstrip().split("\n")
+    longest = limit if len(lines) == 1 else limit // 2
+    kept: list[str] = []
+    room = limit
+    for line in reversed(lines):
+        cut = line if len(line) <= longest else line[: max(0, longest - 3)] + "..."[:longest]
+        if len(cut) > room:
+            break
+        kept.append(cut)
+        room -= len(cut) + 1
+    return "\n".join(reversed(kept))
+
+
+def shown(value: object) -> str:
+    """Returns a value as a message shows it: short, on one line, and never an error of its own."""
+    if isinstance(value, str):
+        return repr(text(value, 40))
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)} items"
+    if isinstance(value, int) and not -(10**20) < value < 10**20:
+        return "a number of more than 20 digits"
+    return "null" if value is None else str(value)[:40]
+
+
+def whole_in(data: Mapping[str, Any], name: str, most: int = MAX_WHOLE) -> int:
+    """Returns a field that is a whole number from 0 to below `most`. Raises ProtocolError."""
+    found = whole(data.get(name), most)
+    if found is None:
+        limit = "" if most == MAX_WHOLE else f" and below {most}"
+        raise ProtocolError(f"{name}: {shown(data.get(name))} is not a whole number of at least 0{limit}")
+    return found
+
+
+def optional_whole(data: Mapping[str, Any], name: str) -> int | None:
+    """Returns the same, or None where it is null or missing. Raises ProtocolError."""
+    return None if data.get(name) is None else whole_in(data, name)
+
+
+def optional_number(data: Mapping[str, Any], name: str) -> float | None:
+    """Returns a field that is a finite number, or None where it is null or missing. Raises ProtocolError."""
+    value = data.get(name)
+    found = number(value)
+    if found is None and value is not None:
+        raise ProtocolError(f"{name}: {shown(value)} is not a finite number, or is beyond 1e100")
+    return found
+
+
+def seconds_in(data: Mapping[str, Any], name: str, most: float) -> float:
+    """Returns a field that is a number of seconds from 0 to `most`. Raises ProtocolError."""
+    found = number(data.get(name))
+    if found is None or not 0 <= found <= most:
+        raise ProtocolError(f"{name}: {shown(data.get(name))} is not a number of seconds from 0 to {most:g}")
+    return found
+
+
+def mapping_in(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns a field that is an object. Raises ProtocolError."""
+    value = data.get(name)
+    if not isinstance(value, Mapping):
+        raise ProtocolError(f"{name}: {shown(value)} is not an object")
+    return value
+
+
+def time_in(data: Mapping[str, Any], name: str) -> float:
+    """Returns a field that is a time in seconds since the epoch, 0 where it is missing. Raises ProtocolError."""
+    return 0.0 if data.get(name) is None else seconds_in(data, name, MAX_TIME)
