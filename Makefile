@@ -87,7 +87,7 @@ lint: $(VENV)/.dev ## ruff, import layers, hadolint, shellcheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/hadolint images/operator/Dockerfile images/trainer/Dockerfile
+	$(BIN)/hadolint images/*/Dockerfile
 	$(BIN)/shellcheck .ci/run tests/run.sh tests/flaky.sh tests/e2e/kind.sh
 
 format: $(VENV)/.dev ## Format the code
@@ -108,6 +108,7 @@ lock: $(VENV)/.dev ## Resolve the images' requirements anew into lock files with
 
 images: ## Build the images (needs a container engine)
 	docker build -t ghcr.io/trainmaster/operator:0.1.0 -f images/operator/Dockerfile .
+	docker build -t ghcr.io/trainmaster/console:0.1.0 -f images/console/Dockerfile .
 	docker build -t ghcr.io/trainmaster/trainer:0.1.0 -f images/trainer/Dockerfile .
 
 kind-up: ## A kind cluster with Trainmaster in it (needs Docker and kind)

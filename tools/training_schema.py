@@ -1,5 +1,4 @@
-"""This module makes operator/trainmaster_operator/api/training_schema.json: what the bundled loop accepts, for who can't import
-it.
+"""Writes operator/trainmaster_operator/api/training_schema.json: the loop's settings, for programs without torch.
 
 It is the JSON schema of the loop's models with references written out, and without titles, descriptions and defaults.
 """

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 name=${KIND_CLUSTER:-trainmaster}
 version=${TRAINMASTER_VERSION:-0.1.0}
 kubeconfig=${TRAINMASTER_TEST_KUBECONFIG:-$PWD/.trainmaster/kind.kubeconfig}
-images=("ghcr.io/trainmaster/operator:$version" "ghcr.io/trainmaster/trainer:$version")
+images=(ghcr.io/trainmaster/{operator,trainer,console}":$version")
 
 need() {
   local tool
@@ -24,6 +24,7 @@ up() {
   kind get clusters | grep -qx "$name" || kind create cluster --name "$name" --kubeconfig "$kubeconfig" --wait 120s
   docker build -t "${images[0]}" -f images/operator/Dockerfile .
   docker build -t "${images[1]}" -f images/trainer/Dockerfile .
+  docker build -t "${images[2]}" -f images/console/Dockerfile .
   kind load docker-image --name "$name" "${images[@]}"
   kubectl --kubeconfig "$kubeconfig" apply --server-side -k manifests
   kubectl --kubeconfig "$kubeconfig" -n trainmaster-system rollout status deployment/trainmaster --timeout=180s

@@ -22,7 +22,7 @@
 | `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |
 | `demo` | `trainmaster demo` |
 | `dashboard` | the process of `dashboard` and `open`: it serves, and brings the page to the browser |
-| `settings_options`, `keys` | `operator run`'s options, made from the settings of `controller`; `operator keys` |
+| `settings_options` | options of `history serve` and `dashboard`, made from the fields of their settings |
 | `completion`, `connection_values` | `kubectl_complete-dtj`, which kubectl asks; values that Tab completes |
 | `terminal`, `console` | the only ways to print: texts of others can't command the terminal |
 """

@@ -12,5 +12,6 @@ fields that are needed of it, `encoding` writes what is sent, `printable` makes 
 assignments, `evidence` is what is kept of an attempt, `kept_logs` what is kept of workers' output (`stamped_lines` are
 those of a log with their times, `attempt_marks` cut a log into its attempts), and `stacks` what ranks answered to who
 asked for theirs; `records` is what the operator sends to the history of jobs, and `options` how
-the settings of a process are given.
+the settings of a process are given. `reasons` lists why workers and jobs end; `times` and `messages` write times and
+durations.
 """

@@ -6,7 +6,8 @@ what was decided.
 
 | where | what |
 |---|---|
-| `app`, `wiring`, `settings` | start and end of an operator; its parts; its options |
+| `main`, `settings` | the program `trainmaster-operator`, and its options |
+| `app`, `wiring` | start and end of an operator; its parts |
 | `lease` | leader election |
 | `workqueue`, `reconciler` | jobs' keys that wait for a pass; a pass over a job |
 | `apiserver` | the interface to the API server: `Cluster`, its client, its errors |
@@ -18,5 +19,5 @@ what was decided.
 | `keeping` | logs and evidence in ConfigMaps that outlive the pods |
 | `keys` | what assignments are signed with, and agents' Secrets |
 | `recording` | records of jobs and of their ranks' figures, sent to a history |
-| `observability` | metrics, probes, log formats |
+| `observability` | metrics and probes |
 """

@@ -30,6 +30,10 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
+    def format_help(self) -> str:
+        """Returns the help, which begins as that of the console's commands does."""
+        return super().format_help().replace("usage: ", "Usage: ", 1)
+
     def error(self, message: str) -> NoReturn:
         """Prints the sentence and exits with 2."""
         self.exit(2, f"error: {message}\nSee '{self.prog} --help' for usage.\n")
@@ -189,8 +193,8 @@ def _boolean(text: str, name: str) -> bool:
 def _run(settings: OperatorSettings) -> int:
     from trainmaster_operator.controller.apiserver.connection import ConnectionSettingsError
     from trainmaster_operator.controller.app import Operator, OperatorError
-    from trainmaster_operator.serving.log_formats import set_up
     from trainmaster_operator.reconciling import decide
+    from trainmaster_operator.serving.log_formats import set_up
 
     set_up(settings.log_format, settings.log_level)
     # What has been imported stays: the garbage collector needn't walk over it (60 ms, in which nothing else runs) each

@@ -10,7 +10,7 @@
 2. `server` listens and lets connections in, `connection` bounds what each of them may bring, hold and leave unread.
 3. `places` decides which connection gives way to a newcomer, who always gets in.
 4. `exposition` is a page of metrics that anybody may ask for as often as they like.
-5. `log` keeps what clients sent, tokens among it, out of the log.
+5. `log` keeps what clients sent, tokens among it, out of the log; `log_formats` writes it as JSON or as text.
 """
 
 from trainmaster_operator.serving.app import application

@@ -17,7 +17,7 @@
 | `metadata` | `test_metadata` |
 | `misplaced` | `test_misplaced_fields` |
 | `nearest` | `test_field_messages` |
-| `options` | `unit/cli/test_settings_options` |
+| `options` | `unit/controller/test_main` |
 | `paths` | `test_sentences`, `test_pod_template` |
 | `parsing` | `test_manifests`, `test_sentences`, `test_limits` |
 | `pod_schema/by_type` | `test_pod_schema`, `test_drawn_pods`, `mistakes/unit/test_offline` |
@@ -28,7 +28,7 @@
 | `pod_schema/types` | `test_drawn_pods` |
 | `pod_schema/values` | `test_pod_schema` |
 | `pod_template` | `test_pod_template` |
-| `printable` | `unit/cli/test_hostile_text`, `unit/controller/observability/test_log_formats` |
+| `printable` | `unit/cli/test_hostile_text`, `unit/serving/test_log_formats` |
 | `problems` | `test_sentences`, `unit/cli/test_manifests` |
 | `quantities` | `test_sentences` |
 | `records` | `test_records` |
@@ -51,4 +51,7 @@
 | `v1alpha1/workers` | `test_agreement`, `test_sentences` |
 | `words` | `test_words` |
 | `wrong_types` | `test_sentences` |
+| `messages` | `unit/reconciling/policies/test_startup` |
+| `reasons` | `test_reasons` |
+| `times` | `test_times` |
 """

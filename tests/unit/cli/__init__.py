@@ -17,7 +17,7 @@
 | `commands/local` | `processes/local/test_local_cluster`, `e2e/test_readme` |
 | `commands/logs` | `test_dtj`, `test_following` |
 | `commands/mcp` | `test_mcp` |
-| `commands/operator` | `test_settings_options` |
+| `commands/operator` | `processes/cli/test_keys`, `processes/cli/test_kubeconfigs` |
 | `commands/open` | `test_open`, `cluster/test_dashboard_server` |
 | `commands/push` | `test_dtj_push`, `cluster/test_code` |
 | `commands/render` | `test_manifests` |
@@ -57,7 +57,6 @@
 | `init` | `test_init`, `trainer/test_starter` |
 | `job_parts` | `test_following`, `test_dtj_evidence` |
 | `job_names` | `test_dtj`, `test_completion` |
-| `keys` | `test_keys` |
 | `listing` | `test_dtj_status`, `test_dtj_watching` |
 | `logs/failed` | `cluster/test_logs`, `test_hostile_text` |
 | `logs/following` | `test_following` |
@@ -74,7 +73,7 @@
 | `output` | `test_output` |
 | `process` | `test_process_end` |
 | `program` | `test_program`, `test_start` |
-| `settings_options` | `test_settings_options` |
+| `settings_options` | `unit/history/test_settings`, `test_open` |
 | `show` | `test_dtj_status` |
 | `stacks` | `test_dtj_stacks` |
 | `submission` | `test_submission` |
@@ -85,7 +84,7 @@
 | `top/view` | `top/test_figures` |
 | `watching` | `test_dtj_watching`, `test_hostile_text` |
 | `why` | `test_why`, `test_hostile_text` |
-| `wrong_values` | `test_dtj`, `test_dtj_wait`, `test_settings_options` |
+| `wrong_values` | `test_dtj`, `test_dtj_wait` |
 | `yaml_messages` | `test_documents` |
 | `yaml_output` | `test_manifests`, `test_output` |
 | `yaml_scalars` | `test_documents` |

@@ -35,10 +35,6 @@ def test_an_option_of_the_connection_stands_before_or_behind_the_command(
     ("words", "sentence"),
     [
         (("-n", "a", "validate", "x"), "'validate' doesn't take --namespace of the connection; leave it out"),
-        (
-            ("-n", "a", "operator", "run"),
-            "'run' doesn't take --namespace of the connection; give it behind 'run', where it means something else",
-        ),
         (("--context", "c", "local", "up"), "'up' doesn't take --context of the connection; leave it out"),
         (("statu",), "No such command 'statu'. Did you mean 'status', 'restart'?"),
         (("status", "--foo"), "No such option: --foo"),

@@ -5,7 +5,8 @@
 | `app` | `test_app` |
 | `lease` | `test_lease` |
 | `reconciler` | `test_reconciler` |
-| `settings` | `test_settings`, `unit/cli/test_settings_options` |
+| `main` | `test_main` |
+| `settings` | `test_settings`, `test_main` |
 | `wiring` | `test_app` |
 | `workqueue` | `test_workqueue` |
 | `apiserver/client` | `apiserver/test_pod_http`, `test_app` |
@@ -31,6 +32,7 @@
 | `keeping/pod_logs` | `keeping/test_last_output`, `writing/test_executor` |
 | `keeping/stacks` | `keeping/test_stacks` |
 | `keys/agents_secrets` | `keys/test_signing_keys`, `writing/test_children` |
+| `keys/rotation` | `processes/cli/test_keys` |
 | `keys/signing_keys` | `keys/test_signing_keys` |
 | `leaders/acknowledger` | `leaders/test_hostile_leaders`, `leaders/test_streams` |
 | `leaders/budget` | `leaders/test_hostile_leaders` |
@@ -46,7 +48,6 @@
 | `lookups/unseen_pods` | `lookups/test_unseen_pods` |
 | `observability/health` | `test_app`, `processes/controller/observability/test_health` |
 | `observability/job_metrics` | `observability/test_metrics`, `cluster/test_monitoring` |
-| `observability/log_formats` | `observability/test_log_formats` |
 | `observability/metrics` | `observability/test_metrics` |
 | `observability/scrapers` | `observability/test_scrapers`, `test_app` |
 | `recording/lines` | `recording/test_lines` |
@@ -62,7 +63,7 @@
 | `watching/watcher` | `test_app` |
 | `writing/agent_config_maps` | `writing/test_agent_config_maps`, `cluster/test_agent_config_maps` |
 | `writing/children` | `writing/test_children` |
-| `writing/events` | `observability/test_log_formats`, `writing/test_executor` |
+| `writing/events` | `unit/serving/test_log_formats`, `writing/test_executor` |
 | `writing/executor` | `writing/test_executor` |
 | `writing/image_volumes` | `writing/test_image_volumes`, `cluster/test_agent_image_volumes` |
 | `writing/lost_nodes` | `writing/test_lost_nodes` |

@@ -9,21 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = sorted(
-    init.parent
-    for top in (
-        "operator/trainmaster_operator",
-        "local/trainmaster_local",
-        "images/trainer/trainloop",
-        "tools",
-        "bench",
-    )
-    for init in (ROOT / top).rglob("__init__.py")
+TOPS = (
+    "operator/trainmaster_operator",
+    "console/trainmaster",
+    "local/trainmaster_local",
+    "images/trainer/trainloop",
+    "tools",
+    "bench",
 )
+PACKAGES = sorted(init.parent for top in TOPS for init in (ROOT / top).rglob("__init__.py"))
 # Folders of tests, and where the rooms are that their folders are named for.
 TESTS = {
-    "tests/unit": ("operator/trainmaster_operator", ""),
-    "tests/processes": ("operator/trainmaster_operator", ""),
+    "tests/unit": ("operator/trainmaster_operator", "console/trainmaster", ""),
+    "tests/processes": ("operator/trainmaster_operator", "console/trainmaster", ""),
     "local/tests/unit": ("local/trainmaster_local",),
 }
 
@@ -60,15 +58,16 @@ def test_a_test_file_says_what_it_tests(tests: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "room", sorted(path.parent.name for path in (ROOT / "operator/trainmaster_operator").glob("*/__init__.py"))
+    "room",
+    sorted(path.parent for top in TOPS[:2] for path in (ROOT / top).glob("*/__init__.py")),
+    ids=lambda path: path.name,
 )
-def test_which_test_file_tests_a_module_is_written_down(room: str) -> None:
+def test_which_test_file_tests_a_module_is_written_down(room: Path) -> None:
     rows = re.findall(
-        r"^\| `([\w/]+)` \| (.+) \|$", docstring(ROOT / "tests/unit" / room / "__init__.py"), re.MULTILINE
+        r"^\| `([\w/]+)` \| (.+) \|$", docstring(ROOT / "tests/unit" / room.name / "__init__.py"), re.MULTILINE
     )
-    source = ROOT / "operator/trainmaster_operator" / room
-    modules = {str(path.relative_to(source).with_suffix("")) for path in source.rglob("[!_]*.py")}
+    modules = {str(path.relative_to(room).with_suffix("")) for path in room.rglob("[!_]*.py")}
     assert {module for module, _ in rows} == modules
-    folders = [ROOT / "tests" / folder for folder in (f"unit/{room}", f"processes/{room}", "")]
+    folders = [ROOT / "tests" / folder for folder in (f"unit/{room.name}", f"processes/{room.name}", "")]
     for name in re.findall(r"`([\w/]+)`", " ".join(files for _, files in rows)):
         assert any((folder / f"{name}.py").exists() for folder in folders), name

@@ -19,6 +19,10 @@ from tools.name_digest import VALUES, with_digest
 ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "images"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+_OPERATOR = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())["project"]
+OPERATOR_NEEDS = _OPERATOR["dependencies"] + _OPERATOR["optional-dependencies"]["controller"]
+# The operator's distribution is built by the image itself.
+CONSOLE_NEEDS = [need for need in PROJECT["project"]["dependencies"] if not need.startswith("trainmaster-operator")]
 TRAINER = tomllib.loads((IMAGES / "trainer" / "pyproject.toml").read_text())
 TRAINER_NEEDS = TRAINER["project"]["dependencies"] + TRAINER["project"]["optional-dependencies"]["examples"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
@@ -53,12 +57,13 @@ def test_every_locked_package_is_one_version_with_hashes(path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranges", "locks"),
     [
-        (PROJECT["project"]["dependencies"], ("operator/requirements.lock",)),
+        (OPERATOR_NEEDS, ("operator/requirements.lock",)),
+        (CONSOLE_NEEDS, ("console/requirements.lock",)),
         (PROJECT["build-system"]["requires"], ("build.lock",)),
         (TRAINER["build-system"]["requires"], ("build.lock",)),
         (TRAINER_NEEDS, TRAINER_LOCKS),
     ],
-    ids=["operator", "operator's build", "trainer's build", "trainer"],
+    ids=["operator", "console", "operator's build", "trainer's build", "trainer"],
 )
 def test_the_locks_hold_what_the_project_asks_for_and_all_that_this_needs(
     ranges: list[str], locks: tuple[str, ...]
@@ -83,7 +88,7 @@ def test_the_training_image_holds_nothing_of_the_operators() -> None:
     assert not locked(*TRAINER_LOCKS).keys() & {"aiohttp", "cryptography", "kopf", "kubernetes", "trainmaster"}
 
 
-@pytest.mark.parametrize("image", ["operator", "trainer"])
+@pytest.mark.parametrize("image", ["operator", "console", "trainer"])
 def test_an_image_is_built_on_a_digest_from_hashed_packages(image: str) -> None:
     dockerfile = (IMAGES / image / "Dockerfile").read_text()
     assert re.search(r"^ARG BASE=\S+:\S+@sha256:[0-9a-f]{64}$", dockerfile, re.MULTILINE)
@@ -141,20 +146,23 @@ def test_a_release_is_signed_with_sbom_and_provenance_and_only_then_named() -> N
 def test_the_chart_names_the_digest_that_was_built_and_signed() -> None:
     text = (ROOT / ".github" / "workflows" / "release.yaml").read_text()
     jobs = yaml.safe_load(text)["jobs"]
-    assert jobs["images"]["outputs"] == {"operator": "${{ steps.sign.outputs.operator }}"}
+    assert jobs["images"]["outputs"] == {
+        name: f"${{{{ steps.sign.outputs.{name} }}}}" for name in ("operator", "console")
+    }
     (sign,) = (step for step in jobs["images"]["steps"] if step.get("id") == "sign")
     assert sign["env"]["DIGEST"] == "${{ steps.build.outputs.digest }}"
     assert sign["run"].splitlines()[-1] == 'echo "$NAME=$DIGEST" >>"$GITHUB_OUTPUT"'
     (name,) = (step for step in jobs["chart"]["steps"] if "name_digest" in step.get("run", ""))
-    assert name["env"] == {"DIGEST": "${{ needs.images.outputs.operator }}"}
+    assert name["env"] == {each.upper(): f"${{{{ needs.images.outputs.{each} }}}}" for each in ("operator", "console")}
     # A tag may be moved between the build and the chart.
     assert "imagetools inspect" not in text
 
 
-def test_the_released_chart_names_its_image_by_digest() -> None:
+def test_the_released_chart_names_its_images_by_digest() -> None:
     digest = f"sha256:{'a' * 64}"
-    values = yaml.safe_load(with_digest(VALUES.read_text(), "ghcr.io/trainmaster/operator", digest))
-    assert values["image"]["digest"] == digest
+    for field, image in (("image", "operator"), ("consoleImage", "console")):
+        values = yaml.safe_load(with_digest(VALUES.read_text(), f"ghcr.io/trainmaster/{image}", digest))
+        assert values[field]["digest"] == digest
     for repository, other in (("ghcr.io/trainmaster/operator", "latest"), ("ghcr.io/other/operator", digest)):
         with pytest.raises(ValueError, match=r"is no digest|is named 0 times"):
             with_digest(VALUES.read_text(), repository, other)

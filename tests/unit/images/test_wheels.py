@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -30,27 +29,26 @@ def packages(project: Path, folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("project", "package"),
-    [(".", "trainmaster"), ("local", "trainmaster_local")],
-    ids=["operator", "local cluster"],
+    [("operator", "trainmaster_operator"), (".", "trainmaster"), ("local", "trainmaster_local")],
+    ids=["operator", "console", "local cluster"],
 )
 def test_a_wheel_has_one_package(project: str, package: str, tmp_path: Path) -> None:
     assert packages(ROOT / project, tmp_path) == {package}
 
 
 def test_the_operator_s_wheel_has_its_templates_and_no_local_cluster(tmp_path: Path) -> None:
-    with wheel_of(ROOT, tmp_path) as wheel:
+    with wheel_of(ROOT / "operator", tmp_path) as wheel:
         names = wheel.namelist()
     assert any(name.endswith("/templates/statefulset.yaml.j2") for name in names)
     assert not [name for name in names if "/kubelet/" in name or "/apiserver/cel" in name]
 
 
-def test_what_the_operator_needs_is_less_than_what_the_local_cluster_needs() -> None:
-    """The image installs the operator's own dependencies (`make lock`); an extra's stay out of it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["optional-dependencies"]["local"] == ["trainmaster-local>=0.1"]
-    needed = (ROOT / "images" / "operator" / "requirements.lock").read_text()
-    for name in ("cel-expr-python", "kubernetes-validate", "orjson", "trustme", "torch", "numpy"):
-        assert f"\n{name}==" not in needed
+def test_an_image_has_nothing_of_what_only_the_others_need() -> None:
+    """An image installs the dependencies of its own distribution (`make lock`)."""
+    for image, absent in (("operator", ("typer", "rich", "pathspec")), ("console", ("kopf", "kubernetes"))):
+        needed = (ROOT / "images" / image / "requirements.lock").read_text()
+        for name in (*absent, "cel-expr-python", "kubernetes-validate", "orjson", "trustme", "torch", "numpy"):
+            assert f"\n{name}==" not in needed, (image, name)
 
 
 def test_the_operator_s_image_copies_the_operator_alone() -> None:
@@ -61,8 +59,6 @@ def test_the_operator_s_image_copies_the_operator_alone() -> None:
     assert copied == [
         "images/operator/requirements.lock",
         "images/build.lock",
-        "pyproject.toml",
-        "README.md",
         "operator",
         "images/trainer/trainloop",
     ]
@@ -70,7 +66,9 @@ def test_the_operator_s_image_copies_the_operator_alone() -> None:
 
 def test_the_operator_s_image_has_the_agent_where_pods_that_mount_it_look_for_it() -> None:
     build, final = (ROOT / "images" / "operator" / "Dockerfile").read_text().split("\nFROM ${BASE}\n")
-    [made] = re.findall(r"^RUN PYTHONPATH=operator python -m trainmaster\.agent\.build (\S+)$", build, re.MULTILINE)
+    [made] = re.findall(
+        r"^RUN PYTHONPATH=operator python -m trainmaster_operator\.agent\.build (\S+)$", build, re.MULTILINE
+    )
     [(copied, to)] = re.findall(r"^COPY --from=build (\S+\.pyz) (\S+)$", final, re.MULTILINE)
     assert copied == made
     assert agent_path(AgentImageVolume("any")) == f"{AGENT_DIRECTORY}{to}"

@@ -4,10 +4,7 @@
 |---|---|
 | `decide` | `test_histories`, `test_scripted_histories`, `policies/test_lifecycle` |
 | `decision` | `actions/test_children`, `test_histories` |
-| `messages` | `policies/test_startup` |
-| `reasons` | `test_reasons` |
 | `timers` | `policies/test_attempts`, `policies/test_lifecycle` |
-| `times` | `test_times` |
 | `transition` | `test_transition` |
 | `actions/agent_config_map` | `actions/test_agent_config_map` |
 | `actions/assignments` | `actions/test_assignments` |

@@ -6,6 +6,7 @@
 | `connection` | `test_connections`, `test_attacks` |
 | `exposition` | `test_connections`, `processes/controller/observability/test_health` |
 | `log` | `test_connections`, `processes/dashboard/test_guards`, `processes/history/test_serving` |
+| `log_formats` | `test_log_formats` |
 | `places` | `test_places`, `test_attacks` |
 | `server` | `test_connections`, `test_attacks` |
 """

@@ -1,1 +1,1 @@
-"""The operator's keys (`signing_keys`: read, made, rotated, pruned) and the Secrets of agents (`agents_secrets`)."""
+"""`signing_keys` reads and makes the operator's keys, `rotation` changes them, `agents_secrets` are those of agents."""
