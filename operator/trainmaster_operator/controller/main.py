@@ -65,7 +65,7 @@ def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
 
 
 def _add_run(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser: _Parser = commands.add_parser(
         "run",
         usage="%(prog)s [OPTIONS]",
         help="run the operator until it gets SIGTERM or SIGINT",
