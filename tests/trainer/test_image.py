@@ -22,8 +22,8 @@ TRAINER = ROOT / "images" / "trainer"
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 sys.path.insert(0, sys.argv[1])
-import trainmaster
-for module in pkgutil.walk_packages(trainmaster.__path__, "trainmaster."):
+import trainmaster_operator
+for module in pkgutil.walk_packages(trainmaster_operator.__path__, "trainmaster_operator."):
     importlib.import_module(module.name)
     assert sys.modules[module.name].__file__.startswith(sys.argv[1])
 """
