@@ -1,4 +1,4 @@
-"""Who a request comes from: the administrator's token, or a service account's."""
+"""Identifies the user of a request by its token: the administrator's, or a service account's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long ago something was, as `kubectl get` prints it (k8s.io/apimachinery `pkg/util/duration`)."""
+"""Formats how long ago something was, as `kubectl get` prints it (k8s.io/apimachinery `pkg/util/duration`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what: role-based access control over the stored roles and bindings, and service-account tokens.
+"""Decides which user may do what: role-based access control over stored roles and bindings, and service-account tokens.
 
 `Authorizer` decides as kubernetes `plugin/pkg/auth/authorizer/rbac` does: what no rule allows is denied, and members
 of `system:masters` may do everything. `Tokens` issues and reads the bearer tokens of service accounts: signed JWTs with
@@ -41,7 +41,7 @@ def service_account_user(namespace: str, name: str, uid: str = "", extra: Json |
 
 
 def groups_of(user: User) -> tuple[str, ...]:
-    """A user's groups with the one that everybody known, or nobody known, is in."""
+    """A user's groups, with the group of all authenticated, or of all unauthenticated, users."""
     everyone = UNAUTHENTICATED if user.name == "system:anonymous" else AUTHENTICATED
     return user.groups if everyone in user.groups else (*user.groups, everyone)
 

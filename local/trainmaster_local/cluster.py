@@ -175,7 +175,7 @@ def _start(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> Clu
             )
         return _answer(process, state_dir)
     except BaseException:
-        # Also Ctrl-C: nobody else knows of the process yet.
+        # Ctrl-C too: no one else knows of the process yet.
         if process is not None:
             process.kill()
             process.wait()
@@ -184,7 +184,7 @@ def _start(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> Clu
 
 @contextlib.contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Surrounds the start of a process, which goes on for ever where an interrupt comes before it is known here."""
+    """Surrounds the start of a process, which would run for ever if an interrupt came before it is known here."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -218,7 +218,7 @@ def _answer(process: subprocess.Popen[bytes], state_dir: Path) -> ClusterInfo:
 
 
 def down(state_dir: Path) -> bool:
-    """Stops the cluster and all that runs in it. False when none ran. Raises LocalClusterError if it doesn't end."""
+    """Stops the cluster and everything that runs in it. False if none ran. Raises LocalClusterError if it doesn't end."""
     state_dir = state_dir.absolute()
     info = status(state_dir)
     if info is None:

@@ -1,4 +1,4 @@
-"""What a local cluster is made of. Every setting says its unit and its default."""
+"""The settings of a local cluster. Each has its unit and its default."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class NodeConfig:
 
 @dataclass(frozen=True)
 class NodeTimings:
-    """Says how nodes are watched. Seconds; the defaults are kube-controller-manager's and the kubelet's."""
+    """The timing of nodes' health checks. Seconds; the defaults are kube-controller-manager's and the kubelet's."""
 
     lease_seconds: float = 10.0
     """Between two renewals of a node's Lease (a quarter of nodeLeaseDurationSeconds)."""

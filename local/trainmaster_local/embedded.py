@@ -98,7 +98,7 @@ class LocalCluster:
 
     @property
     def authority(self) -> str:
-        """The certificate that signed the server's: PEM in base64, as a kubeconfig has it."""
+        """The certificate that signed the server's: PEM in base64, as in a kubeconfig."""
         return base64.b64encode(self._certificates.cert_pem.bytes()).decode()
 
     async def __aenter__(self) -> Self:

@@ -72,7 +72,7 @@ class EventRecorder:
             try:
                 await self._write(about, kind, reason, message, at)
             except ApiError as error:
-                # A namespace that terminates takes no more events, and nobody will look for them there.
+                # A namespace that terminates accepts no more events.
                 logger.debug("event %s of %s: %s", reason, about.get("name"), error)
 
     async def _write(self, about: dict[str, Any], kind: str, reason: str, message: str, at: float) -> None:

@@ -1,4 +1,4 @@
-"""What a test may reach inside of a running cluster, or use without one.
+"""Tests may use these parts of a running cluster, or use them without one.
 
 The API without HTTP and its changes as they happen, who decides on rights, faults, and the containers of faked pods.
 """

@@ -1,4 +1,5 @@
-"""Addresses and names without a network: every pod has its own address in 127.0.0.0/8, and a file says who is who.
+"""Addresses and names without a network: every pod has its own address in 127.0.0.0/8, and a hosts file maps names to
+them.
 
 A cluster owns one /16 of the loopback network, by a name that only one process can hold: two clusters on one machine
 never share addresses, and what a killed cluster held is free again. There is no DNS, so `HostsFiles` keeps a
@@ -36,7 +37,7 @@ class AddressPool:
         if first is not None:
             blocks.insert(0, first)
         for block in blocks:
-            # An abstract name of unix(7), of which each network namespace has its own, as it has its own loopback. A
+            # An abstract name of unix(7): each network namespace has its own, as it has its own loopback. A
             # port would not do: a real node's kubelet, say, listens on it at every address.
             claim = socket.socket(socket.AF_UNIX)
             try:

@@ -1,4 +1,7 @@
-"""Folders that only their owner may enter. What is in them may be as open as Kubernetes has it (emptyDirs 0777)."""
+"""Makes folders that only their owner may enter.
+
+Files in them may be as open as Kubernetes makes them (emptyDirs 0777).
+"""
 
 from __future__ import annotations
 

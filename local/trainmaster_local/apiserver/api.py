@@ -208,7 +208,7 @@ class Api:
         subresource: str = "",
         options: Options | None = None,
     ) -> Object:
-        """Replaces an object. A resourceVersion in it must be the current one; custom resources must have it."""
+        """Replaces an object. A resourceVersion in it must be the current one; custom resources must have one."""
         plan = self.plan(resource)
         options = options or Options()
         name = name or _metadata_of(body).get("name", "")
@@ -324,7 +324,7 @@ class Api:
         fields: str = "",
         options: DeleteOptions | None = None,
     ) -> ListResult:
-        """Deletes all that the selectors match; answers with what was there."""
+        """Deletes every object that the selectors match, and returns these objects."""
         plan = self.plan(resource)
         found = await self.list(resource, namespace, labels=labels, fields=fields)
         for index, revision in enumerate(found.revisions):

@@ -271,7 +271,7 @@ class Registry:
         return iter(list(self._types.values()))
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Calls back when a type comes or goes (discovery and OpenAPI are made anew)."""
+        """Calls back when a type comes or goes (discovery and OpenAPI are rebuilt)."""
         self._listeners.append(listener)
 
     def _changed(self) -> None:

@@ -48,7 +48,7 @@ class GarbageCollector(Controller):
                 self._changed(resource, change)
 
             def withdrawn(resource: str = resource) -> None:
-                # Its definition is gone; one that comes back is another table, to be followed anew.
+                # Its definition is gone; if it comes back, that is another table, which is followed from its start.
                 self._watched.discard(resource)
 
             self._ends.append(self.api.storage.subscribe(resource, changed, withdrawn))
@@ -123,7 +123,7 @@ class GarbageCollector(Controller):
             options = DeleteOptions(uid=obj["metadata"]["uid"], propagation="Background")
             await self.api.delete(resource, name, namespace, options=options)
         elif all(state != "living" for _, state in owners):
-            # All that is left of its owners waits for it in the foreground.
+            # The owners that are left wait for it in the foreground.
             policy = "Foreground" if self._dependents.get(obj["metadata"]["uid"]) else "Background"
             await self.api.delete(
                 resource, name, namespace, options=DeleteOptions(uid=obj["metadata"]["uid"], propagation=policy)
@@ -144,7 +144,7 @@ class GarbageCollector(Controller):
                 return "absent"
             finalizers = owner["metadata"].get("finalizers") or []
             return "deleting" if is_terminating(owner) and FOREGROUND in finalizers else "living"
-        # Its kind isn't served (any more), so nobody can say that the owner is gone.
+        # Its kind isn't served (any more), so it isn't known whether the owner is gone.
         return "living"
 
     def _objects(self, uid: str) -> list[tuple[str, Object]]:

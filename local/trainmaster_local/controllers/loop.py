@@ -1,4 +1,4 @@
-"""How controllers run: changes put keys on a queue, one task takes them off and reconciles.
+"""Runs controllers: changes put keys on a queue, one task takes them off and reconciles.
 
 Changes come straight from the storage, in the same instant as the write, so a controller never acts on a stale copy.
 A key is never reconciled twice at once; what fails is tried again with client-go's back-off (5 ms doubled to 1000 s).

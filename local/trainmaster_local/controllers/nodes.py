@@ -170,7 +170,7 @@ class NodeController(Controller):
         return max(0.0, min(limits)) if limits else None
 
     async def _disrupt(self, pod: Object, reason: str, message: str) -> None:
-        """The condition that says who ended the pod (KEP-3329)."""
+        """The condition that names the cause of the pod's end (KEP-3329)."""
         made = {
             "type": "DisruptionTarget",
             "observedGeneration": int(pod["metadata"].get("generation") or 1),

@@ -1,4 +1,4 @@
-"""What controllers ask about pods: `pkg/controller/controller_utils.go` and `pkg/api/pod/util.go`."""
+"""Controllers ask these questions about pods: `pkg/controller/controller_utils.go` and `pkg/api/pod/util.go`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a StatefulSet needs next: a pure function of the set, its pods and its revisions.
+"""Decides what a StatefulSet needs next. It is a pure function of the set, its pods and its revisions.
 
 The algorithm is that of `pkg/controller/statefulset/stateful_set_control.go` (updateStatefulSet), in its order:
 

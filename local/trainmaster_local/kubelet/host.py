@@ -1,5 +1,4 @@
-"""What a pod's worker needs of its node and of the API: one narrow protocol, so that it can be tested without
-either."""
+"""A pod's worker needs this of its node and the API: one narrow protocol, so that it can be tested without either."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class KubeletTimings:
-    """Says how long the kubelet waits. Seconds; every default is Kubernetes' own.
+    """The kubelet's waiting times. Seconds; every default is Kubernetes' own.
 
     `backoff_scale` multiplies the crash and image back-off and the wait between tries of what can't start yet. Tests
     shrink it; messages keep the real durations, so that order and words stay those of Kubernetes.
@@ -79,7 +78,7 @@ class PodHost(Protocol):
         """Writes a pod's status; None when the pod is gone or another has its name."""
 
     def newest(self, pod: Object) -> Object | None:
-        """The pod as the API has it now; None when it is gone or another has its name."""
+        """The pod's current object in the API. None if it is gone or another pod has its name."""
 
     async def delete(self, pod: Object) -> None:
         """Takes a pod that has ended out of the API (grace period 0, with its uid)."""

@@ -41,7 +41,7 @@ Object = Mapping[str, Any]
 LEASES = "leases.coordination.k8s.io"
 LEASE_NAMESPACE = "kube-node-lease"
 
-# What of the machine's environment a container gets; all else is the image's and the manifest's. The numbers of CUDA's
+# A container gets these variables of the machine; all others are the image's and the manifest's. The numbers of CUDA's
 # devices depend on CUDA_DEVICE_ORDER.
 _PASSED = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "SSL_CERT_FILE", "CUDA_DEVICE_ORDER")
 
@@ -125,8 +125,7 @@ class Kubelet:
         await self.fakes.close()
 
     async def lose(self, *, kill: bool) -> None:
-        """From now on the node is unreachable: it reports nothing and receives nothing. With `kill` its processes end
-        too."""
+        """Makes the node unreachable: it reports nothing and receives nothing. With `kill` its processes end too."""
         self._lost = True
         for end in self._ends:
             end()

@@ -72,7 +72,10 @@ class PodWorker:
         self.wake()
 
     def refresh_volumes(self) -> None:
-        """Writes volumes whose objects changed. What was deleted meanwhile stays as it was, as with the kubelet."""
+        """Writes volumes whose objects changed.
+
+        If an object was deleted, its files stay as they were, as with the kubelet.
+        """
         if self._volumes is not None and self.view.sandbox_ready:
             try:
                 self._volumes.refresh(self.pod)
@@ -286,7 +289,7 @@ class PodWorker:
         if remaining > 0:
             return remaining
         if run.backed_off:
-            # It has been waiting; whoever looks sees why before it starts again.
+            # It has been waiting; its status shows why before it starts again.
             run.show_backoff(self.pod)
             await self._publish()
         if self._volumes is None and not self._faked:
@@ -307,7 +310,7 @@ class PodWorker:
         config = ContainerConfig([], {}, "", pod_uid=self.uid, name=run.view.name)
         await run.start_bare(config)
         if run.view.init and not run.view.sidecar:
-            # What has to end before the others start does so at once.
+            # Containers that have to end before the others start do so at once.
             run.signal(SIGTERM)
 
     def _after_start(self, run: ContainerRun) -> None:
@@ -370,7 +373,7 @@ class PodWorker:
         return float(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
 
     async def _terminate(self) -> None:
-        """The pod is deleted: ends its containers within the grace period, says how they ended, and lets it go."""
+        """Ends the containers of a deleted pod within the grace period, reports how they ended, and releases the pod."""
         if not self._gone and not self.view.terminal:
             await self._publish()
         await self._stop_containers(self._deletion_grace)

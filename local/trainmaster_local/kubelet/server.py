@@ -1,4 +1,4 @@
-"""What of a pod needs its node: `pods/log` and `pods/proxy`; exec, attach and port-forward are refused in a sentence.
+"""The node serves `pods/log` and `pods/proxy`; exec, attach and port-forward are refused in a sentence.
 
 Attached to the API server's registry by the cluster. The proxy passes a request on to the pod's address, both bodies
 streamed, without the caller's Authorization, as kube-apiserver does.

@@ -25,7 +25,7 @@ def timestamp(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Terminated:
-    """Says how one run of a container ended. Times in seconds since the epoch, `started_at` 0 where it never ran."""
+    """The end of one run of a container. Times in seconds since the epoch, `started_at` 0 where it never ran."""
 
     exit_code: int
     reason: str
@@ -177,7 +177,7 @@ def ended_for_good(spec: Object, container: ContainerView) -> bool:
 
 
 def has_ended(spec: Object, view: PodView) -> bool:
-    """All that the pod was for is done, or can't be done any more."""
+    """Returns whether the pod's work is done, or can't be done any more."""
     broken = any(ended_for_good(spec, init) and not init.initialized for init in view.init_containers)
     return broken or all(ended_for_good(spec, container) for container in view.app_containers)
 

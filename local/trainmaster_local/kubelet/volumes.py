@@ -99,7 +99,7 @@ class PodVolumes:
                     self._check_host_path(name, volume["hostPath"])
                     continue
                 path.mkdir(parents=True, exist_ok=True)
-                # As in a pod: who may get here is up to the folders above, which are private.
+                # As in a pod: the folders above are private and restrict access.
                 path.chmod(0o777)
         await self._fetch_tokens()
         self.refresh(pod)
@@ -162,7 +162,7 @@ class PodVolumes:
             raise MountError(f'MountVolume.SetUp failed for volume "{name}" : {problem}')
 
     async def renew_tokens(self, pod: Object, now: float) -> None:
-        """Replaces service account tokens of which four fifths of their time have passed (`pkg/kubelet/token`)."""
+        """Replaces service account tokens after four fifths of their lifetime (`pkg/kubelet/token`)."""
         if self._tokens and now > self._tokens_due:
             await self._fetch_tokens()
             self.refresh(pod)

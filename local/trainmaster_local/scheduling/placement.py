@@ -1,4 +1,4 @@
-"""Where a pod would rather be: affinity to nodes and to other pods, and spreading over domains, as kube-scheduler does.
+"""Scores nodes for a pod: affinity to nodes and to other pods, and spreading over domains, as kube-scheduler does.
 
 Required terms refuse a node in its words (`pkg/scheduler/framework/plugins/{interpodaffinity,podtopologyspread}`);
 preferred ones score it. Scores are weighted as in the default profile: 2 for each of the three, 1 for free room, after

@@ -1,4 +1,4 @@
-"""Which node a pod goes to: kube-scheduler's filters in its words, and one simple score.
+"""Chooses a pod's node: kube-scheduler's filters with its messages, and one simple score.
 
 The filters run in the default profile's order (`pkg/scheduler/framework/plugins`): unschedulable nodes, node name,
 taints, node affinity, ports, resources, topology spread, pod affinity. The first one that refuses a node gives its
@@ -75,7 +75,7 @@ class NodeState:
 
     @property
     def allocatable(self) -> dict[str, Fraction]:
-        """Returns what the node offers; read anew when the node has changed."""
+        """Returns what the node offers; read again when the node has changed."""
         if self._read_from is not self.node:
             values = (self.node.get("status") or {}).get("allocatable") or {}
             self._allocatable = {name: parse_quantity(value) for name, value in values.items()}
@@ -106,8 +106,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Decision:
-    """Says where a pod goes, or the message of its PodScheduled condition. `victims` are to be evicted to make room on
-    `nominated`."""
+    """A pod's node, or the message of its PodScheduled condition. Evicting `victims` makes room on `nominated`."""
 
     node: str = ""
     message: str = ""
@@ -281,7 +280,7 @@ def priority(pod: Object) -> int:
 
 
 def _preempt(pod: Object, nodes: Sequence[NodeState]) -> tuple[str, tuple[Object, ...]]:
-    """The node on which evicting the least makes room, and whom to evict."""
+    """The node on which the fewest evictions make room, and the pods to evict."""
     if pod["spec"].get("preemptionPolicy") == "Never":
         return "", ()
     best: tuple[tuple[int, int, str], str, tuple[Object, ...]] | None = None

@@ -17,7 +17,7 @@ SECONDS = 30.0
 
 
 class _Resource(NamedTuple):
-    """Where a resource's objects are: the path of its group and version, and its plural."""
+    """The place of a resource's objects: the path of its group and version, and its plural."""
 
     version: str
     plural: str

@@ -46,7 +46,7 @@ class KubectlFailed(AssertionError):
 
 
 class NotAnswered(AssertionError):
-    """What was to be read isn't there; where `eventually` looks, that means: not yet."""
+    """The object isn't there. `eventually` takes this as "not yet"."""
 
 
 class Refused(AssertionError):
@@ -205,7 +205,7 @@ class Cluster:
         return found
 
     def log(self, pod: str, container: str = "") -> str:
-        """What a container has printed; empty where there is no pod or it hasn't started."""
+        """Returns a container's output; empty if there is no pod or it hasn't started."""
         query = urlencode({"container": container}) if container else ""
         status, text = self.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log?{query}")
         return str(text) if status == 200 else ""

@@ -1,4 +1,4 @@
-"""What the whole API server and the built-in types use, as k8s.io/apimachinery has it.
+"""The API server and the built-in types share these modules, which follow k8s.io/apimachinery.
 
 - `errors`: `ApiError`, the one exception of the API, and the field errors of validation (`pkg/api/errors`).
 - `names`: the rules of names, labels and annotations (`pkg/util/validation`).

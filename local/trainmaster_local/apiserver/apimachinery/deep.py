@@ -69,7 +69,7 @@ def _cut(raw: bytes) -> tuple[bytes, list[bytes]]:
                 deep.append(raw[start : token.end()])
                 kept = token.end()
             depth -= 1
-    # Where a bracket isn't closed, this isn't JSON, and whoever decodes it says so.
+    # If a bracket isn't closed, this isn't JSON, and the decoder reports it.
     return b"".join([*parts, raw[kept:]]), deep
 
 

@@ -182,7 +182,7 @@ def from_object(selector: Mapping[str, object] | None) -> LabelSelector:
 
 @dataclass(frozen=True)
 class FieldSelector:
-    """`(field, wanted value, equal?)` terms, all of which must hold."""
+    """`(field, wanted value, equal?)` terms; an object matches if all hold."""
 
     terms: tuple[tuple[str, str, bool], ...] = ()
 

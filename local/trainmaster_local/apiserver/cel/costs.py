@@ -20,7 +20,7 @@ from trainmaster_local.apiserver.schema.structure import Schema, item_schema
 RULE_LIMIT = 10_000_000
 DEFINITION_LIMIT = 100_000_000
 REQUEST_BYTES = 3 * 1024 * 1024
-# Of what no size is known.
+# For values whose size isn't known.
 UNKNOWN = 2**64 - 1
 
 _LIST, _MAP = 10, 30

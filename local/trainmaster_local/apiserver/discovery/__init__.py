@@ -1,1 +1,1 @@
-"""What the server publishes of itself: `documents` (discovery), `openapi`, and the `endpoints` that serve them."""
+"""The server describes itself by `documents` (discovery) and `openapi`; `endpoints` serves both."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "GET": "get", "HEAD": "get", "DELETE": "delete"}
-# What can follow a namespace's name and isn't a resource in it.
+# These follow a namespace's name, and aren't resources in it.
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 
 

@@ -93,7 +93,7 @@ class ApiServer:
             problem = f"Request entity too large: limit is {_BODY_LIMIT}"
             return error_response(ApiError(413, "RequestEntityTooLarge", problem))
         except ConnectionError:
-            # The client has gone: there is nobody to answer, and aiohttp would log an error that is raised.
+            # The client has gone: no answer is needed, and aiohttp would log an error that is raised.
             return web.Response(status=499)
         except Exception as error:
             logger.exception("%s %s failed", request.method, request.path)

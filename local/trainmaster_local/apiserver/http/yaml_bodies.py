@@ -20,7 +20,7 @@ from trainmaster_local.apiserver.apimachinery import deep, go_values
 from trainmaster_local.apiserver.apimachinery.errors import ApiError, bad_request
 from trainmaster_local.apiserver.http.codec import Body, repeated_keys
 
-# What YAML reads otherwise than JSON: surrogates, `\/`, control characters and line breaks of Unicode in strings.
+# YAML and JSON read these differently: surrogates, `\/`, control characters and line breaks of Unicode in strings.
 _NOT_AS_JSON = re.compile(
     rb"\\u[dD][89a-fA-F]|\\/|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]|\xef\xbb\xbf|\xef\xbf[\xbe\xbf]"
 )

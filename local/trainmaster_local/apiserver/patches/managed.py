@@ -117,7 +117,7 @@ def _encode(entry: Entry) -> dict[str, Any]:
 
 
 def strip(fields: Fields, reset: Iterable[tuple[str, ...]] = ()) -> Fields:
-    """Returns the set without what nobody owns, and without `reset`: what this endpoint doesn't write."""
+    """Returns the set without fields that no manager owns, and without `reset`, which this endpoint doesn't write."""
     return without(fields, *_STRIPPED, *reset)
 
 

@@ -70,7 +70,7 @@ def _interleaved(live: list[str], config: list[str]) -> list[str]:
                 at += 1
                 continue
             if key != next_shared:
-                # It is shared, and the configuration has it elsewhere.
+                # It is shared, and the configuration holds it elsewhere.
                 at += 1
                 continue
         key = config[position]

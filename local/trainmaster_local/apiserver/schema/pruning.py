@@ -20,7 +20,7 @@ from trainmaster_local.apiserver.schema.structure import ANY, OBJECT_META, Schem
 from trainmaster_local.quantities import QuantityError, canonical
 
 _SCALARS = {"string": str, "boolean": bool, "integer": int, "number": float}
-# What Go makes of a null in a list or a map.
+# Go turns a null in a list or a map into this.
 _ZERO: dict[str, Callable[[], Any]] = {
     "object": dict,
     "string": str,
@@ -214,7 +214,7 @@ class Decoder:
         name = go_values.json_type(value)
         if self.kind in ("integer", "int-or-string") and name == "number":
             name = f"number {value!r}"
-        # Of custom resources the metadata is decoded on its own.
+        # The metadata of custom resources is decoded on its own.
         place = path.removeprefix("metadata.") if found.custom else path
         found.problem = problem or cannot_unmarshal(name, struct, place, self.go_type)
 
@@ -222,7 +222,7 @@ class Decoder:
         """Prunes an object in place; returns the paths of its unknown fields. Raises Undecodable for a wrong type."""
         found = _Findings(converts, not self.typed)
         self._object(obj, "", found, kind)
-        # Of what is applied to a custom resource, odd times in the metadata are let be.
+        # If a custom resource is applied, odd times in its metadata are accepted.
         if found.problem and not (found.converts and found.custom):
             raise Undecodable(kind, version, found.problem)
         return found.unknown

@@ -76,7 +76,7 @@ def _type_errors(value: Any, schema: Schema, field: str, path: str) -> list[Fiel
     wanted = ",".join(types)
     numeric = "integer" in types or "number" in types
     if schema.get("format") and not isinstance(value, (str, list)) and value is not None:
-        # The names of formats, of which only numbers have one.
+        # Names of formats; only numbers have one.
         wanted, name = schema["format"], {"integer": "int64", "number": "float64"}.get(name, "")
     elif schema.get("format") and not numeric and value is not None:
         return []
@@ -103,7 +103,7 @@ def _combined(value: Any, schema: Schema, path: str) -> list[FieldError]:
     if "anyOf" in schema:
         alternatives = [validate(value, part, path=path) for part in schema["anyOf"]]
         if all(alternatives):
-            # Of alternatives that fit equally badly the first one's errors are shown.
+            # If alternatives fit equally badly, the first one's errors are shown.
             errors += [_combination(path, "must validate at least one schema (anyOf)"), *alternatives[0]]
     if "oneOf" in schema:
         alternatives = [validate(value, part, path=path) for part in schema["oneOf"]]

@@ -127,7 +127,7 @@ class _Policy:
         if failures:
             return None if self.ignores_errors else ("Invalid", failures[0])
         data["variables"] = self._variables(data)
-        # All of them name something of what was converted here once.
+        # All of them name a part of what was converted here.
         activation = activation_of(data)
         for validation in self.validations:
             result = validation.expression.program.eval(activation)

@@ -49,7 +49,7 @@ def default_pod(pod: Json) -> None:
     status = pod.setdefault("status", {})
     status.setdefault("phase", "Pending")
     for condition in status.get("conditions") or []:
-        # Go writes this time even where nobody set it.
+        # Go writes this time even if it is unset.
         condition.setdefault("lastProbeTime", None)
 
 

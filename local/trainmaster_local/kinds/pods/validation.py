@@ -162,8 +162,10 @@ def toleration_errors(tolerations: list[Json], field: str) -> list[FieldError]:
 
 
 def pod_update_errors(new: Json, old: Json) -> list[FieldError]:
-    """Validates an update of the main resource: images, deadline, more tolerations and gates fewer are all that may
-    change."""
+    """Validates an update of the main resource:
+
+    only images, the deadline, added tolerations and removed gates may change.
+    """
     errors: list[FieldError] = []
     for name in ("containers", "initContainers"):
         if len(new["spec"].get(name) or []) != len(old["spec"].get(name) or []):

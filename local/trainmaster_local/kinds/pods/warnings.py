@@ -1,4 +1,4 @@
-"""Warnings about pods and pod templates, of what is hardly meant (kubernetes `pkg/api/pod/warnings.go`)."""
+"""Warns about fields of pods and pod templates that are probably mistakes (kubernetes `pkg/api/pod/warnings.go`)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What restrains others: `network_policies`, and `admission_policies` with their bindings."""
+"""Policies restrain others: `network_policies`, and `admission_policies` with their bindings."""

@@ -66,7 +66,7 @@ class ContainerRun:
         return self.view.spec
 
     def wait_before_start(self, pod: Object, now: float) -> float:
-        """Seconds until the next attempt is due. While it is backing off, says so once the kubelet would."""
+        """Seconds until the next attempt is due. Records the back-off's event when the kubelet would."""
         if now < self._retry_at:
             return self._retry_at - now
         finished = self.view.finished
@@ -99,7 +99,7 @@ class ContainerRun:
             self._event(pod, "Warning", "BackOff", message)
 
     async def try_start(self, pod: Object, volumes: PodVolumes, pod_ip: str) -> None:
-        """One attempt to start it. Afterwards it runs, or its state says what it waits for."""
+        """Tries once to start it. Afterwards it runs, or its state names what it waits for."""
         now = time.time()
         finished = self.view.finished
         image_name = str(self.spec.get("image", ""))
@@ -244,7 +244,7 @@ class ContainerRun:
             self._runtime.signal(container, SIGKILL)
 
     def announce_stop(self, pod: Object) -> None:
-        """The pod stops: no probe asks any more, and an event says so. A faked container stops without a word."""
+        """Ends probing as the pod stops, and records an event. A faked container stops without an event."""
         if self.prober:
             self.prober.stop()
             self.prober = None
@@ -273,8 +273,9 @@ class ContainerRun:
         return ended.code, ended.output
 
     async def run_hook(self, pod: Object, name: str, seconds: float) -> bool:
-        """Runs the hook `postStart` or `preStop`, where the container has it (`exec` or `sleep`; a faked container has
-        none). False, and an event, when it fails or takes longer than `seconds`."""
+        """Runs the hook `postStart` or `preStop`, if the container has one (`exec` or `sleep`; a faked container has
+        none). False, and an event, when it fails or takes longer than `seconds`.
+        """
         hook = (self.spec.get("lifecycle") or {}).get(name)
         if not hook or self.launch is None:
             return True

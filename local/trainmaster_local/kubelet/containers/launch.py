@@ -1,4 +1,4 @@
-"""From a container's manifest to the program that is run: paths, environment, command."""
+"""Turns a container's manifest into the program that is run: paths, environment, command."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def prepare(
         **host.base_environment(),
         **image.env,
         **own,
-        # What the cluster tells of itself are this machine's paths already, which a mount at /tmp must not change.
+        # The cluster's own variables hold this machine's paths already; a mount at /tmp must not change them.
         **{key: value if cluster.get(key) == value else mapped.rewrite(value) for key, value in asked.items()},
         **visibility(host.devices(pod, name), asked),
     }

@@ -96,7 +96,7 @@ def _microseconds(stamp: str) -> str:
 
 
 async def read_logs(path: Path, options: LogOptions, running: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The log's text in pieces. With `follow` it goes on while `running()`; a rotated file is followed to the next
+    """The log's text in pieces. With `follow` it continues while `running()`; a rotated file is followed to the next
     one."""
     left = options.limit_bytes
     try:
@@ -105,7 +105,7 @@ async def read_logs(path: Path, options: LogOptions, running: Callable[[], bool]
         return
     try:
         if options.tail is not None:
-            # Its folder may go meanwhile, with the pod; what is open stays.
+            # Its folder may go with the pod; the open file stays readable.
             with contextlib.suppress(FileNotFoundError):
                 file.seek(await asyncio.to_thread(_start_of_tail, path, options.tail))
         rest = b""

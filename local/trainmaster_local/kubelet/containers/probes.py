@@ -142,7 +142,7 @@ class Prober:
             await asyncio.sleep(max(0.0, began + period - loop.time()))
 
     def _passed(self, kind: str) -> bool:
-        """Tells of a success; True when the probe has nothing more to do."""
+        """Reports a success. True if the probe has nothing more to do."""
         if kind == READINESS:
             self._verdicts.ready(True)
         elif kind == STARTUP:

@@ -44,7 +44,7 @@ class ContainerConfig:
 
 @dataclass(frozen=True)
 class Exit:
-    """Says how a container ended. `code` is 128 + signal for a signal, as containerd reports; `at` in seconds since the
+    """The end of a container. `code` is 128 + signal for a signal, as containerd reports; `at` in seconds since the
     epoch. `output` is what was captured; `message` a termination message that isn't in a file (faked containers)."""
 
     code: int
@@ -158,7 +158,7 @@ class ProcessRuntime:
     async def close(self) -> None:
         self._closed = True
         if self._shim is not None and self._writer is not None:
-            # The end of the socket tells the shim to kill everything; it ends when nothing is left.
+            # When the socket closes, the shim kills everything; it ends when nothing is left.
             self._writer.close()
             await self._shim.wait()
             if self._reading is not None:

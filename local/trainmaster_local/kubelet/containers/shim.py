@@ -1,4 +1,4 @@
-"""The process that containers hang on: it starts them, reaps everything below them, and never leaves anything behind.
+"""The shim is the parent of containers: it starts them, reaps everything below them, and leaves nothing behind.
 
 Run as a file by `runtime.ProcessRuntime` (`python -I -S shim.py <fd> [<lock>]`), with nothing but the standard library
 loaded, so that a fork costs a millisecond. It speaks NDJSON on the socket `<fd>`:
@@ -51,7 +51,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, parents first. Those that end meanwhile are left out."""
+    """All processes below `pid`, parents first. Processes that end during the search are left out."""
     found: list[int] = []
     todo = [pid]
     while todo:
@@ -306,7 +306,7 @@ class Monitor:
         except OSError:
             data = b""
         if not data:
-            # The kubelet is gone, and nobody will ask how this ended.
+            # The kubelet is gone; no one will ask how this ended.
             self._selector.unregister(self._control)
             self._orphaned = True
             self._kill_all()
