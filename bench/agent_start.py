@@ -1,4 +1,4 @@
-"""Measures an agent's start by how its file is made, by Python and by CPU limit: `python -m bench.agent_start`.
+"""Measures an agent's start for several builds of its file, Pythons and CPU limits: `python -m bench.agent_start`.
 
 A start is `python3 agent.pyz run` up to the first thing that the agent does: all that it imports. Under a limit the
 processes are in a cgroup of their own with the kubelet's quota (a tenth of the period for 100m); that needs a cgroup
@@ -26,7 +26,7 @@ from tests.processes.agent.test_zipapp import pythons
 from trainmaster_operator.agent.build import bytecode, package_sources, zipapp_bytes
 
 STARTS = 7
-# What the agent's main imports before it does anything.
+# The agent's main imports these first.
 IMPORTS = "trainmaster_operator.agent.main, trainmaster_operator.agent.settings, trainmaster_operator.agent.executor"
 START = f"import sys; sys.path[:0] = sys.argv[1:]; import {IMPORTS}"
 ABOUT = "import platform, sys; print(platform.python_version(), sys.implementation.cache_tag)"

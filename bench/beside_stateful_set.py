@@ -25,7 +25,7 @@ IMAGE = "python:3.12"
 DELETED = 2
 SECONDS = 60.0
 
-# What the agent gives ranks. The embedded cluster has a file of names (TRAINMASTER_HOSTS_FILE) where others have DNS.
+# The agent sets these for ranks. The embedded cluster has a file of names (TRAINMASTER_HOSTS_FILE) instead of DNS.
 RANK = f"""
 import os, signal, time
 signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # else the kubelet waits out the grace of a first process

@@ -98,7 +98,7 @@ class HostileApi(FakeApi):
 
 
 async def sent(request: web.Request, body: bytes) -> web.StreamResponse:
-    """Sends a large answer piece by piece, so that others get theirs meanwhile, as those of an API server do."""
+    """Sends a large answer piece by piece, as an API server does, so that others aren't delayed."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
     for start in range(0, len(body), 262_144):
@@ -212,7 +212,7 @@ async def row(name: str, api: str, folder: Path, number: int) -> list[object]:
     assert dashboard.stderr is not None
     port = re.search(r"on port (\d+)", dashboard.stderr.readline())
     assert port is not None
-    # What it says is of no interest, and a full pipe would stop it.
+    # Its output isn't needed, and a full pipe would stop it.
     draining = asyncio.create_task(asyncio.to_thread(dashboard.stderr.read))
     try:
         return await measure(name, f"http://127.0.0.1:{port[1]}", dashboard, number, lags)
@@ -269,7 +269,7 @@ async def measure(name: str, base: str, dashboard: subprocess.Popen[str], number
 
 
 def lags_since(file: Path, began: float) -> tuple[list[float], list[float]]:
-    """How late the loop was since then, sorted: by the clock, and by what the process itself used of a processor."""
+    """Returns the event loop's delays since then, sorted: by the clock, and by the process's own processor time."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     late, own = ([lag for line in lines if line["at"] > began for lag in line[name]] for name in ("lags", "own"))
     return sorted(late) or [9.9], sorted(own) or [9.9]

@@ -62,7 +62,7 @@ class Run:
     step: float
     faulty_seconds: float
     faulty_steps: int
-    # Of each kill, seconds.
+    # Seconds of each kill.
     lost: tuple[float, ...]
 
     @property
@@ -198,7 +198,7 @@ async def run_jobs(
 
 
 class Tables:
-    """Tables are what the runs of each state and interval come to."""
+    """Tables summarize the runs of each state and interval."""
 
     def __init__(self) -> None:
         self._rows: list[list[object]] = []

@@ -1,4 +1,4 @@
-"""Measures the way of one's own code to its first step: `python -m bench.hands`.
+"""Measures the time until a user's own code makes its first step: `python -m bench.hands`.
 
 The same script, once on the node as an image that is present has it, once brought by `submit --code`; then changed
 code pushed into a job of DDP ranks that start warm. Real operator, agents and ranks, so this needs the embedded
@@ -115,7 +115,7 @@ async def pushes(made: World, folder: Path) -> list[list[object]]:
     (code / "version.py").write_text("VERSION = 'first'\n")
     await asyncio.to_thread(submit_with_code, jobs, _manifest("pushed", "train.py", steps), archive_folder(code))
     await steps.last("first")
-    # What a first step imports is learned, and imported before the next fork.
+    # The imports of a first step are learned, and made before the next fork.
     await asyncio.sleep(8.0)
     times = []
     for run in range(PUSHES):

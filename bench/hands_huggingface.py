@@ -103,7 +103,7 @@ def report_seconds(reports: int = 200) -> float:
         begun = time.perf_counter()
         callback._update_status(step % 100, 100, {"loss": 1.0, "current_step": step, "total_steps": 100}, force=True)
         times.append(time.perf_counter() - begun)
-        # No more than the server takes.
+        # The server accepts this many at most.
         time.sleep(0.26)
     return statistics.median(times)
 

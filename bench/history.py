@@ -34,7 +34,7 @@ from trainmaster_operator.api.records import JobIdentity, JobRecord, Record, Sam
 CPU_LIMIT, MEMORY_LIMIT = 0.25, 150.0
 KILOBYTES_LIMIT, SERIES_LIMIT, HEAT_LIMIT = 100.0, 0.2, 0.5
 START = 1_800_000_000.0
-# What doesn't grow while a job trains.
+# These don't grow while a job trains.
 SPENT = {"load": 12.345, "rendezvous": 3.21, "schedule": 1.5, "recompute": 40.25, "restart": 2.125}
 
 

@@ -42,11 +42,11 @@ from trainmaster_operator.api.records import JobIdentity, LogRecord, Record
 RANKS, POINTS, LEVELS = 4_096, 24, 6
 LIST_LIMIT, LAG_LIMIT, MEMORY_LIMIT = 0.5, 100.0, 384.0
 SECONDS = 10.0
-# Of 39 failed attempts each: three times what the file may hold. On a busy machine fewer of them come in the time.
+# Each has 39 failed attempts: three times what the file may hold. On a busy machine fewer of them come in the time.
 BATCHES, WRITING_SECONDS = 600, 60.0
-# In which the API server answers about tokens that nobody knows.
+# Time in which the API server answers for unknown tokens.
 REVIEW_SECONDS = 0.5
-# Of the file that is attacked by writing.
+# The size of the file under attack.
 MEBIBYTES = 16
 HEAT_PATH = "/v1/namespaces/tenant/jobs/large/heat"
 TENANTS = tuple(f"tenant-{number}" for number in range(8))

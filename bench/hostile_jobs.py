@@ -43,7 +43,7 @@ from trainmaster_operator.rendering import Settings
 
 KIB = 1024
 # The limits: the longest lag that one job may cause, and the memory of 200 of the largest legal ones.
-# Of many, one in so many is decided on: what is rendered isn't kept.
+# If there are many, one in this many is decided on: rendered objects aren't kept.
 DECIDED = 10
 LAG_LIMIT, MEMORY_LIMIT = 0.050, 300.0
 SETTLE_SECONDS, SILENT_SECONDS = 2.0, 5.0
@@ -133,7 +133,7 @@ class Watched:
         most = {name: max(line[name] for line in lines) for name in ("lag", "upsert", "decide", "memory")}
         silent = time.time() - lines[-1]["at"]
         if silent > SILENT_SECONDS:
-            # It says nothing, because its loop hasn't come to it.
+            # It is silent, because its loop hasn't run yet.
             most["lag"] = silent
         return {**most, "kept": lines[-1]["memory"]}
 

@@ -25,7 +25,7 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, SERVICES, STATEFUL_SETS, Resource
 
 COUNT, MEGABYTES = 200, 1.5
-# Of the chart's limit of 512 Mi, with a quarter to spare in everything: 384 Mi; the issue says 350 MB. And ms.
+# Three quarters of the chart's limit of 512 Mi are 384 Mi; the issue asks for 350 MB. The other is in ms.
 MEMORY_LIMIT, LAG_LIMIT = 350.0, 100.0
 SETTLE_SECONDS, PATIENCE_SECONDS = 3.0, 600.0
 CHANGES = 40

@@ -60,7 +60,7 @@ class Server:
         return int(found[1])
 
     def forget_peak(self) -> None:
-        """Counts the most memory anew."""
+        """Resets the peak of memory."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def peak(self) -> float:

@@ -22,9 +22,9 @@ from trainmaster_operator.controller.apiserver.cluster import PODS
 RUNS = 7
 WORKERS = 4
 JOBS, PODS_OF_A_JOB = 100, 2
-# Of those before a job's pods exist.
+# Requests until a job's pods exist.
 LAST_WRITE = "create StatefulSet"
-# Of any wait; the longest takes 10 s.
+# The limit of a wait; the longest takes 10 s.
 DEADLINE_SECONDS = 120
 
 
@@ -51,7 +51,7 @@ async def many() -> None:
             rows += _so_far("all pods exist, s", began, process, cpu, _since(writes, running.writes()))
             async with asyncio.timeout(DEADLINE_SECONDS):
                 while _running(running) <= JOBS:
-                    # What is asked costs the operator some milliseconds each time.
+                    # Each request costs the operator some milliseconds.
                     await asyncio.sleep(0.5)
             rows += _so_far("all run, s", began, process, cpu, _since(writes, running.writes()))
     table(f"{JOBS} jobs of {PODS_OF_A_JOB} faked pods at once", ["", "measured"], rows)

@@ -34,7 +34,7 @@ SLOW_POD_SECONDS = 2
 KILLED_GOAL, POD_GOAL, AGENT_GOAL, HANG_GOAL, SURE_GOAL = 0.25, 1.0, 1.0, 1.0, 1.5
 # Rows of the second table.
 SURE_ROWS = ("fresh", "row", "pod")
-# Nobody listens there.
+# No one listens there.
 NO_STREAMS = ("--reach", "direct", "--agent-port", "9")
 
 POLICY: dict[str, Any] = {
@@ -210,7 +210,7 @@ async def without_operator(bench: Bench, made: World) -> list[float]:
     """Kills the operator and a rank, and starts the next operator; before that, training doesn't notice."""
     taken = []
     for run in range(RUNS):
-        # A new job each time: agents that nobody watches report by exiting, and the kubelet's back-off grows.
+        # A new job each time: unwatched agents report by exiting, and the kubelet's back-off grows.
         name = f"away-{run}"
         with operator(made) as running:
             running.serving()

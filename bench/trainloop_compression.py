@@ -1,4 +1,4 @@
-"""Measures what each way of sending gradients costs and gives: `python -m bench.trainloop_compression --steps 300`.
+"""Measures cost and benefit of each way of sending gradients: `python -m bench.trainloop_compression --steps 300`.
 
 Every method trains the same small classifier on the same data with the same seeds, at 2 and 4 ranks over gloo on this
 machine. Bytes are counted at the collective; theory is the formula in `trainloop.parallel.compression`. Step time on a

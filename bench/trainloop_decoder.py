@@ -124,7 +124,7 @@ class Bare:
 
 
 class Meter:
-    """Measures steps of one device, of which the host is ahead."""
+    """Measures steps of one device; the host is ahead of it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

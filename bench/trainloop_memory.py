@@ -94,7 +94,7 @@ def rank_main(changes: dict[str, Any], folder: str) -> None:
     task = Tower({"width": WIDTH, "layers": LAYERS, "samples": 4 * BATCH})
     with joined(config.distributed) as world:
         world.barrier()
-        # What the first optimizer and the first backward import and allocate once is no part of the sum.
+        # Allocations that the first optimizer and backward make once aren't counted.
         small = torch.nn.Linear(2, 2)
         small(torch.ones(1, 2)).sum().backward()
         torch.optim.AdamW(small.parameters()).step()

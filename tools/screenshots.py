@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in docs/pictures are taken here: python -m tools.screenshots (five minutes).
+"""Takes the pictures of the dashboard in docs/pictures: python -m tools.screenshots (five minutes).
 
 Nothing in them is invented. On a cluster on this machine a job trains on two workers with two ranks each, is hit by
 three faults (a rank that is killed, one that stands still, a pod that is deleted) and goes on; then one of its ranks is

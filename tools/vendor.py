@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class File:
-    """File is one file of a package: where it is in the tarball, its name here, and the SHA-256 of what is here."""
+    """File is one file of a package: where it is in the tarball, its name here, and the SHA-256 of our copy."""
 
     source: str
     name: str

@@ -40,7 +40,7 @@ NAMESPACE = "bench"
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
 ESTABLISHED_SECONDS = 20.0
-# What a job's end takes on a busy machine, many times over: a wait without an end would cost the tables.
+# Many times a job's end on a busy machine: a wait without an end would cost the tables.
 DELETE_SECONDS = 120.0
 
 # The program of the peers' figures: ranks join rank 0 over TCP and exit when a peer's connection breaks. Rank 0 lets
@@ -100,7 +100,7 @@ class World:
         self.folder = folder
         # The embedded cluster's process.
         self.process = process
-        # Of the faked agents, if any.
+        # The faked agents' port, if there are any.
         self.agent_port = agent_port
 
     async def order(self, *words: str) -> None:
@@ -139,7 +139,7 @@ class World:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found: dict[int, tuple[int, float]] = {}
-            # Of a job with spares, the status says who trains.
+            # If a job has spares, its status lists the workers that train.
             for worker in (await self.status(name)).get("workerOrder") or range(workers):
                 try:
                     text = await self.cluster.pod_log(
@@ -271,7 +271,7 @@ def operator(world: World, *arguments: str) -> Iterator[Operator]:
 
 
 def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
-    """Waits for a process that was told to end; one that doesn't is killed, and said."""
+    """Waits for a process that was asked to end. Kills it, with a message, if it doesn't."""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:

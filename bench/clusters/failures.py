@@ -1,4 +1,4 @@
-"""What couldn't be measured is said at once, and costs no other row of a benchmark."""
+"""A measurement that fails is reported at once, and costs no other row of a benchmark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Failures:
-    """Failures are the titles of what couldn't be measured."""
+    """Failures are the titles of measurements that failed."""
 
     def __init__(self) -> None:
         self.titles: list[str] = []

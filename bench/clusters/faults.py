@@ -28,7 +28,7 @@ FIRST_STEPS, STEADY_STEPS, SETTLED_STEPS = 30, 10, 10
 
 @dataclass(frozen=True)
 class Meanwhile:
-    """Meanwhile is what happened from the survivors' first new step until the lost rank was back.
+    """The events from the survivors' first new step until the lost rank was back.
 
     `share` is the median share of a whole batch that a step had, and `lost` what all steps lacked together, in whole
     batches. `joined` is how long after that first step the lost rank had done one. `joining` is the longest time
@@ -63,7 +63,7 @@ class Cost:
 async def meanwhile(
     steps: Steps, attempt: int, survivors: Collection[int], lost: int, since: float, returns: bool
 ) -> Meanwhile:
-    """Waits until a lost rank has joined, where it returns, and returns what happened meanwhile.
+    """Waits until a lost rank has joined, where it returns, and returns the events until then.
 
     `since` is when the survivors had done their first new step.
     """
@@ -156,7 +156,7 @@ class FaultyJob:
         )
 
     async def _cause(self, fault: str, attempt: int, rank: int) -> tuple[float, str | None]:
-        """Causes a fault; returns when, and the node that is to be recovered."""
+        """Causes a fault; returns the time, and the node to recover."""
         pid, node = self.steps.pids[attempt, rank], None
         # Read before the clock is.
         pod = await self._pod(await self._worker(rank)) if fault in ("pod", "node") else {}
@@ -200,7 +200,7 @@ class FaultyJob:
 
 
 def _agent_of(pid: int) -> psutil.Process:
-    """Returns the agent above a rank, of which a launcher may be in between."""
+    """Returns the agent of a rank; a launcher may be between the two."""
     for process in psutil.Process(pid).parents():
         if "run" in process.cmdline() and any("agent" in word for word in process.cmdline()):
             return process

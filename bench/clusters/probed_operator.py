@@ -50,7 +50,7 @@ class Probe:
         while True:
             self.ticked, used = time.perf_counter(), time.process_time()
             await asyncio.sleep(TICK_SECONDS)
-            # What other programs of a busy machine take isn't counted.
+            # Time that other programs of a busy machine use isn't counted.
             late = time.perf_counter() - self.ticked - TICK_SECONDS
             self.lags.append(min(late, time.process_time() - used))
 

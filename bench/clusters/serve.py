@@ -29,7 +29,7 @@ from trainmaster_operator.wire.progress import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine
 
 PING_SECONDS = 5.0
-# What a node of real pods offers, and shares out; a machine without GPUs has numbers.
+# A node of real pods offers and assigns these; on a machine without GPUs they are numbers.
 MACHINE_GPUS = 64
 # A lost node is noticed within two seconds instead of fifty.
 NODE_TIMINGS = NodeTimings(lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0)

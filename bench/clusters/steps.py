@@ -1,4 +1,4 @@
-"""What ranks have written down of their steps (`bench.programs.stepping_ranks`) is read here."""
+"""Reads the steps that ranks have written down (`bench.programs.stepping_ranks`)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Steps:
             if number <= attempt
             for steps in ranks.values()
         ]
-        # Of the rank that has most of them; where the first of all steps is repeated nobody knows when it began.
+        # Of the rank with the most steps. If the very first step is repeated, its beginning isn't known.
         return max((max(each.values()) - min(each.values()) for each in when if each), default=0.0) if count else 0.0
 
     async def first_new(

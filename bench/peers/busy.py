@@ -1,4 +1,4 @@
-"""Busy processes make the machine's load; the benchmark says how many it has started.
+"""Busy processes make the machine's load; the benchmark prints their number.
 
 Each is in a session of its own, as ranks are: Linux shares processors out between sessions first
 (`kernel.sched_autogroup_enabled`), so that all of them in one session would be one competitor.
@@ -18,7 +18,7 @@ PROGRAM = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Keeps `count` processes busy meanwhile."""
+    """Keeps `count` processes busy for the length of a `with` block."""
     processes = [subprocess.Popen([sys.executable, "-S", "-c", PROGRAM], start_new_session=True) for _ in range(count)]
     try:
         yield

@@ -50,14 +50,14 @@ class Ranks:
 
     steps: Steps
     count: int
-    # Whether the others go on without a lost rank (else all begin anew), and whether it comes back.
+    # Whether the others continue without a lost rank (else all restart), and whether it comes back.
     survives: bool = True
     returns: bool = True
     # Starts a lost rank again, as a supervisor would; None where the driver does that itself.
     start: Callable[[int], None] | None = None
 
     def printed(self) -> str:
-        """Returns the end of what each process has printed."""
+        """Returns the end of each process's output."""
         logs = sorted(self.steps.path.parent.glob("*.log"))
         return "\n".join(f"{log.name}: {log.read_text()[-500:]}" for log in logs)
 
@@ -78,7 +78,7 @@ Driver = Callable[[Path, int, str, Mapping[str, str]], AbstractContextManager[Ra
 def _processes(
     folder: Path, program: str, python: Path, count: int, variables: Mapping[str, str], *imported: str
 ) -> Iterator[Callable[[int], None]]:
-    """Runs ranks of a program, forked from a process that has imported it and all that is `imported`.
+    """Runs ranks of a program, forked from a process that has imported it and the modules `imported`.
 
     Yields what starts a rank again.
     """

@@ -1,4 +1,4 @@
-"""What a healthy step costs, beside plain DDP's: its time, and the processor time of all that makes it.
+"""Measures a healthy step beside plain DDP's: its time, and the processor time of all its processes.
 
 A machine's speed changes within seconds, by more than a step costs. So both programs are there all the time, and take
 turns of a second (`bench.programs.parts.await_turn`) in the order A B B A, which leaves no difference of a steady
@@ -23,7 +23,7 @@ from bench.clusters.steps import Steps
 
 # Each rank's first steps of a turn may have waited for it.
 FIRST_STEPS = 2
-# Nobody makes a step any more after this long.
+# After this time no rank makes a step.
 STILL_SECONDS = 0.1
 START_SECONDS = 120.0
 NOBODY = "nobody"
@@ -75,7 +75,7 @@ def _tree(process: psutil.Process) -> set[int]:
 
 def _processor(processes: Sequence[int]) -> float:
     """Returns the processor time of these processes, exactly; of those that have ended it is missing."""
-    # Linux' clock of another process (clock_getcpuclockid(3)); /proc has it in hundredths of a second.
+    # Linux' clock of another process (clock_getcpuclockid(3)); /proc gives it in hundredths of a second.
     return sum(time.clock_gettime((~pid << 3) | 2) for pid in processes if psutil.pid_exists(pid))
 
 

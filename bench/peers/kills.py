@@ -55,7 +55,7 @@ async def steady(run: Ranks) -> int:
         if run.steps.is_steady(group, run.count, FIRST_STEPS if first else STEADY_STEPS):
             await asyncio.sleep(random.uniform(0.2, 1.2))
             run.steps.poll()
-            # A rank that was late may have been put out meanwhile.
+            # A late rank may have been put out by then.
             if group == max(run.steps.done):
                 return group
         await asyncio.sleep(0.1)

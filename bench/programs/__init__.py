@@ -1,4 +1,4 @@
-"""What benchmarks' jobs run. Nothing of the operator is imported here: each rank would pay for that at its start.
+"""Benchmarks' jobs run these programs. They import nothing of the operator: each rank would pay for that at its start.
 
 `stepping_ranks` and `gpu_ranks` write down when they had done each step, which `bench.clusters.steps` reads.
 `plain_ranks`, `torchft_ranks` and `nvrx_ranks` do the same work without Trainmaster; its micro-batches are in `parts`.

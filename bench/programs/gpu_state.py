@@ -87,7 +87,7 @@ class Training:
         self._step(self._ours)
 
     def resume(self) -> int:
-        """Goes on from what is in memory; returns the first step's number."""
+        """Continues from the state in memory. Returns the first step's number."""
         return next(self._numbers)
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -137,7 +137,7 @@ def measure(training: Training, seconds: float) -> dict[str, Any]:
     until, block = time.monotonic() + seconds, min(2.0, seconds / 5)
     while time.monotonic() < until:
         bare = statistics.mean(_block(training.by_hand, clock, block / 4))
-        # Of each step: whether a snapshot began in it, and what the host took for it.
+        # For each step: whether a snapshot began in it, and the host's time for it.
         made: list[tuple[bool, float]] = []
 
         def step(made: list[tuple[bool, float]] = made) -> bool:

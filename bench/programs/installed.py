@@ -1,4 +1,4 @@
-"""The training loop is installed as the trainer image has it, apart from this checkout's editable one.
+"""Installs the training loop as in the trainer image, apart from this checkout's editable one.
 
 What isn't among the site-packages is the user's own code, which every rank imports anew (docs/architecture.md).
 """

@@ -1,4 +1,4 @@
-"""Ranks of NVRx's in-process restart: the training function is called anew in the processes that are left.
+"""Ranks of NVRx's in-process restart: the training function is called again in the remaining processes.
 
 Run by a Python that has nvidia-resiliency-ext (`bench.peers.environments`). Model and optimizer outlive a restart of
 the function; ranks compare their steps, and the furthest one gives the others its state. NVRx's abort is made for NCCL:
@@ -126,7 +126,7 @@ def steps(training: Training, call: inprocess.CallWrapper) -> None:
             training.optimizer.step()
             training.optimizer.zero_grad()
             training.step += 1
-        # NVRx numbers the ranks that are left anew.
+        # NVRx renumbers the remaining ranks.
         write_down(training.step, 1 + call.iteration, parts, PARTS, rank=training.rank)
         if training.step == 1:
             # NVRx collects garbage until there is none, each time through all that is imported.

@@ -28,7 +28,7 @@ def job() -> dict[str, Any]:
     """Returns the dashboard."""
     one = 'namespace="$namespace", job_name="$job"'
     job = f"{{{one}}}"
-    # Of a job with a thousand ranks a curve each would show nothing; the heat maps have a row each.
+    # For a thousand ranks a curve each would show nothing; the heat maps have a row each.
     by_rank = "max by (rank)"
 
     def spread(metric: str, *legends: str) -> list[dict[str, Any]]:

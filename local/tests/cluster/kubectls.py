@@ -58,7 +58,7 @@ def _download(target: Path) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a kubectl wrote, and how it ended."""
+    """The output of a kubectl, and how it ended."""
 
     code: int
     out: str
@@ -101,7 +101,7 @@ class Kubectl:
         return answer.err.strip()
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Starts a command that goes on (`-w`, `-f`); the caller ends it."""
+        """Starts a command that doesn't end by itself (`-w`, `-f`); the caller ends it."""
         return subprocess.Popen(
             self.command(arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.variables()
         )

@@ -42,7 +42,7 @@ def pod(cluster: Cluster, name: str, script: str, gpus: int, **spec: Any) -> Obj
 
 
 def seen(cluster: Cluster, name: str) -> list[str]:
-    """What each run of a pod's program printed, in order; waits for the first."""
+    """Returns the output of each run of a pod's program, in order; waits for the first."""
     lines = cluster.eventually(lambda: cluster.log(name).splitlines(), what=f"the log of {name}")
     return [line.removeprefix("sees ") for line in lines]
 

@@ -77,7 +77,8 @@ def test_up_runs_pods_and_down_ends_all_of_it(state_dir: Path) -> None:
 
 @pytest.fixture
 def real_node() -> Iterator[None]:
-    """What listens on every address of a Kubernetes node (kubelet, kube-proxy, k3s, an API server, etcd, exporters).
+    """Programs that listen on every address of a Kubernetes node (kubelet, kube-proxy, k3s, an API server, etcd,
+    exporters).
 
     Not 8472, where agents of tests beside this one listen.
     """
@@ -129,7 +130,7 @@ def test_a_cluster_that_ends_as_it_starts_says_why_in_one_sentence(state_dir: Pa
 
 
 def test_up_finds_the_machines_gpus(state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As nvidia-smi lists them, less those that the user's environment hides."""
+    """The GPUs that nvidia-smi lists, less those that the user's environment hides."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     listed = "".join(f"GPU {number}: NVIDIA H200 (UUID: GPU-{number}aaa)\n" for number in range(3))

@@ -14,7 +14,7 @@ import pytest
 from trainmaster_local.network import AddressPool
 
 KUBELET_PORT = 10250
-# Claims a block, says which, and holds it until it is killed.
+# Claims a block, prints it, and holds it until it is killed.
 HOLDS = (
     "from trainmaster_local.network import AddressPool; pool = AddressPool(78); print(pool.block, flush=True); input()"
 )

@@ -1,4 +1,4 @@
-"""The API over HTTP: who may, in which form, what goes wrong on purpose, and what is said then."""
+"""The API over HTTP: permissions, forms of requests, faults on purpose, and their messages."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def damaged(value: Any, random_: random.Random) -> Any:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_body_makes_the_server_fail(seed: int) -> None:
-    """Whatever is sent, the answer is a Status that blames the request, or the object."""
+    """The answer to any request is a Status that blames the request, or the object."""
     random_ = random.Random(seed)
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     whole = {**widget("p", size=1, parts=[{"name": "a"}], tags=["x"], free={"a": 1}), "status": {"phase": "x"}}
@@ -235,6 +235,6 @@ async def test_no_body_makes_the_server_fail(seed: int) -> None:
                     one = f"{path}/p{index}?fieldManager=me"
                     answers.append(await client.ask("PATCH", one, body, Content_Type=kind))
                 answers.append(await client.ask("DELETE", f"{path}/p{index}", body))
-                # What is applied and doesn't fit its schema is answered with 500 as well, but with no reason.
+                # An apply that doesn't fit its schema is answered with 500 as well, but with no reason.
                 failed = [answer for status, answer, _ in answers if status >= 500]
                 assert [answer for answer in failed if "reason" in answer] == [], body

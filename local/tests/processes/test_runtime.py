@@ -65,7 +65,7 @@ async def pids_of(path: Path) -> list[int]:
     return [int(word) for word in (await asyncio.to_thread(path.read_text)).split()]
 
 
-# Starts a grandchild that leaves its session, as a daemon does, and says who they are.
+# Starts a grandchild that leaves its session, as a daemon does, and prints both ids.
 DAEMON = """
 import os, sys, time
 if os.fork() == 0:
@@ -101,7 +101,7 @@ async def test_a_program_that_is_not_there_is_refused_in_runc_s_words(runtime: P
 
 
 async def test_what_a_container_forked_ends_with_its_first_process(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    """As the end of PID 1 ends its PID namespace."""
+    """The end of PID 1 ends its PID namespace; this does the same."""
     await run(runtime, config(tmp_path, PYTHON, "-c", DAEMON, str(tmp_path / "pids"), "0"))
     daemon, _ = await pids_of(tmp_path / "pids")
     assert not alive(daemon)

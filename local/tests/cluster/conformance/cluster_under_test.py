@@ -24,7 +24,7 @@ RECORDED_MINOR = "36"
 
 
 def skip_unless_recorded(version: Mapping[str, str]) -> None:
-    """Skips where /version says that it is another Kubernetes than the recorded one."""
+    """Skips if /version is another Kubernetes than the recorded one."""
     if version["minor"] != RECORDED_MINOR:
         pytest.skip(f"the answers are those of Kubernetes 1.{RECORDED_MINOR}, and this is {version['gitVersion']}")
 

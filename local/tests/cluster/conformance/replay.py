@@ -1,4 +1,4 @@
-"""Plays recorded requests against a cluster and compares the answers in all that matters.
+"""Plays recorded requests against a cluster and compares the relevant parts of the answers.
 
 The recording (local/tests/data/kubernetes.md) is what a Kubernetes 1.36 answered. uids, times, resource versions and
 addresses differ from cluster to cluster: requests that carry them get those of this cluster, and answers are compared
@@ -114,7 +114,7 @@ class Replay:
     """One run through the recording, in order; what each case was answered is kept."""
 
     url: str
-    # What makes a request the administrator's.
+    # With these a request is the administrator's.
     headers: Mapping[str, str]
     session: aiohttp.ClientSession
     controllers: bool = True
@@ -229,7 +229,7 @@ def _parsed(text: str, content_type: str) -> Any:
 
 
 async def _change_w1(replay: Replay) -> None:
-    """What the recorder did while its two watches ran: create w1, patch its size, move its label, delete it."""
+    """The recorder's requests while its two watches ran: create w1, patch its size, move its label, delete it."""
     path = "/apis/example.dev/v1/namespaces/rec/widgets"
     widget = {
         "apiVersion": "example.dev/v1",
@@ -346,7 +346,7 @@ def _normal_object(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(recorded: Any, actual: Any, path: str = "") -> list[str]:
-    """Where two normal values differ, one line each."""
+    """Returns the differences of two normal values, one line each."""
     if isinstance(recorded, dict) and isinstance(actual, dict):
         found = []
         for name in sorted(recorded.keys() | actual.keys()):
@@ -376,7 +376,7 @@ def _short(value: Any) -> str:
 
 
 def compare(case: Case, answer: Answer) -> list[str]:
-    """How the answer to a case differs from Kubernetes' in what matters."""
+    """Returns how the answer to a case differs from Kubernetes' in relevant parts."""
     found = []
     if answer.status != case.status:
         found.append(f"status {answer.status}, Kubernetes has {case.status}: {_short(answer.body)}")

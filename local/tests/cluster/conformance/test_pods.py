@@ -32,7 +32,7 @@ Object = dict[str, Any]
 RECORDINGS = Path(__file__).parents[2] / "data" / "kubernetes-pods.jsonl"
 SCENARIOS: list[Object] = [json.loads(line) for line in RECORDINGS.read_text().splitlines()]
 
-# What a watcher sees, in which nothing that differs between two clusters is left.
+# A watcher's view, without the parts that differ between two clusters.
 View = tuple[Any, ...]
 
 
@@ -180,7 +180,7 @@ def _create(cluster: Cluster, scenario: Object) -> None:
 
 
 def _act(cluster: Cluster, scenario: Object, recorder: Recorder) -> None:
-    """What was done to the recorded objects, at the moments at which they were in the same state."""
+    """Repeats the recorded changes, each when the objects are in the recorded state."""
     pods = f"/api/v1/namespaces/{cluster.namespace}/pods"
 
     def ready(name: str, order: int = 0) -> bool:

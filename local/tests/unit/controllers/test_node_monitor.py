@@ -1,4 +1,4 @@
-"""When a node counts as lost: by its Lease, and not by time that nobody had."""
+"""A node counts as lost by its Lease, and not by time in which nothing ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a StatefulSet does next, as `pkg/controller/statefulset/stateful_set_control.go` decides."""
+"""A StatefulSet's next action, as `pkg/controller/statefulset/stateful_set_control.go` decides."""
 
 from __future__ import annotations
 

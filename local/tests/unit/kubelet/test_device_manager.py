@@ -42,7 +42,7 @@ def test_each_container_has_its_own_and_keeps_them() -> None:
     first = pod("first", 1, 2, 0)
     assert manager.admit(first)
     assert devices(manager, first) == {"c0": ("0",), "c1": ("1", "2"), "c2": ()}
-    # A container that starts again asks nobody.
+    # A container that starts again needs no new devices.
     assert manager.admit(first)
     assert devices(manager, first)["c0"] == ("0",)
 
@@ -86,7 +86,7 @@ def test_shared_devices_are_spread_and_named_once() -> None:
     assert all(manager.admit(made) for made in pods)
     assert [devices(manager, made)["c0"] for made in pods] == [("0",), ("1",), ("0", "1")]
     manager.release("b")
-    # Of 0 two pods have a part already.
+    # Two pods already have a part of 0.
     assert manager.admit(pods[1])
     assert devices(manager, pods[1])["c0"] == ("1",)
     greedy = DeviceManager({GPU: ("0", "0")})

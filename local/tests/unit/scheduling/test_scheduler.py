@@ -1,4 +1,4 @@
-"""Where pods go, and in which words they don't."""
+"""Where pods are placed, and the message if they can't be."""
 
 from __future__ import annotations
 
