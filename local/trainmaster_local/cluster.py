@@ -218,7 +218,7 @@ def _answer(process: subprocess.Popen[bytes], state_dir: Path) -> ClusterInfo:
 
 
 def down(state_dir: Path) -> bool:
-    """Stops the cluster and everything that runs in it. False if none ran. Raises LocalClusterError if it doesn't end."""
+    """Stops the cluster and everything in it. False if none ran. Raises LocalClusterError if it doesn't end."""
     state_dir = state_dir.absolute()
     info = status(state_dir)
     if info is None:

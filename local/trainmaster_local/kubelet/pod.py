@@ -373,7 +373,7 @@ class PodWorker:
         return float(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
 
     async def _terminate(self) -> None:
-        """Ends the containers of a deleted pod within the grace period, reports how they ended, and releases the pod."""
+        """Ends a deleted pod's containers within the grace period, reports how they ended, and releases the pod."""
         if not self._gone and not self.view.terminal:
             await self._publish()
         await self._stop_containers(self._deletion_grace)
