@@ -16,6 +16,7 @@ WIDTH = 120
 BASES = (
     "",
     "operator/trainmaster_operator",
+    "console/trainmaster",
     "operator/trainmaster_operator/agent",
     "operator/trainmaster_operator/reconciling",
     "images/trainer",
