@@ -16,11 +16,11 @@ from trainmaster.cli.main import app
 _INTRODUCTION = """\
 # Commands
 
-`make generate` makes this page from the commands in `console/trainmaster/cli/commands/`. `kubectl dtj` and
-`trainmaster` are the same commands by two names. Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 the time
-given was over, 130 interrupted. An error is one sentence on stderr.
+Look up a command and its options here. (`make generate` makes this page from the commands in
+`console/trainmaster/cli/commands/`.) `kubectl dtj` and `trainmaster` are the same commands by two names. Exit codes: 0
+done, 1 failed or refused, 2 wrong usage, 3 timed out, 130 interrupted. An error is one sentence on stderr.
 
-Commands that ask a cluster take kubectl's options of the connection, before or behind the command (behind counts):
+Commands that ask a cluster take kubectl's options of the connection, before or after the command (the later one wins):
 
 """
 _OPERATOR_RUN = "Its options are in [operating.md](operating.md).\n\n"
@@ -45,7 +45,7 @@ def _command(command: Any, name: str) -> Iterator[str]:
     context = typer.Context(command, info_name=name)
     # In angle brackets the names of values would be HTML's.
     usage = " ".join(command.collect_usage_pieces(context))
-    yield f"### {name}\n\n```\nkubectl dtj {name} {usage}\n```\n\n{inspect.cleandoc(command.help or '')}\n\n"
+    yield f"### {name}\n\n`kubectl dtj {name} {usage}`\n\n{inspect.cleandoc(command.help or '')}\n\n"
     if name == "operator run":
         yield _OPERATOR_RUN
         return

@@ -15,18 +15,18 @@ from trainloop.config import Config
 from trainloop.mistakes import models_in
 from trainloop.tasks import BUILT_IN, imported
 
+_INTRODUCTION = "Look up every field of `spec.training` here; [training.md](training.md) explains the loop."
+
 
 def training_reference() -> str:
     """Returns the page of all fields of the training configuration and of the built-in tasks' options."""
-    lines = ["# Training configuration", "", *_tables(Config, "")]
+    lines = ["# Training configuration", "", _INTRODUCTION, "", *_tables(Config, "")]
     for name, target in BUILT_IN.items():
         lines += [f"## task.options of `{name}`", "", *_tables(imported("task.name", target).Options, "task.options.")]
     return "\n".join(lines) + "\n"
 
 
 def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    if model.__doc__ and prefix:
-        yield from (model.__doc__.strip(), "")
     yield from ("| field | type | default | meaning |", "|---|---|---|---|")
     nested = []
     for name, info in model.model_fields.items():

@@ -1,5 +1,4 @@
-"""This module makes operator/trainmaster_operator/api/training_schema.json: what the bundled loop accepts, for who can't import
-it.
+"""This module makes trainmaster_operator/api/training_schema.json, by which the operator checks `spec.training`.
 
 It is the JSON schema of the loop's models with references written out, and without titles, descriptions and defaults.
 """
