@@ -18,6 +18,8 @@ from trainmaster_operator.wire.limits import MAX_WORKERS
 
 # Its fields are described by Kubernetes.
 _KUBERNETES_OWN = "spec.podTemplate.spec"
+# Fields of the largest object without a section of its own.
+_SMALL = 6
 # Columns of a page's prose; tables have lines of any length.
 WIDTH = 120
 
@@ -88,15 +90,32 @@ class _Sections:
             return
         yield "| field | type | default | |"
         yield "|---|---|---|---|"
-        required = schema.get("required", ())
-        for name, field in properties.items():
-            default = "required" if name in required else _default(field)
-            yield f"| `{name}` | {_type(field)} | {default} | {_cell(field.get('description', ''))} |"
+        yield from _rows(path, schema)
         yield ""
         for name, field in properties.items():
             suffix, inner = ("[]", field["items"]) if "items" in field else ("", field)
-            if "properties" in inner and f"{path}.{name}" != _KUBERNETES_OWN:
+            if "properties" in inner and f"{path}.{name}" != _KUBERNETES_OWN and not _is_small(field):
                 yield from self._section(f"{path}.{name}{suffix}", inner, "###")
+
+
+def _rows(path: str, schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yields a row for each field; a small object's fields follow it in the same table."""
+    required = schema.get("required", ())
+    for name, field in schema["properties"].items():
+        default = "required" if name in required else _default(field)
+        yield f"| `{prefix}{name}` | {_type(field)} | {default} | {_cell(field.get('description', ''))} |"
+        if _is_small(field) and f"{path}.{prefix}{name}" != _KUBERNETES_OWN:
+            yield from _rows(path, field, f"{prefix}{name}.")
+
+
+def _is_small(field: Mapping[str, Any]) -> bool:
+    """Reports whether an object has so few fields, none of them large, that it needs no section of its own."""
+    properties = field.get("properties", {})
+    return (
+        0 < len(properties) <= _SMALL
+        and all("items" not in each or "properties" not in each["items"] for each in properties.values())
+        and all("properties" not in each or _is_small(each) for each in properties.values())
+    )
 
 
 def _rules(spec: Mapping[str, Any]) -> Iterator[str]:
