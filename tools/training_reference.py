@@ -15,6 +15,8 @@ from trainloop.config import Config
 from trainloop.mistakes import models_in
 from trainloop.tasks import BUILT_IN, imported
 
+# Fields of the largest section in its parent's table.
+_SMALL = 5
 _INTRODUCTION = "Look up every field of `spec.training` here; [training.md](training.md) explains the loop."
 
 
@@ -28,19 +30,26 @@ def training_reference() -> str:
 
 def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
     yield from ("| field | type | default | meaning |", "|---|---|---|---|")
-    nested = []
-    for name, info in model.model_fields.items():
-        inner = next(iter(models_in(info.annotation)), None)
-        if inner is not None:
-            nested.append((f"{prefix}{name}", inner))
-            continue
-        default = info.get_default(call_default_factory=True, validated_data={})
-        shown = "required" if default is PydanticUndefined else f"`{_flow(default)}`"
-        yield f"| `{prefix}{name}` | {_kind(info.annotation)} | {shown} | {info.description or ''} |"
+    nested: list[tuple[str, type[BaseModel]]] = []
+    yield from _rows(model, prefix, nested)
     yield ""
     for name, inner in nested:
         yield from (f"## {name}", "")
         yield from _tables(inner, f"{name}.")
+
+
+def _rows(model: type[BaseModel], prefix: str, nested: list[tuple[str, type[BaseModel]]]) -> Iterator[str]:
+    """Yields a row for each field, with those of small sections; large sections are added to `nested`."""
+    for name, info in model.model_fields.items():
+        inner = next(iter(models_in(info.annotation)), None)
+        if inner is not None and len(inner.model_fields) > _SMALL:
+            nested.append((f"{prefix}{name}", inner))
+        elif inner is not None:
+            yield from _rows(inner, f"{prefix}{name}.", nested)
+        else:
+            default = info.get_default(call_default_factory=True, validated_data={})
+            shown = "required" if default is PydanticUndefined else f"`{_flow(default)}`"
+            yield f"| `{prefix}{name}` | {_kind(info.annotation)} | {shown} | {info.description or ''} |"
 
 
 def _flow(value: Any) -> str:
