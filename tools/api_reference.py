@@ -19,7 +19,7 @@ from trainmaster_operator.wire.limits import MAX_WORKERS
 # Its fields are described by Kubernetes.
 _KUBERNETES_OWN = "spec.podTemplate.spec"
 # Fields of the largest object without a section of its own.
-_SMALL = 6
+_SMALL = 9
 # Columns of a page's prose; tables have lines of any length.
 WIDTH = 120
 
@@ -93,8 +93,8 @@ class _Sections:
         yield from _rows(path, schema)
         yield ""
         for name, field in properties.items():
-            suffix, inner = ("[]", field["items"]) if "items" in field else ("", field)
-            if "properties" in inner and f"{path}.{name}" != _KUBERNETES_OWN and not _is_small(field):
+            suffix, inner = _object(field)
+            if inner and f"{path}.{name}" != _KUBERNETES_OWN and not _is_small(inner):
                 yield from self._section(f"{path}.{name}{suffix}", inner, "###")
 
 
@@ -104,18 +104,21 @@ def _rows(path: str, schema: Mapping[str, Any], prefix: str = "") -> Iterator[st
     for name, field in schema["properties"].items():
         default = "required" if name in required else _default(field)
         yield f"| `{prefix}{name}` | {_type(field)} | {default} | {_cell(field.get('description', ''))} |"
-        if _is_small(field) and f"{path}.{prefix}{name}" != _KUBERNETES_OWN:
-            yield from _rows(path, field, f"{prefix}{name}.")
+        suffix, inner = _object(field)
+        if inner and f"{path}.{prefix}{name}" != _KUBERNETES_OWN and _is_small(inner):
+            yield from _rows(path, inner, f"{prefix}{name}{suffix}.")
 
 
-def _is_small(field: Mapping[str, Any]) -> bool:
-    """Reports whether an object has so few fields, none of them large, that it needs no section of its own."""
-    properties = field.get("properties", {})
-    return (
-        0 < len(properties) <= _SMALL
-        and all("items" not in each or "properties" not in each["items"] for each in properties.values())
-        and all("properties" not in each or _is_small(each) for each in properties.values())
-    )
+def _object(field: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Returns the object that a field or its items are, with the suffix of its path; else an empty one."""
+    suffix, inner = ("[]", field["items"]) if "items" in field else ("", field)
+    return suffix, inner if "properties" in inner else {}
+
+
+def _is_small(schema: Mapping[str, Any]) -> bool:
+    """Reports whether an object, and each one in it, has so few fields that it needs no section of its own."""
+    fields = schema["properties"].values()
+    return len(fields) <= _SMALL and all(_is_small(inner) for field in fields if (inner := _object(field)[1]))
 
 
 def _rules(spec: Mapping[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,5 +59,9 @@ def _options(command: Any, parameters: list[Any]) -> str:
     records = [record for parameter in parameters if (record := parameter.get_help_record(context)) is not None]
     if not records:
         return ""
-    rows = [f"| `{names.replace('|', ' or ')}` | {help.replace('|', ' or ')} |" for names, help in records]
-    return "\n".join(["| option | what |", "|---|---|", *rows, "", ""])
+    lines = [_line(names.replace("|", " or "), help.replace("|", " or ")) for names, help in records]
+    return "\n".join([*lines, "", ""])
+
+
+def _line(names: str, help: str) -> str:
+    return textwrap.fill(f"- `{names}`: {help}", 120, subsequent_indent="  ", break_on_hyphens=False)
