@@ -8,15 +8,15 @@
 | `api_reference` | `docs/reference.md`: every field of the custom resource | by `generate` |
 | `operator_options` | the table of options in `docs/operating.md` | by `generate` |
 | `commands_page` | `docs/commands.md`: every command with its options | by `generate` |
-| `reasons_page` | `docs/reasons.md`: every reason for the end of a worker or a job | by `generate` |
+| `reasons_page` | `docs/reasons.md`: every reason for which a worker or a job can end | by `generate` |
 | `training_reference` | `docs/training-reference.md`: every field of a training configuration | by `generate` |
-| `pod_types` | `operator/trainmaster_operator/api/pod_schema/types.json`: every field of a pod | by `generate` |
+| `pod_types` | `operator/trainmaster_operator/api/pod_schema/types.json`: every field that a pod can have | by `generate` |
 | `training_schema` | `operator/trainmaster_operator/api/training_schema.json`: what the loop accepts | by `generate` |
 | `lock` | `images/*.lock` and `images/*/*.lock`: every package of the images with its hashes | `make lock` |
 | `vendor` | the dashboard's copy of uPlot, from npm, and what tests need of npm | by hand |
 | `screenshots` | `docs/pictures`: the dashboard's page of a real job that survived three faults | by hand |
 | `name_digest` | the digest of a released image, in the chart's values | `.github/workflows/release.yaml` |
 
-`trainmaster_operator.api.crd` makes the CRD, because `trainmaster crd` prints it too. Tests write the golden files that
-they compare (`tests/unit/rendering/goldens.py`).
+The CRD itself is made by `trainmaster_operator.api.crd`, because `trainmaster crd` prints it too. Golden files of the tests are
+written by the tests that compare them (`tests/unit/rendering/goldens.py`).
 """

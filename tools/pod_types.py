@@ -1,4 +1,4 @@
-"""This module makes trainmaster_operator/api/pod_schema/types.json: every field of a pod, with its type.
+"""This module makes operator/trainmaster_operator/api/pod_schema/types.json: every field that a pod can have, with its type.
 
 The fields come from Kubernetes' own definitions, which the library `kubernetes_validate` carries for each release. They
 don't say which values a field may have and which fields the API server requires: that is here, from Kubernetes'

@@ -1,4 +1,5 @@
-"""This module makes trainmaster_operator/api/training_schema.json, by which the operator checks `spec.training`.
+"""This module makes operator/trainmaster_operator/api/training_schema.json: what the bundled loop accepts, for who can't import
+it.
 
 It is the JSON schema of the loop's models with references written out, and without titles, descriptions and defaults.
 """
