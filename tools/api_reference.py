@@ -64,8 +64,8 @@ def api_reference() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _prose(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def _prose(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 class _Sections:
@@ -129,11 +129,13 @@ def _rules(spec: Mapping[str, Any]) -> Iterator[str]:
         "`trainmaster validate` check everything that Kubernetes would refuse."
     )
     yield ""
+    yield "| field | rule |"
+    yield "|---|---|"
     for rule in NAME_RULES:
-        yield _prose(f"- `{rule.field}`: {_sentence(rule)}", "  ")
+        yield f"| `{rule.field}` | {_cell(_sentence(rule))} |"
     for rule in RULES:
         for path in _places(spec, rule, "spec"):
-            yield _prose(f"- `{path}`: {_sentence(rule)}", "  ")
+            yield f"| `{path}` | {_cell(_sentence(rule))} |"
     fixed = ", ".join(f"`{transition.field}`" for transition in TRANSITIONS)
     yield ""
     yield _prose(f"Once a job exists, these fields of its spec can't be changed: {fixed}.")
