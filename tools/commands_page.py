@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,11 +17,11 @@ from trainmaster.cli.main import app
 _INTRODUCTION = """\
 # Commands
 
-`make generate` makes this page from the commands in `console/trainmaster/cli/commands/`. `kubectl dtj` and
-`trainmaster` are the same commands by two names. Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 the time
-given was over, 130 interrupted. An error is one sentence on stderr.
+Look up a command and its options here. (`make generate` makes this page from the commands in
+`console/trainmaster/cli/commands/`.) `kubectl dtj` and `trainmaster` are the same commands by two names. Exit codes: 0
+done, 1 failed or refused, 2 wrong usage, 3 timed out, 130 interrupted. An error is one sentence on stderr.
 
-Commands that ask a cluster take kubectl's options of the connection, before or behind the command (behind counts):
+Commands that ask a cluster take kubectl's options of the connection, before or after the command (the later one wins):
 
 """
 _OPERATOR_RUN = "Its options are in [operating.md](operating.md).\n\n"
@@ -45,7 +46,7 @@ def _command(command: Any, name: str) -> Iterator[str]:
     context = typer.Context(command, info_name=name)
     # In angle brackets the names of values would be HTML's.
     usage = " ".join(command.collect_usage_pieces(context))
-    yield f"### {name}\n\n```\nkubectl dtj {name} {usage}\n```\n\n{inspect.cleandoc(command.help or '')}\n\n"
+    yield f"### {name}\n\n`kubectl dtj {name} {usage}`\n{inspect.cleandoc(command.help or '')}\n\n"
     if name == "operator run":
         yield _OPERATOR_RUN
         return
@@ -58,5 +59,9 @@ def _options(command: Any, parameters: list[Any]) -> str:
     records = [record for parameter in parameters if (record := parameter.get_help_record(context)) is not None]
     if not records:
         return ""
-    rows = [f"| `{names.replace('|', ' or ')}` | {help.replace('|', ' or ')} |" for names, help in records]
-    return "\n".join(["| option | what |", "|---|---|", *rows, "", ""])
+    lines = [_line(names.replace("|", " or "), help.replace("|", " or ")) for names, help in records]
+    return "\n".join([*lines, "", ""])
+
+
+def _line(names: str, help: str) -> str:
+    return textwrap.fill(f"- `{names}`: {help}", 120, subsequent_indent="  ", break_on_hyphens=False)

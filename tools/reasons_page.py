@@ -10,10 +10,10 @@ from trainmaster_operator.api.v1alpha1 import AnswerableReason
 _INTRODUCTION = """\
 # Reasons
 
-`make generate` makes this page from `operator/trainmaster_operator/api/reasons.py`. A reason stands in the job's
-conditions, in `status.failures` and in its events. `failurePolicy.rules` can answer otherwise than the table says where
-it says so: not a disruption, which never counts, and not what keeps the job from starting or ends all of it. A worker's
-exit code is its program's own (128 + signal for a signal) unless the agent has one of its own for the reason.
+Look up a reason of a job's conditions, `status.failures` or events here. (`make generate` makes this page from
+`operator/trainmaster_operator/api/reasons.py`.) `failurePolicy.rules` can override the default where the fourth column
+says yes: not for disruptions, which never count, and not for reasons that prevent the start or end the whole job. A
+worker's exit code is its program's own (128 + signal for a signal) unless the agent has one for the reason.
 
 """
 _ANSWERS = {"Restart": "restart, counted", "Ignore": "restart, not counted", "Fail": "the job fails"}
@@ -27,7 +27,7 @@ def reasons_table() -> str:
         for reason in REASONS.values()
     ]
     return "\n".join(
-        ["| reason | exit code | by default | rules can answer | what it means |", "|---|---|---|---|---|", *rows, ""]
+        ["| reason | exit code | default | rules can override | meaning |", "|---|---|---|---|---|", *rows, ""]
     )
 
 

@@ -15,32 +15,33 @@ from trainloop.config import Config
 from trainloop.mistakes import models_in
 from trainloop.tasks import BUILT_IN, imported
 
+_INTRODUCTION = "Look up every field of `spec.training` here; [training.md](training.md) explains the loop."
+
 
 def training_reference() -> str:
     """Returns the page of all fields of the training configuration and of the built-in tasks' options."""
-    lines = ["# Training configuration", "", *_tables(Config, "")]
+    lines = ["# Training configuration", "", _INTRODUCTION, "", *_table(Config, "")]
     for name, target in BUILT_IN.items():
-        lines += [f"## task.options of `{name}`", "", *_tables(imported("task.name", target).Options, "task.options.")]
+        lines += [f"## task.options of `{name}`", "", *_table(imported("task.name", target).Options, "task.options.")]
     return "\n".join(lines) + "\n"
 
 
-def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    if model.__doc__ and prefix:
-        yield from (model.__doc__.strip(), "")
+def _table(model: type[BaseModel], prefix: str) -> Iterator[str]:
     yield from ("| field | type | default | meaning |", "|---|---|---|---|")
-    nested = []
+    yield from _rows(model, prefix)
+    yield ""
+
+
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    """Yields a row for each field, with those of its sections."""
     for name, info in model.model_fields.items():
         inner = next(iter(models_in(info.annotation)), None)
         if inner is not None:
-            nested.append((f"{prefix}{name}", inner))
-            continue
-        default = info.get_default(call_default_factory=True, validated_data={})
-        shown = "required" if default is PydanticUndefined else f"`{_flow(default)}`"
-        yield f"| `{prefix}{name}` | {_kind(info.annotation)} | {shown} | {info.description or ''} |"
-    yield ""
-    for name, inner in nested:
-        yield from (f"## {name}", "")
-        yield from _tables(inner, f"{name}.")
+            yield from _rows(inner, f"{prefix}{name}.")
+        else:
+            default = info.get_default(call_default_factory=True, validated_data={})
+            shown = "required" if default is PydanticUndefined else f"`{_flow(default)}`"
+            yield f"| `{prefix}{name}` | {_kind(info.annotation)} | {shown} | {info.description or ''} |"
 
 
 def _flow(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""docs/training.md shows what `trainloop checkpoints` (`versions`) prints: the page's commands are run here."""
+"""docs/checkpoints.md shows what `trainloop checkpoints` (`versions`) prints: the page's commands are run here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_guide_shows_what_the_commands_print(
     run_ranks(2, run.train, parse_config(settings))
     run_ranks(1, run.train, parse_config({**settings, "steps": 6, "optimizer": {"lr": 0.002}}))
     monkeypatch.chdir(tmp_path)
-    [block] = [block for block in blocks("training.md", "console") if block.heading == HEADING]
+    [block] = [block for block in blocks("checkpoints.md", "console") if block.heading == HEADING]
     commands = exchanges(block)
     assert {command.split()[2] for command, _ in commands} == {
         "list", "show", "diff", "tag", "verify", "export", "prune"

@@ -65,7 +65,7 @@ def fleet() -> dict[str, Any]:
             ),
             lines(
                 "Where the time of all jobs goes",
-                "Seconds a second, so 1 is one job: everything but productive is lost (docs/operating.md, Goodput).",
+                "Seconds a second, so 1 is one job: everything but productive is lost (docs/jobs.md, Goodput).",
                 [
                     query(
                         f"sum by (category) (rate(trainmaster_job_time_seconds_total{jobs}[{RATE}]))",

@@ -149,7 +149,7 @@ def job() -> dict[str, Any]:
             ),
             lines(
                 "Where the time goes",
-                "Share of each second: everything but productive is lost (docs/operating.md, Goodput).",
+                "Share of each second: everything but productive is lost (docs/jobs.md, Goodput).",
                 [
                     query(
                         f"sum by (category) (rate(trainmaster_job_time_seconds_total{job}[{RATE}]))",

@@ -67,3 +67,19 @@ def test_where_a_page_links_to_is_there(page: Path) -> None:
         target = page.parent / name if name else page
         assert target.exists(), name
         assert not anchor or anchor in slugs(target), f"{name}#{anchor}"
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    found, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in found:
+            found.add(page)
+            names = re.findall(r"\]\((?!https?:)([^)#\s]+\.md)(?:#[^)\s]+)?\)", page.read_text())
+            waiting += [(page.parent / name).resolve() for name in names]
+    assert {str(page.relative_to(ROOT)) for page in {*(ROOT / "docs").rglob("*.md")} - found} == set()
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_the_map_names_every_page(page: Path) -> None:
+    assert page.name == "README.md" or f"]({page.name})" in (ROOT / "docs" / "README.md").read_text()

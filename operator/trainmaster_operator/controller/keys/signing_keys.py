@@ -166,5 +166,5 @@ def _seed(name: str, line: str) -> bytes:
 def _damaged(name: str, problem: str) -> str:
     return (
         f"the Secret {SECRET_NAME} can't be used: data.{name}: {problem}; restore it from a backup, or delete it and "
-        'start the operator again (docs/operating.md, "The operator\'s keys")'
+        'start the operator again (docs/access.md, "The operator\'s keys")'
     )
