@@ -3,7 +3,7 @@
 | question | benchmark |
 |---|---|
 | How long from a fault to all ranks joined again, through the whole operator? | `restart_by_fault` |
-| What does a fault cost a run until its first new step, and how many steps are done again? | `fault_cost` |
+| What does a fault cost a run until its first new step, and how many steps are repeated? | `fault_cost` |
 | The same on a real Kubernetes, where survivors train on? | `continued_on_kubernetes` |
 | How long with real agents and no cluster? | `agent_restart` |
 | How long from a rank's launch to its first step, cold and warm? | `warm_ranks` |

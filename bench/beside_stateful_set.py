@@ -1,11 +1,11 @@
 """Compares a job with a bare StatefulSet of the same program and image: `python -m bench.beside_stateful_set`.
 
-Both have four pods of an image that isn't ours, and ranks that join by TCP and leave when a peer has gone. Measured are
-the seconds from apply until all ranks have joined, and from a pod's deletion by force until all have joined again (not
-rank 0's pod: the others of a bare StatefulSet would look for it at its old address). Of a bare StatefulSet the others'
-containers are then started again by the kubelet, which does so at once only the first time, so each round has new ones.
-With TRAINMASTER_TEST_KUBECONFIG the figures are a real cluster's. Pods of the embedded one start at once, as no node's
-do, so there the differences say more than the ratios.
+Both have four pods of an image that isn't ours, and ranks that join by TCP and leave when a peer has gone. It measures
+the seconds from apply until all ranks have joined, and from a pod's deletion by force until all have joined again. The
+deleted pod is never rank 0's: the others of a bare StatefulSet would look for it at its old address. The kubelet
+restarts the other containers of a bare StatefulSet without delay only the first time, so each round has new ones.
+With TRAINMASTER_TEST_KUBECONFIG the figures are a real cluster's. Pods of the embedded one start immediately, so there
+the differences matter more than the ratios.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ async def serve() -> None:
 
 
 async def live(client: PageClient, path: str, token: str) -> None:
-    """Opens a live answer and reads it for ever; one that is refused is asked for again."""
+    """Opens a live answer and reads it forever; one that is refused is asked for again."""
     while True:
         with suppress(AssertionError, EOFError, OSError, TimeoutError):
             async with client.live(path, token) as answer:

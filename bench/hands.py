@@ -1,6 +1,6 @@
 """Measures the time until a user's own code makes its first step: `python -m bench.hands`.
 
-The same script, once on the node as an image that is present has it, once brought by `submit --code`; then changed
+The same script, once on the node as part of an image that is present, once brought by `submit --code`; then changed
 code pushed into a job of DDP ranks that start warm. Real operator, agents and ranks, so this needs the embedded
 cluster. Each time runs from the command's first look at the folder to the last rank's first step.
 """

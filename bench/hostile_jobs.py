@@ -4,8 +4,8 @@
 
 A job of each kind alone, with an operator of its own: how long the store took for it on the event loop, the longest
 decision on it, the event loop's longest lag, and the memory it left. Then JOBS of the largest legal ones together,
-without an API server, which would take most of the time. SECONDS is how long a job is waited for; what takes longer
-says so. KINDS are those to try alone, `-` for none.
+without an API server, which would take most of the time. SECONDS limits the wait for a job; a longer one is
+reported. KINDS are those to try alone, `-` for none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Measures what state in memory costs a run: in a step, when a rank survives a fault, and when the next one goes on.
+"""Measures what state in memory costs a run: in a step, when a rank survives a fault, and when the next one resumes.
 
 Two ranks of one worker train the review task with real processes. A step's cost is the time on a processor that the
 calls take which keep its state, as a part of what the training thread takes in all: others' load doesn't count. In the
-second start the ranks go on from what the first one's survivor has written.
+second start the ranks resume from what the first one's survivor has written.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ os._exit(0)
 
 
 def once(memory: Path, attempt: int) -> dict[str, float]:
-    """Starts two ranks, which go on from what is in `memory`; returns what rank 0 has measured."""
+    """Starts two ranks, which resume from `memory`; returns what rank 0 has measured."""
     config: dict[str, Any] = {
         "task": {"name": "reviews"},
         "steps": 100_000,

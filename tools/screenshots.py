@@ -1,8 +1,8 @@
 """Takes the pictures of the dashboard in docs/pictures: python -m tools.screenshots (five minutes).
 
 Nothing in them is invented. On a cluster on this machine a job trains on two workers with two ranks each, is hit by
-three faults (a rank that is killed, one that stands still, a pod that is deleted) and goes on; then one of its ranks is
-slowed. Debian's Chromium shows the page that `kubectl dtj open` serves.
+three faults (a rank that is killed, one that stands still, a pod that is deleted) and continues; then one of its ranks
+is slowed. Debian's Chromium shows the page that `kubectl dtj open` serves.
 """
 
 from __future__ import annotations

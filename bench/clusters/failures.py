@@ -15,7 +15,7 @@ class Failures:
 
     @contextmanager
     def of(self, title: str) -> Iterator[None]:
-        """Says why what is done within couldn't be done, and lets the benchmark go on, whatever it was."""
+        """Reports any failure of its block, and lets the benchmark continue."""
         try:
             yield
         except Exception:

@@ -75,7 +75,7 @@ class Steps:
         """Waits until each of these ranks has done a step, in a later attempt, that nobody had done in `attempt` or
         before.
 
-        Returns when the slowest rank had done it, and how many steps had been done again. What ranks of `attempt` did
+        Returns when the slowest rank had done it, and how many steps were repeated. What ranks of `attempt` did
         after the fault, before they noticed it, counts as done before.
         """
         deadline = time.monotonic() + seconds

@@ -20,7 +20,7 @@ TICK, LINE_SECONDS = 0.005, 0.25
 
 
 async def tick(file: Path) -> None:
-    """Writes how late it is, for ever."""
+    """Writes how late it is, forever."""
     lags: list[float] = []
     own: list[float] = []
     written = time.perf_counter()

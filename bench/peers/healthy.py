@@ -3,7 +3,7 @@
 A machine's speed changes within seconds, by more than a step costs. So both programs are there all the time, and take
 turns of a second (`bench.programs.parts.await_turn`) in the order A B B A, which leaves no difference of a steady
 change. Each such round gives one difference, and the median of all of them is the result. Its standard error says what
-can be told apart: under a quarter of a percent, for a goal of half a percent.
+can be distinguished: under a quarter of a percent, for a goal of half a percent.
 """
 
 from __future__ import annotations

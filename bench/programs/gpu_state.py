@@ -1,8 +1,8 @@
-"""`python -m bench.programs.gpu_state measure|load SIZES` keeps a state in memory, or goes on from it; prints JSON.
+"""`python -m bench.programs.gpu_state measure|load SIZES` keeps a state in memory, or resumes from it; prints JSON.
 
 `measure` trains one model with `Recovery` and by hand in turns, and times each step on the device. Steps beside a
 snapshot are counted apart: what they take longer than others is what the snapshot costs. At its end the state is
-written, as of any script that ends early, and `load` goes on from that in a process of its own. Both are told by the
+written, as of any script that ends early, and `load` resumes from that in a process of its own. Both read this from the
 variables of an agent where the memory is.
 """
 
@@ -206,7 +206,7 @@ def _synchronizations(training: Training, begun: list[float], asked: list[float]
 
 
 def load(training: Training) -> dict[str, Any]:
-    """Returns how long it takes to go on from what is in memory."""
+    """Returns how long it takes to resume from the state in memory."""
     training.clock.synchronize()
     began = time.perf_counter()
     step = training.resume()

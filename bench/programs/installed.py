@@ -1,6 +1,6 @@
 """Installs the training loop as in the trainer image, apart from this checkout's editable one.
 
-What isn't among the site-packages is the user's own code, which every rank imports anew (docs/architecture.md).
+What isn't among the site-packages is the user's own code, which every rank imports again (docs/architecture.md).
 """
 
 from __future__ import annotations

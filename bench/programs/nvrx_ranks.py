@@ -62,7 +62,7 @@ class LetGo(inprocess.finalize.Finalize):
     """Lets go of the group, which closes its connections."""
 
     def __call__(self, state: Any) -> Any:
-        # In torch 2.13 a group that is deleted while its thread deletes a work waits for it for ever, with the GIL that
+        # In torch 2.13 a group that is deleted while its thread deletes a work waits for it forever, with the GIL that
         # the thread needs.
         time.sleep(0.02)
         # The frames have DDP, and it has the group.

@@ -1,7 +1,7 @@
 """Ranks that write down when they had done each step: a hook for trainloop, and a plain DDP script.
 
 The script is this file, run as one: `bench.programs.parts` with Adam, whose state `trainloop.recovery` keeps. With
-`SHARED` in the environment it asks `recovery.parts` which micro-batches are a rank's, so that it can go on without a
+`SHARED` in the environment it asks `recovery.parts` which micro-batches are a rank's, so that it can continue without a
 rank that is lost. `STEPS_FILE` is one file of this machine for all ranks; a line is short enough to be written whole by
 O_APPEND.
 """

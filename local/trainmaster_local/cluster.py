@@ -1,7 +1,7 @@
 """The local cluster as a process of its own: `up`, `down`, `status`.
 
 A running cluster holds a lock (flock(2)) on a file in its state folder, which the kernel lets go when the process
-ends, however it ends; so a cluster that was killed never looks as if it ran. What it is (`ClusterInfo`) stands in
+ends, however it ends; so a cluster that was killed never looks as if it ran. Its description (`ClusterInfo`) is in
 `cluster.json` beside it.
 """
 
@@ -184,7 +184,7 @@ def _start(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> Clu
 
 @contextlib.contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Surrounds the start of a process, which would run for ever if an interrupt came before it is known here."""
+    """Surrounds the start of a process, which would run forever if an interrupt came before it is known here."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -210,7 +210,7 @@ class LocalCluster:
         await self.api.delete("nodes", name)
 
     async def lose_node(self, name: str, *, kill: bool = True) -> None:
-        """The node can't be reached any more; with `kill` its processes end, else they go on unseen."""
+        """The node can't be reached any more; with `kill` its processes end, else they continue unseen."""
         await self.kubelets[name].lose(kill=kill)
 
     async def recover_node(self, name: str) -> None:

@@ -156,7 +156,7 @@ class NodeController(Controller):
         return min(due) if due else None
 
     def _tolerated_for(self, pod: Object, taints: list[Object]) -> float | None:
-        """Seconds that a pod may stay; None for ever (`tainteviction.getMinTolerationTime`)."""
+        """Seconds that a pod may stay; None forever (`tainteviction.getMinTolerationTime`)."""
         limits: list[float] = []
         tolerations = pod["spec"].get("tolerations") or []
         for taint in taints:

@@ -1,4 +1,4 @@
-"""Events don't stay for ever: kube-apiserver's `--event-ttl` is an hour."""
+"""Events don't stay forever: kube-apiserver's `--event-ttl` is an hour."""
 
 from __future__ import annotations
 

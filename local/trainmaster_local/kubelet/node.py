@@ -1,7 +1,7 @@
 """A node's agent: registers the node, renews its lease, and gives each of its pods a worker.
 
 One `Kubelet` per node, all in one process and on one event loop, sharing one runtime. `lose` makes it behave as a
-node that can't be reached: it stops reporting, and its processes go on or end, as asked.
+node that can't be reached: it stops reporting, and its processes continue or end, as asked.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _version_rank(version: str) -> tuple[int, int, int, str]:
 
 
 def api_versions(address: str) -> dict[str, Any]:
-    """/api"""
+    """Returns the document of /api."""
     server = {"clientCIDR": "0.0.0.0/0", "serverAddress": address}
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [server]}
 
@@ -61,7 +61,7 @@ def api_group(group: str, versions: Iterable[str]) -> dict[str, Any]:
 
 
 def api_group_list(registry: Registry) -> dict[str, Any]:
-    """/apis"""
+    """Returns the document of /apis."""
     groups = [api_group(group, versions) for group, versions in groups_of(registry).items() if group]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 

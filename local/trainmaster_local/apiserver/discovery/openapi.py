@@ -72,7 +72,7 @@ class OpenApi:
         self._index = None
 
     def index(self) -> dict[str, Any]:
-        """/openapi/v3"""
+        """Returns the document of /openapi/v3."""
         if self._index is None:
             paths = {}
             for group, versions in groups_of(self._registry).items():

@@ -22,7 +22,7 @@ class Fault:
 
     `latency` in seconds is waited first; then `code` answers in place of the server (409 Conflict, 410 Expired, 429
     with `retry_after` seconds, 500, 503; 0: none). `drop` ends matching watches after that many seconds. `count` is how
-    often it still acts (None: for ever), `probability` how likely each time. With the verb `discover` it hides the
+    often it still acts (None: forever), `probability` how likely each time. With the verb `discover` it hides the
     document of a group's version (`scheduling.volcano.sh/v1beta1`), which a real server shows only a moment after it
     serves the types.
     """

@@ -1,7 +1,7 @@
 """A resource's verbs over HTTP: get, list, watch, create, update, patch and delete.
 
-Each decodes what the request has, asks the `Api`, and answers in the form that the client accepts. Who may ask is
-settled before (`server`).
+Each decodes the request, asks the `Api`, and answers in the form that the client accepts. `server` has checked the
+permission before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decoding by a schema, in one pass: unknown fields are dropped and named, wrong JSON types refused as Go does.
 
-A `Decoder` is a schema made ready for that. Of built-ins every field is checked, nulls and empty optional lists and
-maps are dropped, as Go's decoder and `omitempty` do; of custom resources that holds for metadata only, the rest is
+A `Decoder` is a schema prepared for that. For built-in types it checks every field, and drops nulls and empty optional
+lists and maps, as Go's decoder and `omitempty` do. For custom resources it does so with the metadata only; the rest is
 validated.
 """
 

@@ -1,5 +1,4 @@
-"""A CRD's schema is checked here for being structural (apiextensions-apiserver `pkg/apiserver/schema/validation.go`
-and `validation.go`)"""
+"""Checks that a CRD's schema is structural (apiextensions-apiserver `pkg/apiserver/schema/validation.go`)."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ annotation's value is JSON and scripts the containers' end; an empty value runs 
 
     {"exitCode": 1, "afterSeconds": 2.5, "message": "…termination message…", "reason": "OOMKilled"}
 
-Patching the annotation of a running pod scripts the end anew: `afterSeconds` then counts from the patch. A container
-that is started again by its restart policy runs the newest script again, unless it says `"once": true`.
+Patching the annotation of a running pod replaces the script of its end: `afterSeconds` then counts from the patch. A
+container that is started again by its restart policy runs the newest script again, unless it says `"once": true`.
 
 A test may play the program instead: `on_start` is called with each container that starts, and `end` ends it.
 """

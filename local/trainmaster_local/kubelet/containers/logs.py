@@ -78,7 +78,7 @@ def _start_of_tail(path: Path, lines: int) -> int:
 
 
 def render(line: bytes, options: LogOptions, *, goes_on: bool = False) -> bytes:
-    """One log line as asked for; empty when it isn't. Of a line in parts only the first has a timestamp."""
+    """One log line as requested, or empty. If a line is in parts, only the first has a timestamp."""
     stamp, _, rest = line.partition(b" ")
     stream, _, rest = rest.partition(b" ")
     tag, _, text = rest.partition(b" ")

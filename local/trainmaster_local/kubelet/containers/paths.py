@@ -1,7 +1,7 @@
 """Container paths on a machine without mount namespaces.
 
 A container's mounts lie in folders of the pod, so the paths at which it expects them are replaced by the folders' own
-wherever they stand in its command, its environment or its ConfigMaps, at path boundaries only: `/data` in
+wherever they occur in its command, its environment or its ConfigMaps, at path boundaries only: `/data` in
 `--dir=/data/x` or `open('/data')`, never in `/mydata`, `/database` or `http://host/data`.
 """
 

@@ -90,7 +90,7 @@ def _resident_bytes(pids: list[int]) -> int:
 
 
 def _anonymous_bytes(pids: list[int]) -> int:
-    """Returns the memory that isn't backed by files, each page once, however many processes have it from a fork.
+    """Returns the memory that isn't backed by files, each page once, however many forked processes share it.
 
     A child of vfork(2) has its parent's memory until it runs its program; it isn't counted.
     """
