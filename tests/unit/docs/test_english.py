@@ -38,7 +38,6 @@ RETIRED = {
     r"for ever": "forever",
     r"amid": "during",
     r"(?:done|made) again": "repeated",
-    r"as (?:it|they) (?:is|are|was|were) then": "a snapshot",
 }
 _RETIRED = re.compile(rf"\b(?:{'|'.join(f'({pattern})' for pattern in RETIRED)})\b", re.IGNORECASE)
 # A sentence that begins so has a relative clause as its subject, or is a fragment; a question may.
@@ -51,10 +50,8 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def hits(line: str) -> list[str]:
     """Returns what is wrong in a line, and what to write instead."""
     text = _QUOTED.sub("``", line)
-    retired = [
-        f"{match.group(0)!r}: write {list(RETIRED.values())[(match.lastindex or 1) - 1]}"
-        for match in _RETIRED.finditer(text)
-    ]
+    better = list(RETIRED.values())
+    retired = [f"{match[0]!r}: write {better[(match.lastindex or 1) - 1]}" for match in _RETIRED.finditer(text)]
     return retired + [f"begins with {word!r}: write a subject and a verb" for word in _CLAUSE.findall(text)]
 
 
@@ -68,21 +65,24 @@ def prose(page: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
+def constant(nodes: list[ast.expr]) -> list[str]:
+    """Returns the constant strings among expressions."""
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
 @cache
 def texts(folder: str) -> list[tuple[str, str, str]]:
-    """Returns the place, kind and text of each docstring, `help=` and `description=` below a folder, without tests."""
+    """Returns the place, kind and text of each docstring, help text and description below a folder, without tests."""
     found = []
     for path in sorted(path for path in (ROOT / folder).rglob("*.py") if "tests" not in path.parts):
         where = path.relative_to(ROOT)
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
                 found.append((f"{where}:{node.body[0].lineno}", "docstring", text))
-            elif (
-                isinstance(node, ast.keyword)
-                and node.arg in ("help", "description")
-                and isinstance(value := getattr(node.value, "value", None), str)
-            ):
-                found.append((f"{where}:{node.value.lineno}", node.arg, value))
+            elif isinstance(node, ast.keyword) and node.arg in ("help", "description"):
+                found += [(f"{where}:{node.value.lineno}", node.arg, text) for text in constant([node.value])]
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "option":
+                found += [(f"{where}:{node.lineno}", "help", text) for text in constant(node.args[:1])]
     return found
 
 
