@@ -14,7 +14,7 @@ trains an attempt twice. Standard library only, Python 3.9 and later, because it
 - `settings` is what the manifest says; `assignment` reads the assignment's file, `authority` and `ed25519` verify it.
 - `loop` is below all, `errors` are what ends the agent or a request, `build` makes the zipapp.
 
-Values are `NamedTuple`s, or made by `value`, not dataclasses: importing `dataclasses` costs 8 ms of a start's 50.
+Values are NamedTuples: of a start, a hundred of them cost 9 ms, and frozen dataclasses 55.
 """
 
 __version__ = "0.1.0"

@@ -23,7 +23,7 @@ from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network.actions import LeaveLeader
 from trainmaster_operator.agent.network.events import (
-    ConnectionEvent,
+    CONNECTION_EVENTS,
     MetricsRequested,
     NetworkEvent,
     Pushed,
@@ -139,7 +139,7 @@ class Executor:
             self._handle(self._events.popleft(), _now())
 
     def _handle(self, event: QueuedEvent, now: Now) -> None:
-        if isinstance(event, ConnectionEvent):
+        if isinstance(event, CONNECTION_EVENTS):
             self._network.handle(event, now)
             self._receive(now)
         elif isinstance(event, Pushed):

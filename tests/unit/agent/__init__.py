@@ -11,7 +11,6 @@
 | `loop` | `test_network`, `test_server` |
 | `main` | `test_zipapp`, `test_one_worker` |
 | `settings` | `hang/test_observation` |
-| `value` | `test_value` |
 | `progress/bars` | `progress/test_log_rules` |
 | `progress/counters` | `progress/test_sources`, `trainer/test_progress_counters` |
 | `progress/log_rules` | `progress/test_log_rules`, `test_printed_progress` |

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from trainmaster_operator.agent.hang.rank_states import classify_stall, is_stopped, steps_of
-from trainmaster_operator.agent.value import Value
 from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.joining import Collect, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES
@@ -26,7 +25,7 @@ MAX_KEPT_EVIDENCE_BYTES = 4_194_304
 """What the leader keeps of all workers' evidence of an attempt."""
 
 
-class Silent(Value):
+class Silent(NamedTuple):
     """Silent has the workers that give no answer and are named for it."""
 
     attempt: int

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from trainmaster_operator.agent.hang.stacks import threads_of
 from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.agent.value import Value
 from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.progress import RankProgress
 
@@ -30,7 +29,7 @@ _READS_DEVICE = (
 NEWEST_FRAMES = 6
 
 
-class Classification(Value):
+class Classification(NamedTuple):
     """The rank that stopped first and a message about it; or how many seconds more there is reason to wait."""
 
     rank: int
@@ -38,7 +37,7 @@ class Classification(Value):
     patience: float = 0.0
 
 
-class Waiting(Value):
+class Waiting(NamedTuple):
     """A rank waits in a collective, and for so long by what it has answered."""
 
     has_done_some: bool

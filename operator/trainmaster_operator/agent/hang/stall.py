@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS
 from trainmaster_operator.agent.hang.rank_states import classify_stall, is_over
@@ -17,7 +17,6 @@ from trainmaster_operator.agent.hang.stacks import shortened
 from trainmaster_operator.agent.network.actions import LeaveLeader
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.state import Now
-from trainmaster_operator.agent.value import Value
 from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.joining import Collect, Hung, Patience, Stalled
 from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES
@@ -30,11 +29,11 @@ REJOIN_SECONDS = 2.0
 """Until all have found the next leader: a host that doesn't answer is tried for a second (network/joining.py)."""
 
 
-class CollectEvidence(Value):
+class CollectEvidence(NamedTuple):
     """Collect the evidence of this worker's ranks."""
 
 
-class FailHung(Value):
+class FailHung(NamedTuple):
     """End the attempt here with a hang that this rank of the worker is to blame for."""
 
     rank: int

@@ -5,31 +5,25 @@ A `Request` is what the executor has to answer itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Union
-
-from trainmaster_operator.agent.value import Value
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.network.connection import Connection
 
 
-class ConnectionEvent(Value):
-    """Something has happened to a connection, or on it."""
-
-
-class Readable(ConnectionEvent):
+class Readable(NamedTuple):
     """Something has arrived on a connection."""
 
     peer: int
 
 
-class Closed(ConnectionEvent):
+class Closed(NamedTuple):
     """A connection has ended."""
 
     peer: int
 
 
-class Resolved(ConnectionEvent):
+class Resolved(NamedTuple):
     """A try's host has an address, or a problem (and then no family)."""
 
     number: int
@@ -38,19 +32,19 @@ class Resolved(ConnectionEvent):
     problem: str = ""
 
 
-class Connected(ConnectionEvent):
+class Connected(NamedTuple):
     """A try's connection stands, or has failed: the socket knows which."""
 
     number: int
 
 
-class TimedOut(ConnectionEvent):
+class TimedOut(NamedTuple):
     """A try has taken too long."""
 
     number: int
 
 
-class Upgraded(ConnectionEvent):
+class Upgraded(NamedTuple):
     """A connection belongs to the leader from now on: a follower's, with its first bytes, or an operator's stream."""
 
     connection: Connection
@@ -58,34 +52,36 @@ class Upgraded(ConnectionEvent):
     rest: bytes = b""
 
 
-class Acknowledged(ConnectionEvent):
+class Acknowledged(NamedTuple):
     """The operator has recorded all reports up to `seq`."""
 
     seq: int
 
 
-class StacksRequested(ConnectionEvent):
+class StacksRequested(NamedTuple):
     """The operator asks for the stacks of all ranks, under this name."""
 
     request: str
 
 
-class Pushed(Value):
+class Pushed(NamedTuple):
     """Somebody with the token has sent what should be an assignment: answer the connection."""
 
     peer: int
     data: Any
 
 
-class StateRequested(Value):
+class StateRequested(NamedTuple):
     """Somebody with the token asks for this agent's state: answer the connection."""
 
     peer: int
 
 
-class MetricsRequested(Value):
+class MetricsRequested(NamedTuple):
     """Somebody asks for the metrics: give their text to `Network.show_metrics`."""
 
 
+ConnectionEvent = Union[Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged, StacksRequested]
+CONNECTION_EVENTS = (Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged, StacksRequested)
 Request = Union[Pushed, StateRequested, MetricsRequested]
 NetworkEvent = Union[ConnectionEvent, Request]

@@ -6,9 +6,8 @@ token that counted for a connection would let the next user in.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import NamedTuple, Optional
 
-from trainmaster_operator.agent.value import Value
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 
 MAX_HEAD_BYTES = 8_192
@@ -41,7 +40,7 @@ class BadRequest(Exception):
         self.status = status
 
 
-class Head(Value):
+class Head(NamedTuple):
     """Head is what comes before a request's body; header names are in lower case."""
 
     method: str

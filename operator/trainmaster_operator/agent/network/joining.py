@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from trainmaster_operator.agent.loop import WRITE, Loop
 from trainmaster_operator.agent.network.connection import Connection
@@ -14,7 +14,6 @@ from trainmaster_operator.agent.network.events import Connected, NetworkEvent, R
 from trainmaster_operator.agent.network.http import UPGRADE_PROTOCOL
 from trainmaster_operator.agent.network.resolve import resolve
 from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.agent.value import Value
 from trainmaster_operator.wire.names import TOKEN_HEADER
 from trainmaster_operator.wire.signing import job_token
 
@@ -22,7 +21,7 @@ LIMIT_SECONDS = 1.0
 MAX_UPGRADE_BYTES = 4_096
 
 
-class Tried(Value):
+class Tried(NamedTuple):
     """How a try has ended: with a connection that speaks lines from `rest` on, or None and the problem."""
 
     number: int

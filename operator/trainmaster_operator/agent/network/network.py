@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network.actions import (
@@ -43,7 +43,6 @@ from trainmaster_operator.agent.network.lines import JsonLines, Pace
 from trainmaster_operator.agent.network.server import Server
 from trainmaster_operator.agent.planner.state import LeaderContact, Now
 from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.agent.value import Value
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import FollowerMessage
@@ -60,7 +59,7 @@ LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND = 2_097_152, 1_048_576
 """A leader that sends faster is read slower; an assignment is at most 256 KiB."""
 
 
-class Peer(Value):
+class Peer(NamedTuple):
     """A connection on which lines come, at a bounded pace."""
 
     connection: Connection

@@ -8,9 +8,7 @@ the number of all steps is only known where the epochs are (`Epoch 3/10:`).
 from __future__ import annotations
 
 import re
-from typing import Optional
-
-from trainmaster_operator.agent.value import Value
+from typing import NamedTuple, Optional
 
 NUMBER = r"[-+]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:[eE][-+]?[0-9]+)?"
 BAR = re.compile(
@@ -25,7 +23,7 @@ EPOCH = re.compile(r"[Ee]poch\s+(?P<epoch>[0-9]+)(?:/(?P<epochs>[0-9]+))?", re.A
 LOSS = re.compile(rf"\b(?:train[_/])?loss(?:_step)?[=:]\s*(?P<loss>{NUMBER})", re.ASCII)
 
 
-class Bar(Value):
+class Bar(NamedTuple):
     """A bar as one line shows it."""
 
     n: int

@@ -14,23 +14,22 @@ What nothing but training prints is recognised without being asked for (`auto`).
 from __future__ import annotations
 
 import re
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from trainmaster_operator.agent.progress.bars import NUMBER
-from trainmaster_operator.agent.value import Value
 from trainmaster_operator.wire.log_rules import AUTO
 
 BAR_MARK = b"%|"
 
 
-class LineRule(Value):
+class LineRule(NamedTuple):
     """A line that has the mark and matches says the fields that the pattern's groups are named for."""
 
     mark: bytes
     pattern: re.Pattern[str]
 
 
-class Preset(Value):
+class Preset(NamedTuple):
     """A framework's lines and bars."""
 
     lines: tuple[LineRule, ...] = ()

@@ -10,6 +10,7 @@ from trainmaster_operator.agent.hang.stall import (
     CollectEvidence,
     FailHung,
     Stall,
+    StallAction,
 )
 from trainmaster_operator.agent.network.actions import LeaveLeader
 from trainmaster_operator.agent.network.lines import json_line
@@ -32,8 +33,13 @@ def stall() -> Stall:
     return Stall(3, 1, range(2, 4))
 
 
+def shown(actions: list[StallAction]) -> list[str]:
+    """Returns actions by name and fields: tuples without fields are equal, whatever they mean."""
+    return [repr(action) for action in actions]
+
+
 def begin(stall: Stall, leader: int | None, now: float = 100.0) -> None:
-    assert stall.observe([RankState(6), LATE], leader, now) == [STALLED, CollectEvidence()]
+    assert shown(stall.observe([RankState(6), LATE], leader, now)) == shown([STALLED, CollectEvidence()])
     assert stall.observe([LATE], leader, now + 1.0) == [], "it is being diagnosed"
     assert stall.deadline == now + ALONE_SECONDS
 
@@ -67,10 +73,12 @@ def test_what_this_worker_never_observed_it_does_not_report(stall: Stall) -> Non
 
 
 def test_the_leader_asks_on_behalf_of_another_worker(stall: Stall) -> None:
-    assert stall.receive(Collect(3, 1_000), 100.0) == [CollectEvidence()]
+    assert shown(stall.receive(Collect(3, 1_000), 100.0)) == shown([CollectEvidence()])
     assert stall.receive(Collect(3, 1_000), 100.5) == [], "it is being collected"
     assert collected(stall, steady=101.0) == [EVIDENCE]
-    assert stall.receive(Collect(3, 1_000), 105.0) == [CollectEvidence()], "asked again, so collected again"
+    assert shown(stall.receive(Collect(3, 1_000), 105.0)) == shown([CollectEvidence()]), (
+        "asked again, so collected again"
+    )
 
 
 def test_somebody_at_something_long_gives_all_the_time(stall: Stall) -> None:
@@ -84,7 +92,7 @@ def test_a_leader_that_does_not_answer_is_left_once_and_then_this_worker_judges(
     begin(stall, JOINED)
     collected(stall, steady=101.0)
     assert stall.tick(JOINED, 99.9 + ALONE_SECONDS) == []
-    assert stall.tick(JOINED, 100.0 + ALONE_SECONDS) == [LeaveLeader()]
+    assert shown(stall.tick(JOINED, 100.0 + ALONE_SECONDS)) == shown([LeaveLeader()])
     assert stall.tick(JOINED, 100.0 + ALONE_SECONDS + REJOIN_SECONDS) == [STALLED]
     assert stall.tick(JOINED, 102.0 + 2 * ALONE_SECONDS) == [FailHung(2, MESSAGE)]
 
