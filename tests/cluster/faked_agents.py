@@ -14,11 +14,11 @@ from trainmaster_local.inside import Container, Exit, FakeRuntime
 from trainmaster_operator.agent.authority import Authority
 from trainmaster_operator.agent.settings import Settings, read_settings
 from trainmaster_operator.wire.assignment import Assignment, parse_text
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, JOB_UID_LABEL
 from trainmaster_operator.wire.names import POD_INDEX_LABEL as INDEX_LABEL
-from trainmaster_operator.wire.reasons import EXIT_BY_REASON
+from trainmaster_operator.wire.report import EXIT_BY_REASON
 from trainmaster_operator.wire.signing import job_token
+from trainmaster_operator.wire.values import ProtocolError
 
 if TYPE_CHECKING:
     from tests.cluster.faked_workers import FakedWorkers

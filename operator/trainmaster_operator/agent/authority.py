@@ -15,8 +15,8 @@ from typing import Any
 from trainmaster_operator.agent import ed25519
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.signing import SIGNATURES, key_id, signed_text
+from trainmaster_operator.wire.values import ProtocolError
 
 MAX_AHEAD = 100_000
 """Attempts that one may be beyond the highest seen: more than an attempt a second makes in a day, which is longer than

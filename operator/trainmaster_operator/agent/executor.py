@@ -43,13 +43,11 @@ from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.process.setup_line import SetupLine
 from trainmaster_operator.agent.process.surroundings import Surroundings
 from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster_operator.wire.output import OutputLine, newest_lines, output_share
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.stream import Ping
-from trainmaster_operator.wire.values import last_lines
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.stream import OutputLine, Ping, newest_lines, output_share
+from trainmaster_operator.wire.values import ProtocolError, last_lines
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.hang.watch import Found, RankWatch

@@ -54,7 +54,7 @@ def _run(given: list[str]) -> int:
     from trainmaster_operator.agent.errors import LaunchError, UsageError
     from trainmaster_operator.agent.settings import read_settings
     from trainmaster_operator.wire.names import AGENTS_SECRET_VARIABLE
-    from trainmaster_operator.wire.reasons import EXIT_USAGE
+    from trainmaster_operator.wire.report import EXIT_USAGE
 
     command = given[1:] if given[:1] == ["--"] else given
     try:
@@ -83,7 +83,7 @@ def _run(given: list[str]) -> int:
 def _assigned_attempt(settings: Settings) -> int:
     from trainmaster_operator.agent.assignment import AssignmentFile
     from trainmaster_operator.agent.authority import Authority
-    from trainmaster_operator.wire.errors import ProtocolError
+    from trainmaster_operator.wire.values import ProtocolError
 
     try:
         data = AssignmentFile(settings.assignment_file).poll()
@@ -109,7 +109,7 @@ def _state() -> int:
     from trainmaster_operator.agent.process.saved_report import read_report
     from trainmaster_operator.agent.settings import read_settings
     from trainmaster_operator.wire.names import TOKEN_HEADER
-    from trainmaster_operator.wire.reasons import EXIT_USAGE
+    from trainmaster_operator.wire.report import EXIT_USAGE
     from trainmaster_operator.wire.signing import job_token
 
     try:

@@ -189,8 +189,8 @@ def _boolean(text: str, name: str) -> bool:
 def _run(settings: OperatorSettings) -> int:
     from trainmaster_operator.controller.apiserver.connection import ConnectionSettingsError
     from trainmaster_operator.controller.app import Operator, OperatorError
-    from trainmaster_operator.reconciling import decide
     from trainmaster_operator.serving.log_formats import set_up
+    from trainmaster_operator.reconciling import decide
 
     set_up(settings.log_format, settings.log_level)
     # What has been imported stays: the garbage collector needn't walk over it (60 ms, in which nothing else runs) each

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 JOB_NAME_LABEL = "trainmaster.dev/job-name"
 JOB_UID_LABEL = "trainmaster.dev/job-uid"
 GROUP_LABEL = "trainmaster.dev/worker-group"
@@ -22,3 +24,11 @@ AGENTS_SECRET_VARIABLE = "TRAINMASTER_AGENTS_SECRET"
 
 CODE_ARCHIVE = "code.tar.gz"
 """The key of a job's code in its ConfigMap. In a claim an archive is called by its digest (`<sha256>.tar.gz`)."""
+
+
+def group_of(address: str) -> str:
+    """Names the addresses that count as one: of IPv6 the /64 that one machine usually has to itself."""
+    if ":" not in address:
+        return address
+    packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    return packed.hex() if packed.startswith(bytes(10) + b"\xff\xff") else packed[:8].hex()

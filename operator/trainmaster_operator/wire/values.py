@@ -12,14 +12,22 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster_operator.wire.errors import ProtocolError
-
 # Whole numbers that every reader of JSON agrees on.
 MAX_WHOLE = 2**53
 # It is beyond any loss, rate or count of seconds, and a million of them still add up to a finite number.
 MAX_NUMBER = 1e100
 # The end of the year 9999, in seconds since the epoch: what `datetime` can show.
 MAX_TIME = 253_402_300_799.0
+
+
+class ProtocolError(ValueError):
+    """A message doesn't fit docs/protocol.md; the text names the field and what is wrong."""
+
+
+def camel(name: str) -> str:
+    """Returns a field's name as it is in JSON: `first_step` is `firstStep`."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))
 
 
 def loads(text: str | bytes) -> Any:

@@ -27,7 +27,7 @@ from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Ack, Joined
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine
 
 

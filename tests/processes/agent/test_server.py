@@ -31,8 +31,8 @@ from trainmaster_operator.agent.network.events import (
 from trainmaster_operator.agent.network.server import Server
 from trainmaster_operator.agent.network.unauthenticated import Unauthenticated
 from trainmaster_operator.agent.settings import read_settings
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
+from trainmaster_operator.wire.values import ProtocolError
 
 from .agents import AGENT, Agent, Job, free_port, until
 

@@ -13,9 +13,9 @@ from trainmaster_operator.agent import ed25519
 from trainmaster_operator.agent.authority import Authority
 from trainmaster_operator.agent.settings import Settings, read_settings
 from trainmaster_operator.api.signing import SigningKeys
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.ports import PORTS, port_at
+from trainmaster_operator.wire.assignment import PORTS, port_at
 from trainmaster_operator.wire.signing import job_token, key_id
+from trainmaster_operator.wire.values import ProtocolError
 
 EVIL = "10.9.8.7"
 

@@ -19,9 +19,9 @@ from trainmaster_operator.agent.network.actions import Close, Deliver
 from trainmaster_operator.agent.network.lines import JsonLines
 from trainmaster_operator.agent.process import saved_report
 from trainmaster_operator.agent.process.error_files import read_error_file
-from trainmaster_operator.wire import evidence
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import Environment, parse_from_follower
+from trainmaster_operator.wire.ranks import parse_rank_states
+from trainmaster_operator.wire.values import ProtocolError
 
 REPORT: dict[str, Any] = {"attempt": 3, "worker": 1, "uid": "u", "state": "Failed", "error": "words", "at": 1.5}
 RANKS: dict[str, Any] = {"0": {"step": 1, "loss": 0.5, "section": "train", "message": "m", "result": {"a": 1}}}
@@ -58,7 +58,7 @@ def text_of(value: Any) -> bytes:
 @given(damaged(STATES))
 def test_evidence_is_bounded(data: Any) -> None:
     try:
-        found = evidence.parse_ranks(data)
+        found = parse_rank_states(data)
     except ProtocolError:
         return
     json.dumps([state.to_wire() for state in found.values()], allow_nan=False).encode()

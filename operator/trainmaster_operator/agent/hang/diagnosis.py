@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import NamedTuple, Optional, Union
 
 from trainmaster_operator.agent.hang.rank_states import classify_stall, is_stopped, steps_of
-from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.joining import Collect, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 
 ANSWER_SECONDS = 4.0

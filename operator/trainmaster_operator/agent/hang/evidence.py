@@ -25,7 +25,7 @@ from trainmaster_operator.agent.hang.stacks import (
 )
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.rank_processes import RankProcess
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.ranks import RankState
 
 STACKS_SECONDS = 1.5
 POLL_SECONDS = 0.05

@@ -10,7 +10,7 @@ import os
 from typing import Optional
 
 from trainmaster_operator.wire.limits import MAX_PROGRESS_FILE_BYTES
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import loads, whole
 
 COUNT_BYTES = 8

@@ -14,8 +14,7 @@ from trainmaster_operator.agent.progress.counters import Counters
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.sources import Sources
 from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.evidence import RankState
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import ProgressLine
 
 LINE_SECONDS = 1.0

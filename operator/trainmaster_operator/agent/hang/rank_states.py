@@ -14,8 +14,7 @@ from typing import NamedTuple, Optional
 
 from trainmaster_operator.agent.hang.stacks import threads_of
 from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.evidence import RankState
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 
 # Where a rank's main thread stands while it waits for its peers, by the frames that faulthandler or py-spy print.
 _COLLECTIVES = r"torch/distributed/|_engine_run_backward|in barrier\b"

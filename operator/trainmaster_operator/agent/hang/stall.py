@@ -17,9 +17,9 @@ from trainmaster_operator.agent.hang.stacks import shortened
 from trainmaster_operator.agent.network.actions import LeaveLeader
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.state import Now
-from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.joining import Collect, Hung, Patience, Stalled
 from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 
 STATE_BYTES = 250

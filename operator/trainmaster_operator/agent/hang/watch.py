@@ -30,10 +30,9 @@ from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.progress.counters import Counters
 from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.joining import Collect, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 from trainmaster_operator.wire.values import last_lines
 

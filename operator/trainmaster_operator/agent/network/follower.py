@@ -18,9 +18,9 @@ from trainmaster_operator.agent.network.lines import json_line
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import MasterContact
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import FollowerMessage, Seen, Watched, parse_from_leader
 from trainmaster_operator.wire.stream import Ping
+from trainmaster_operator.wire.values import ProtocolError
 
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 HURRY_SECONDS = 3.0

@@ -24,7 +24,6 @@ from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_G
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process.environment import mismatches
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import (
     Ack,
     Assigned,
@@ -43,9 +42,18 @@ from trainmaster_operator.wire.joining import (
     parse_from_follower,
 )
 from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_OUTPUT_BYTES
-from trainmaster_operator.wire.output import OutputLine, output_share
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import EvidenceLine, Hello, Ping, ProgressLine, StreamLine, WorkerLine
+from trainmaster_operator.wire.stream import (
+    EvidenceLine,
+    Hello,
+    OutputLine,
+    Ping,
+    ProgressLine,
+    StreamLine,
+    WorkerLine,
+    output_share,
+)
+from trainmaster_operator.wire.values import ProtocolError
 
 PING_SECONDS = 5.0
 SILENCE_SECONDS = 15.0

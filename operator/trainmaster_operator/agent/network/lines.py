@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.limits import MAX_LINE_BYTES
-from trainmaster_operator.wire.lines import LineBuffer
-from trainmaster_operator.wire.values import loads
+from trainmaster_operator.wire.stream import LineBuffer
+from trainmaster_operator.wire.values import ProtocolError, loads
 
 MAX_BAD_LINES = 100
 """Lines of one connection that are no JSON object; each costs an exception, and a newer agent sends none."""

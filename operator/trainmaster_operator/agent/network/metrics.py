@@ -10,9 +10,8 @@ import stat
 from collections.abc import Mapping
 from typing import Optional
 
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.states import STATES
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.report import STATES, Report
 
 # Files of the ranks' state that are counted.
 _MOST_FILES = 1000

@@ -44,12 +44,11 @@ from trainmaster_operator.agent.network.server import Server
 from trainmaster_operator.agent.planner.state import LeaderContact, Now
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import FollowerMessage
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
-from trainmaster_operator.wire.output import OutputLine
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine, WorkerLine, split
+from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, ProgressLine, WorkerLine, split
+from trainmaster_operator.wire.values import ProtocolError
 
 FOLLOWER_BURST_BYTES, FOLLOWER_BYTES_PER_SECOND = 524_288, 262_144
 """A follower that sends faster is read slower: eight ranks' progress is 4 KiB a second, evidence 64 KiB."""

@@ -31,9 +31,8 @@ from trainmaster_operator.agent.network.http import (
 )
 from trainmaster_operator.agent.network.unauthenticated import Unauthenticated, room_for_unauthenticated
 from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.addresses import group_of
 from trainmaster_operator.wire.limits import MAX_REQUEST
-from trainmaster_operator.wire.names import TOKEN_HEADER
+from trainmaster_operator.wire.names import TOKEN_HEADER, group_of
 from trainmaster_operator.wire.signing import job_token
 from trainmaster_operator.wire.values import loads, mapping, whole
 

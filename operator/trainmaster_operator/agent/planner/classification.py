@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster_operator.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED
-from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_DIVERGED, Report
 from trainmaster_operator.wire.values import last_lines
 
 # These aren't compiled here: `re` does it where one is first needed, which no start of an agent waits for.

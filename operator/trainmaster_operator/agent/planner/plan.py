@@ -18,8 +18,7 @@ from trainmaster_operator.agent.planner.state import CodeState, Now, Preparation
 from trainmaster_operator.agent.planner.update import RESOLVED_SECONDS, may_launch
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import FollowerMessage, Joined, Reported
-from trainmaster_operator.wire.reasons import EXIT_TERMINATED
-from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.report import EXIT_TERMINATED, Report
 
 Actions = tuple[actions.Action, ...]
 MAX_WARM_FAILURES = 12

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
-from trainmaster_operator.wire.recovery import Recovery
-from trainmaster_operator.wire.stream import ProgressLine
+from trainmaster_operator.wire.stream import ProgressLine, Recovery
 
 
 class Way(NamedTuple):
-    """Way has the moments of one recovery, in seconds since the epoch: the ranks write theirs by that clock."""
+    """A way has the moments of one recovery, in seconds since the epoch: the ranks write theirs by that clock."""
 
     attempt: int
     """The attempt that ended."""
     fault_at: float
-    seen_at: float
-    told_at: Optional[float] = None
+    detected_at: float
+    assigned_at: Optional[float] = None
     stopped_at: Optional[float] = None
     launched_at: Optional[float] = None
 
-    def told(self, attempt: int, at: float) -> Way:
-        """Returns the way with an attempt assigned."""
-        return self._replace(told_at=at) if attempt > self.attempt and self.told_at is None else self
+    def assigned(self, attempt: int, at: float) -> Way:
+        """Returns the way once an attempt is assigned."""
+        return self._replace(assigned_at=at) if attempt > self.attempt and self.assigned_at is None else self
 
     def stopped(self, attempt: int, at: float) -> Way:
         """Returns the way with nothing left of an attempt."""
@@ -33,9 +32,9 @@ class Way(NamedTuple):
         return self._replace(launched_at=at) if attempt > self.attempt and self.launched_at is None else self
 
 
-def begin(known: Optional[Way], attempt: int, seen_at: float, silent: float = 0.0) -> Way:
-    """Returns the way that begins with an attempt's end; the first that is seen of it counts. `silent`: a hang's."""
-    return known if known is not None and known.attempt == attempt else Way(attempt, seen_at - silent, seen_at)
+def begin(known: Optional[Way], attempt: int, detected_at: float, silent: float = 0.0) -> Way:
+    """Returns the way that begins with an attempt's end; its first sign counts. `silent`: a hang's."""
+    return known if known is not None and known.attempt == attempt else Way(attempt, detected_at - silent, detected_at)
 
 
 def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
@@ -44,8 +43,8 @@ def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[flo
         return None
     ranks = line.ranks.values()
     moments = (
-        way.seen_at,
-        way.told_at,
+        way.detected_at,
+        way.assigned_at,
         way.stopped_at,
         way.launched_at,
         _last(rank.joined_at for rank in ranks),

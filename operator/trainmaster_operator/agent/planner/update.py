@@ -66,7 +66,7 @@ def _assignment_received(state: State, event: events.AssignmentReceived, now: No
         # Ranks that only join follow from no fault.
         state = changes.seen(state, now)
     if state.way is not None and state.wanted_attempt is not None:
-        state = state._replace(way=state.way.told(assignment.attempt, now.wall))
+        state = state._replace(way=state.way.assigned(assignment.attempt, now.wall))
     if goes_on:
         return state
     if state.run is not None and continuing.leaves_group(state):

@@ -13,7 +13,7 @@ from typing import Optional
 from trainmaster_operator.agent.progress.bars import Bar, Bars, measured, read_bar
 from trainmaster_operator.agent.progress.presets import BAR_MARK, PRESETS, LineRule
 from trainmaster_operator.wire.log_rules import compile_pattern
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 MAX_LINE_CHARACTERS = 1_000
 """So much of a line is matched."""

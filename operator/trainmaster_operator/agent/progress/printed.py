@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Optional
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.limits import MAX_ENVIRONMENT
 from trainmaster_operator.wire.log_rules import FRAMEWORKS, NONE
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.progress.bars import Bar

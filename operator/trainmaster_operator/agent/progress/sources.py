@@ -28,9 +28,8 @@ from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.step_times import StepTimes
 from trainmaster_operator.agent.progress.trainer_reports import TrainerReports
 from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.log_rules import NONE
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 
 REPORT_SECONDS = 0.2
 """Reports of steps are so far apart: scripts spare the disk, and bars their terminal (tqdm: 0.1)."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Optional
 
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 INTERVAL_SECONDS = 5.0
 """Steps are seen up to 0.25 s late (`hang/observation`), which is a twentieth of this."""

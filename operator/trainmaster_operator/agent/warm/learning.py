@@ -14,9 +14,9 @@ from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.warm.stage import LEARN_SIGNAL
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import module_names
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.values import ProtocolError
 
 SILENT_SECONDS = 30.0
 """A rank that says nothing of its steps is asked so long after it was started."""

@@ -35,8 +35,8 @@ from trainmaster_operator.agent.warm import stage
 from trainmaster_operator.agent.warm.command import script_path, warm_command
 from trainmaster_operator.agent.warm.copying import write_stage
 from trainmaster_operator.agent.warm.stage import CHANNEL, EXIT_DEAF, EXIT_PROBED, MARK, PROBE, PROBE_PROGRAM, VARIABLE
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import Modules, module_names
+from trainmaster_operator.wire.values import ProtocolError
 
 ORDER_SECONDS = 5.0
 """A process that imports nothing answers an order in so many seconds."""

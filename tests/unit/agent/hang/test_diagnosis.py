@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS, Diagnosis, Silent
-from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.joining import Collect, Hung, Patience
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 
 WORKERS = frozenset(range(3))

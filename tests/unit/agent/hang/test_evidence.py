@@ -18,7 +18,7 @@ from trainmaster_operator.agent.hang.kernel_view import has_device
 from trainmaster_operator.agent.hang.recorder import ANSWER_SECONDS, recorder_environment
 from trainmaster_operator.agent.hang.stacks import newest_frame
 from trainmaster_operator.agent.process.rank_processes import RankProcess
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.ranks import RankState
 
 STACKS = 'Current thread 0x00007f02 (most recent call first):\n  File "{}", line 3 in main\n'
 SCRIPT = "def main():\n    loss = step()\n    total += loss.item()\n"

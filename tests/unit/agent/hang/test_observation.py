@@ -14,8 +14,7 @@ from trainmaster_operator.agent.hang.observation import FIRST_POLLS_SECONDS, POL
 from trainmaster_operator.agent.hang.rank_states import is_over
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.settings import read_settings
-from trainmaster_operator.wire.evidence import RankState
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import ProgressLine
 
 

@@ -16,9 +16,9 @@ from trainmaster_operator.agent.network.actions import LeaveLeader
 from trainmaster_operator.agent.network.lines import json_line
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.state import Now
-from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.joining import Collect, Hung, Patience, Stalled
 from trainmaster_operator.wire.limits import MAX_LINE_BYTES
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine, split
 
 LATE = RankState(5, silent_seconds=9.0, limit_seconds=5.0, limit="progressSeconds")

@@ -17,9 +17,8 @@ from trainmaster_operator.agent.network.kept_reports import KEPT_ATTEMPTS
 from trainmaster_operator.agent.network.leader import MAX_STREAMS
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster_operator.wire.joining import Reported, Stalled
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.states import STATES
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.report import STATES, Report
 from trainmaster_operator.wire.stream import ProgressLine
 
 from .test_leader import START, Table, at, lines

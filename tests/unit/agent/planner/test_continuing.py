@@ -12,7 +12,7 @@ from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact
 from trainmaster_operator.wire.joining import Collect, Stop
 from trainmaster_operator.wire.limits import ALONE_SECONDS
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine
 
@@ -388,7 +388,15 @@ def test_the_recovery_of_a_continued_attempt_is_timed_and_joining_is_none() -> N
     (published,) = [action.message for action in agent.all(actions.Publish)]
     assert isinstance(published, ProgressLine) and published.recovery is not None
     assert published.recovery.to_wire() == pytest.approx(
-        {"seen": 0, "told": 0.2, "stopped": 0.2, "launched": 0.2, "joined": 0.3, "restored": 0.3, "firstStep": 0.4}
+        {
+            "detected": 0,
+            "assigned": 0.2,
+            "stopped": 0.2,
+            "launched": 0.2,
+            "joined": 0.3,
+            "restored": 0.3,
+            "firstStep": 0.4,
+        }
     )
     assign(agent, 3).give(events.Progressed(line._replace(attempt=3), None))
     joined = agent.all(actions.Publish)[-1].message

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster_operator.agent.progress.step_times import INTERVAL_SECONDS, StepTimes
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 POLL_SECONDS = 0.25
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster_operator.wire.addresses import group_of
+from trainmaster_operator.wire.names import group_of
 
 
 @pytest.mark.parametrize(
