@@ -1,8 +1,10 @@
 """The executor: one loop, one queue of events, and the actions that the planner asks for.
 
-Sockets, processes, files, timers and signals put events into the queue while the loop's round lasts; after it the
-executor takes them one after the other: the state is updated, the plan made, its actions performed, until the plan is
-empty. So nothing re-enters, and what is decided can be read, and tested, in `planner` alone.
+Sockets, processes, files, timers and signals put events into the queue during a round of the loop; after it the
+executor takes them one after the other. In a turn (`_take`) the state is updated, the plan made, and its actions
+performed, until the plan is empty. No turn begins inside another one: an action's result is part of its turn, and
+whatever else it causes waits in the queue. A pushed assignment and a change of the contact with the leader have their
+turns at once, before what is in the queue. So all decisions can be read, and tested, in `planner` alone.
 """
 
 from __future__ import annotations
@@ -17,34 +19,34 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from trainmaster_operator.agent import library
-from trainmaster_operator.agent.assignment import AssignmentFile
-from trainmaster_operator.agent.authority import Authority
+from trainmaster_operator.agent.authority import AssignmentFile, Authority
 from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.hang.stall import LeaveLeader
+from trainmaster_operator.agent.http import response
 from trainmaster_operator.agent.loop import Loop
-from trainmaster_operator.agent.network.actions import LeaveLeader
-from trainmaster_operator.agent.network.events import (
+from trainmaster_operator.agent.network.joining import with_master_address
+from trainmaster_operator.agent.network.messages import (
     CONNECTION_EVENTS,
     MetricsRequested,
     NetworkEvent,
     Pushed,
     StateRequested,
 )
-from trainmaster_operator.agent.network.http import response
 from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
 from trainmaster_operator.agent.network.network import Network
 from trainmaster_operator.agent.planner import actions, events
 from trainmaster_operator.agent.planner.plan import done, plan, wake_at
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.planner.update import initial, update
-from trainmaster_operator.agent.process import children, environment, saved_report
-from trainmaster_operator.agent.process.launcher import attempt_dir
+from trainmaster_operator.agent.process import children, environment, state_folder
+from trainmaster_operator.agent.process.launcher import attempt_dir, trainer_token_file
 from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.process.setup_line import SetupLine
-from trainmaster_operator.agent.process.surroundings import Surroundings
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster_operator.wire.log_rules import NONE
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import OutputLine, Ping, newest_lines, output_share
 from trainmaster_operator.wire.values import ProtocolError, last_lines
@@ -52,6 +54,7 @@ from trainmaster_operator.wire.values import ProtocolError, last_lines
 if TYPE_CHECKING:
     from trainmaster_operator.agent.hang.watch import Found, RankWatch
     from trainmaster_operator.agent.process.code import Code
+    from trainmaster_operator.agent.progress.trainer import TrainerServer
     from trainmaster_operator.agent.warm.learning import Learning
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
@@ -96,10 +99,10 @@ class Executor:
         self._processes: RunProcesses | None = None
         self._watch: RankWatch | None = None
         """It outlives its run, because what was seen last of the ranks is shown until the next one."""
-        self._surroundings = Surroundings(self._loop, settings, self._report_progress, self._complain)
+        self._trainer: Optional[TrainerServer] = None
         self._planned_at = _now()
         """The moment for which there was nothing left to do."""
-        self._state = initial(settings, environ, saved_report.read_report(settings.state_dir), self._planned_at)
+        self._state = initial(settings, environ, state_folder.read_report(settings.state_dir), self._planned_at)
         self._network = Network(self._loop, settings, self._events.append, _now())
 
     def run(self, terminated_already: bool) -> int:
@@ -152,9 +155,13 @@ class Executor:
             page = render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes, kept)
             self._network.show_metrics(page)
         else:
-            self._state = update(self._state, event, now)
-            self._carry_out(now)
+            self._take(event, now)
             self._receive(now)
+
+    def _take(self, event: events.Event, now: Now) -> None:
+        """An event's turn."""
+        self._state = update(self._state, event, now)
+        self._carry_out(now)
 
     def _carry_out(self, now: Now) -> None:
         planned = plan(self._state, now)
@@ -194,8 +201,8 @@ class Executor:
 
     def _begin(self, action: actions.Begin) -> Optional[events.Event]:
         try:
-            saved_report.write_report(self._settings.state_dir, action.report)
-            saved_report.prune_attempts(self._settings.state_dir, KEPT_ATTEMPTS)
+            state_folder.write_report(self._settings.state_dir, action.report)
+            state_folder.prune_attempts(self._settings.state_dir, KEPT_ATTEMPTS)
         except OSError as error:
             return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
         return None
@@ -209,24 +216,22 @@ class Executor:
 
     def _warm_up(self, action: actions.WarmUp) -> None:
         # Here, because a job that starts cold doesn't need it.
-        from trainmaster_operator.agent.process import torchrun
+        from trainmaster_operator.agent.process import launcher
         from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
         settings = self._settings
         if self._warm is None:
             self._warm = WarmProcess(self._loop, settings, self._command, self._printers, self._events.append)
-        self._warm.start(*torchrun.warm_environment(settings, action.environ))
+        self._warm.start(*launcher.warm_environment(settings, action.environ))
 
     def _preload(self, action: actions.Preload) -> None:
         if self._warm is not None:
             self._warm.preload(action.modules)
 
     def _launch(self, action: actions.Launch) -> events.Event:
-        around, settings = self._surroundings, self._settings
-        assignment = around.with_address(action.assignment, action.node_rank)
-        port = around.serve_trainer(assignment.attempt)
-        environ = {**action.environ, **around.mlflow_run(action.environ, action.node_rank)}
-        put, node_rank = self._events.append, action.node_rank
+        settings, put, node_rank, environ = self._settings, self._events.append, action.node_rank, action.environ
+        assignment = with_master_address(settings, action.assignment, node_rank)
+        port = self._serve_trainer(assignment.attempt)
         run = RunProcesses(
             self._loop, settings, assignment, node_rank, self._printers, put, self._command, environ, self._warm, port
         )
@@ -253,7 +258,7 @@ class Executor:
 
     def _adopt(self, action: actions.Adopt) -> Optional[events.Event]:
         try:
-            saved_report.write_report(self._settings.state_dir, action.report)
+            state_folder.write_report(self._settings.state_dir, action.report)
         except OSError as error:
             return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
         return None
@@ -261,13 +266,24 @@ class Executor:
     def _regroup(self, action: actions.Regroup) -> Optional[events.Event]:
         from trainmaster_operator.agent.hang.watch import RankWatch
 
-        run, assignment = self._launched, self._surroundings.with_address(action.assignment, action.node_rank)
+        run, assignment = self._launched, with_master_address(self._settings, action.assignment, action.node_rank)
         try:
-            run.regroup(actions.Regroup(assignment, action.node_rank, action.killed, action.restarted))
+            run.regroup(action._replace(assignment=assignment))
         except OSError as error:
             return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
         self._watch = RankWatch(self._settings, run)
         return None
+
+    def _serve_trainer(self, attempt: int) -> int:
+        """Listen for what Hugging Face's Trainer reports of an attempt; returns the port, 0 if nobody listens."""
+        if self._settings.progress_preset == NONE:
+            return 0
+        # Here, because an agent that waits for its first assignment doesn't need it.
+        from trainmaster_operator.agent.progress.trainer import TrainerServer
+
+        if self._trainer is None:
+            self._trainer = TrainerServer(self._loop, self._report_progress)
+        return self._trainer.serve(trainer_token_file(self._settings, attempt))
 
     def _report_progress(self, body: Any) -> None:
         if self._watch is not None:
@@ -293,7 +309,7 @@ class Executor:
 
     def _save_report(self, action: actions.SaveReport) -> Optional[events.Event]:
         try:
-            saved_report.write_report(self._settings.state_dir, action.report, exited=action.exited)
+            state_folder.write_report(self._settings.state_dir, action.report, exited=action.exited)
         except OSError as error:
             self._complain(f"cannot write the report: {error.strerror}")
         return None
@@ -353,8 +369,7 @@ class Executor:
         """Give the planner the contact with the leader, where it has changed, and put messages into the queue."""
         contact = self._network.contact(now)
         if contact != self._state.contact:
-            self._state = update(self._state, events.LeaderContactChanged(contact), now)
-            self._carry_out(now)
+            self._take(events.LeaderContactChanged(contact), now)
             pushed = contact.leader is not None and contact.watched
             self._polls.seconds = PUSHED_FILE_SECONDS if pushed else FILE_SECONDS
             if not pushed:
@@ -377,8 +392,7 @@ class Executor:
         except ProtocolError as error:
             self._network.answer(event.peer, response(400, f"{error}\n"))
             return
-        self._state = update(self._state, events.AssignmentReceived(pushed), now)
-        self._carry_out(now)
+        self._take(events.AssignmentReceived(pushed), now)
         self._receive(now)
         holds = self._state.assignment or pushed
         if (holds.attempt, holds.state) == (pushed.attempt, pushed.state):

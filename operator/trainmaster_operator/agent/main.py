@@ -81,8 +81,7 @@ def _run(given: list[str]) -> int:
 
 
 def _assigned_attempt(settings: Settings) -> int:
-    from trainmaster_operator.agent.assignment import AssignmentFile
-    from trainmaster_operator.agent.authority import Authority
+    from trainmaster_operator.agent.authority import AssignmentFile, Authority
     from trainmaster_operator.wire.values import ProtocolError
 
     try:
@@ -106,7 +105,7 @@ def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -
 def _state() -> int:
     """Ask the agent of this container; what it left on disk where it doesn't answer."""
     from trainmaster_operator.agent.errors import AgentError
-    from trainmaster_operator.agent.process.saved_report import read_report
+    from trainmaster_operator.agent.process.state_folder import read_report
     from trainmaster_operator.agent.settings import read_settings
     from trainmaster_operator.wire.names import TOKEN_HEADER
     from trainmaster_operator.wire.report import EXIT_USAGE

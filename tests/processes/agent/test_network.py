@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID, TOKEN, environment
+from trainmaster_operator.agent.connection import Connection, Pace, json_line
+from trainmaster_operator.agent.http import UPGRADED
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network import follower, network
-from trainmaster_operator.agent.network.connection import Connection
-from trainmaster_operator.agent.network.events import Upgraded
-from trainmaster_operator.agent.network.http import UPGRADED
-from trainmaster_operator.agent.network.lines import Pace, json_line
+from trainmaster_operator.agent.network.messages import Upgraded
 from trainmaster_operator.agent.network.network import MAX_FOLLOWER_PENDING_BYTES, Network
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import Now

@@ -12,7 +12,7 @@ from trainmaster_operator.agent import executor
 from trainmaster_operator.agent.executor import Executor
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import SaveReport
-from trainmaster_operator.agent.planner.leaving import PATIENCE_SECONDS
+from trainmaster_operator.agent.planner.plan import PATIENCE_SECONDS
 from trainmaster_operator.agent.planner.state import LeaderContact, MasterContact, Now
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.report import Report

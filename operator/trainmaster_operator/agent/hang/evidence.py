@@ -12,10 +12,11 @@ import stat
 from collections.abc import Mapping, Sequence
 
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.hang.kernel_view import describe_process, has_device
 from trainmaster_operator.agent.hang.rank_states import waits_for
-from trainmaster_operator.agent.hang.recorder import ANSWER_SECONDS, Recorded, Recorder
-from trainmaster_operator.agent.hang.stacks import (
+from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.kernel import describe_process, has_device
+from trainmaster_operator.agent.process.rank_processes import RankProcess
+from trainmaster_operator.agent.process.stacks import (
     MAX_STACKS_BYTES,
     ask_for_stacks,
     has_stacks,
@@ -23,8 +24,7 @@ from trainmaster_operator.agent.hang.stacks import (
     newest_frame,
     tail_of,
 )
-from trainmaster_operator.agent.process import children
-from trainmaster_operator.agent.process.rank_processes import RankProcess
+from trainmaster_operator.agent.progress.recorder import ANSWER_SECONDS, Recorded, Recorder
 from trainmaster_operator.wire.ranks import RankState
 
 STACKS_SECONDS = 1.5

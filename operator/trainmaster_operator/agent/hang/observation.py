@@ -7,12 +7,11 @@ import os
 from collections.abc import Collection
 from typing import Optional
 
-from trainmaster_operator.agent.hang.heartbeats import Heartbeats
 from trainmaster_operator.agent.hang.rank_states import is_over
 from trainmaster_operator.agent.planner.state import Now
-from trainmaster_operator.agent.progress.counters import Counters
 from trainmaster_operator.agent.progress.printed import Printed
-from trainmaster_operator.agent.progress.sources import Sources
+from trainmaster_operator.agent.progress.recorder import Counters
+from trainmaster_operator.agent.progress.sources import Heartbeats, Sources
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import ProgressLine

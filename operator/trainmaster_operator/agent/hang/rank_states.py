@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional
 
-from trainmaster_operator.agent.hang.stacks import threads_of
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.ranks import RankProgress, RankState
+from trainmaster_operator.agent.process.stacks import threads_of
+from trainmaster_operator.wire.ranks import RankState
 
 # Where a rank's main thread stands while it waits for its peers, by the frames that faulthandler or py-spy print.
 _COLLECTIVES = r"torch/distributed/|_engine_run_backward|in barrier\b"
@@ -34,39 +33,6 @@ class Classification(NamedTuple):
     rank: int
     message: str
     patience: float = 0.0
-
-
-class Waiting(NamedTuple):
-    """A rank waits in a collective, and for so long by what it has answered."""
-
-    has_done_some: bool
-    """Whether it has done collectives before."""
-    seconds: float
-    timeout: float
-    """What the script gives the collective, in seconds; 0: nothing of its own."""
-
-
-def observe_rank(
-    settings: Settings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
-) -> RankState:
-    """Returns a rank's state by its progress file; None is the progress of a rank that never wrote any. `unreported`:
-    how many steps the rank may have done since it wrote it.
-    """
-    if progress is None:
-        return RankState()
-    seconds, limit, patient = _limit(settings, progress)
-    state = RankState(progress.step, progress.section or "", silent_seconds, seconds, limit, patient)
-    return state._replace(unreported=unreported)
-
-
-def observe_waiting(settings: Settings, waiting: Waiting) -> RankState:
-    """Returns the state of a rank of which only the collective is known that it waits in."""
-    limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
-    if not waiting.has_done_some:
-        limit, name = settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"
-    if limit and waiting.timeout > limit:
-        limit, name = waiting.timeout, "the collective's own timeout"
-    return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
 
 
 def is_over(state: RankState) -> bool:
@@ -166,14 +132,6 @@ def _innocence(state: RankState) -> int:
     """Returns how sure it is, by what a rank shows, that it waits for others."""
     # A rank that has given no stacks isn't to blame for that before one that is known to be at something else.
     return 3 if _waits_for_others(state) else {"": 2, "device": 1}.get(state.waits, 0)
-
-
-def _limit(settings: Settings, progress: RankProgress) -> tuple[float, str, bool]:
-    if progress.section_seconds:
-        return progress.section_seconds, "sectionSeconds", True
-    if not progress.step:
-        return settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds", True
-    return settings.progress_timeout, "failurePolicy.hang.progressSeconds", False
 
 
 def _patience(states: Iterable[RankState], steps: int) -> Iterable[float]:

@@ -13,9 +13,7 @@ from typing import Optional, Union
 
 from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, Evidence
 from trainmaster_operator.agent.hang.observation import Observation
-from trainmaster_operator.agent.hang.stacks import main_thread_first
-from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, Stall, StallAction, within
-from trainmaster_operator.agent.network.actions import LeaveLeader
+from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, LeaveLeader, Stall, StallAction, within
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.events import (
     AttemptFailed,
@@ -28,7 +26,8 @@ from trainmaster_operator.agent.planner.events import (
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.run import RunProcesses
-from trainmaster_operator.agent.progress.counters import Counters
+from trainmaster_operator.agent.process.stacks import main_thread_first
+from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.joining import Collect, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
@@ -52,7 +51,15 @@ class RankWatch:
         # The time that ranks may be silent begins anew with their group.
         started_at = time.monotonic() if run.regrouped_at else run.started_at
         self._observation = Observation(
-            settings, run.attempt, first, started_at, run.folder, run.printed, counters, present, run.regrouped_at
+            settings,
+            run.attempt,
+            first,
+            started_at,
+            run.folder,
+            run.output.printed,
+            counters,
+            present,
+            run.regrouped_at,
         )
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
         """What was sent last of what ranks say of continuing."""

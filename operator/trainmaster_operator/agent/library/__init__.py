@@ -17,7 +17,7 @@ from typing import Any
 
 ENTRY = "library.json"
 """Its name in the zipapp: an object of sources by path."""
-# By this part of its path the warm process knows it for what is installed (`warm/stage/imports`), and imports it before
+# By this part of its path the warm process knows it for what is installed (`stage/forkable`), and imports it before
 # it forks, once a rank has.
 _INSTALLED = "site-packages"
 

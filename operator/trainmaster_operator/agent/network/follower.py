@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
-from trainmaster_operator.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Send, Try
+from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
-from trainmaster_operator.agent.network.lines import json_line
+from trainmaster_operator.agent.network.messages import CancelTry, Close, Deliver, FollowerAction, Send, Try
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import MasterContact
 from trainmaster_operator.wire.assignment import Assignment

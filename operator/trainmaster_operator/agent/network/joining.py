@@ -8,12 +8,12 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Optional, Union
 
+from trainmaster_operator.agent.connection import Connection
+from trainmaster_operator.agent.http import UPGRADE_PROTOCOL
 from trainmaster_operator.agent.loop import WRITE, Loop
-from trainmaster_operator.agent.network.connection import Connection
-from trainmaster_operator.agent.network.events import Connected, NetworkEvent, Resolved, TimedOut
-from trainmaster_operator.agent.network.http import UPGRADE_PROTOCOL
-from trainmaster_operator.agent.network.resolve import resolve
+from trainmaster_operator.agent.network.messages import Connected, NetworkEvent, Resolved, TimedOut
 from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import TOKEN_HEADER
 from trainmaster_operator.wire.signing import job_token
 
@@ -141,3 +141,63 @@ class Joining:
         self.cancel()
         where = f"{self._host} ({self._address or 'no address'}) port {self._port}: {problem}"
         return Tried(self.number, None, b"", bool(self._address), where)
+
+
+MAX_HOSTS_BYTES = 1_048_576
+
+
+def resolve(loop: Loop, number: int, name: str, hosts_file: str, put: Callable[[Resolved], None]) -> None:
+    """Put the address of a try's host into the queue: at once for an address or a name in the hosts file."""
+    address = name if _family(name) else lookup_hosts(hosts_file, name)
+    if address:
+        put(Resolved(number, _family(address), address))
+        return
+    import threading
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0]
+            result = Resolved(number, found[0], str(found[4][0]))
+        except (OSError, UnicodeError) as error:
+            result = Resolved(number, 0, "", str(error))
+        loop.call_from_thread(lambda: put(result))
+
+    threading.Thread(target=ask, name="resolve", daemon=True).start()
+
+
+def lookup_hosts(path: str, name: str) -> str:
+    """Returns the address of a name in a file like /etc/hosts (hosts(5)), or ""."""
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_HOSTS_BYTES)
+    except OSError:
+        return ""
+    for line in text.splitlines():
+        fields = line.partition("#")[0].split()
+        if name in fields[1:] and _family(fields[0]):
+            return fields[0]
+    return ""
+
+
+def _family(address: str) -> int:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, address)
+        except (OSError, ValueError):
+            continue
+        return family
+    return 0
+
+
+def with_master_address(settings: Settings, assignment: Assignment, node_rank: int) -> Assignment:
+    """Returns an assignment with the master's address in place of its name, if the address is known."""
+    address = lookup_hosts(settings.hosts_file, assignment.master)
+    if assignment.master == assignment.hosts[node_rank]:
+        # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while, and its store would
+        # look for itself in vain.
+        address = settings.pod_ip or address
+    hosts = list(assignment.hosts)
+    hosts[assignment.master_place] = address or assignment.master
+    return assignment._replace(hosts=tuple(hosts))

@@ -14,12 +14,18 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from trainmaster_operator.agent.hang.diagnosis import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, Silent
-from trainmaster_operator.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
-from trainmaster_operator.agent.network.kept_lines import KeptLines, KeptOutputs, KeptProgress, part_of
-from trainmaster_operator.agent.network.kept_reports import KeptReports
-from trainmaster_operator.agent.network.lines import json_line
-from trainmaster_operator.agent.network.workers import Worker, Workers
+from trainmaster_operator.agent.connection import json_line
+from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, Silent
+from trainmaster_operator.agent.network.messages import Close, Deliver, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.workers import (
+    KeptLines,
+    KeptOutputs,
+    KeptProgress,
+    KeptReports,
+    Worker,
+    Workers,
+    part_of,
+)
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process.environment import mismatches

@@ -10,36 +10,31 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Optional, Union
 
+from trainmaster_operator.agent.connection import Closed, Connection, JsonLines, Pace, Readable
+from trainmaster_operator.agent.http import chunk
 from trainmaster_operator.agent.loop import Loop
-from trainmaster_operator.agent.network.actions import (
+from trainmaster_operator.agent.network.follower import Follower
+from trainmaster_operator.agent.network.joining import Joining, Tried
+from trainmaster_operator.agent.network.leader import Leader
+from trainmaster_operator.agent.network.messages import (
     OWN,
+    Acknowledged,
     Close,
+    Connected,
+    ConnectionEvent,
     Deliver,
     Delivery,
     FollowerAction,
     LeaderAction,
+    NetworkEvent,
+    Resolved,
     Send,
     SendToStreams,
-    Try,
-)
-from trainmaster_operator.agent.network.connection import Connection
-from trainmaster_operator.agent.network.events import (
-    Acknowledged,
-    Closed,
-    Connected,
-    ConnectionEvent,
-    NetworkEvent,
-    Readable,
-    Resolved,
     StacksRequested,
     TimedOut,
+    Try,
     Upgraded,
 )
-from trainmaster_operator.agent.network.follower import Follower
-from trainmaster_operator.agent.network.http import chunk
-from trainmaster_operator.agent.network.joining import Joining, Tried
-from trainmaster_operator.agent.network.leader import Leader
-from trainmaster_operator.agent.network.lines import JsonLines, Pace
 from trainmaster_operator.agent.network.server import Server
 from trainmaster_operator.agent.planner.state import LeaderContact, Now
 from trainmaster_operator.agent.settings import Settings

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Optional
+from typing import Any, Generic, Optional, TypeVar
 
+from trainmaster_operator.agent.connection import READ_BYTES, Connection
 from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.http import STREAM_HEAD, UPGRADE_PROTOCOL, UPGRADED, BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
-from trainmaster_operator.agent.network.connection import READ_BYTES, Connection
-from trainmaster_operator.agent.network.events import (
+from trainmaster_operator.agent.network.messages import (
     Acknowledged,
     MetricsRequested,
     NetworkEvent,
@@ -20,16 +22,6 @@ from trainmaster_operator.agent.network.events import (
     StateRequested,
     Upgraded,
 )
-from trainmaster_operator.agent.network.http import (
-    STREAM_HEAD,
-    UPGRADE_PROTOCOL,
-    UPGRADED,
-    BadRequest,
-    Head,
-    Request,
-    response,
-)
-from trainmaster_operator.agent.network.unauthenticated import Unauthenticated, room_for_unauthenticated
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.limits import MAX_REQUEST
 from trainmaster_operator.wire.names import TOKEN_HEADER, group_of
@@ -369,3 +361,59 @@ def _json(body: bytes) -> Any:
         return loads(body)
     except ValueError:
         raise BadRequest(400, "the body is not JSON") from None
+
+
+MAX_UNAUTHENTICATED = 128
+MAX_OF_ADDRESS = 16
+DESCRIPTORS_SHARE = 4
+"""They get at most this part of the process's descriptors (a fourth): the ranks' files and pipes need some too."""
+T = TypeVar("T")
+
+
+class Unauthenticated(Generic[T]):
+    """See the module. The items of an address are in the order in which they came."""
+
+    def __init__(self, most: int = MAX_UNAUTHENTICATED) -> None:
+        self._most = most
+        self._by_address: dict[str, dict[T, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def all(self) -> list[T]:
+        """Returns everybody who is in."""
+        return [item for items in self._by_address.values() for item in items]
+
+    def in_the_way(self, address: str) -> Optional[T]:
+        """Returns who has to leave before one more of the address comes in; None where there is room."""
+        own = self._by_address.get(address, {})
+        if len(own) >= MAX_OF_ADDRESS:
+            return next(iter(own))
+        return self.first_to_leave() if self._count >= self._most else None
+
+    def first_to_leave(self) -> Optional[T]:
+        """Returns the oldest of the address that has most; None where there is nobody."""
+        most = max(self._by_address, key=lambda address: len(self._by_address[address]), default=None)
+        return None if most is None else next(iter(self._by_address[most]))
+
+    def add(self, address: str, item: T) -> None:
+        """Let one in."""
+        self._by_address.setdefault(address, {})[item] = None
+        self._count += 1
+
+    def discard(self, address: str, item: T) -> None:
+        """Let one out; nothing where it isn't in any more."""
+        items = self._by_address.get(address)
+        if items is not None and item in items:
+            del items[item]
+            self._count -= 1
+            if not items:
+                del self._by_address[address]
+
+
+def room_for_unauthenticated() -> int:
+    """Returns how many there may be in this process."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = MAX_UNAUTHENTICATED if limit == resource.RLIM_INFINITY else limit // DESCRIPTORS_SHARE
+    return max(1, min(MAX_UNAUTHENTICATED, most))

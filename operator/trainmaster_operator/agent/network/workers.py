@@ -5,10 +5,13 @@ What one follower may have kept and queued here is bounded, so their number is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Optional
 
-from trainmaster_operator.wire.stream import WorkerLine
+from trainmaster_operator.agent.connection import json_line
+from trainmaster_operator.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_PROCESSES, MAX_RANKS_IN_LINE
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import ProgressLine, ReportLine, WorkerLine
 
 MAX_OTHERS = 256
 """Followers that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
@@ -146,3 +149,162 @@ class Workers:
         if row is not None:
             row.peer = None
         return row
+
+
+KEPT_ATTEMPTS = 3
+"""Attempts of which a worker's last report is kept: the current one, the one before, one ahead of the leader."""
+
+
+class KeptReports:
+    """KeptReports has one report of each attempt and worker, with its place in the stream."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, int], ReportLine] = {}
+        self._seq = 0
+        self._acked = 0
+
+    def in_order(self) -> list[ReportLine]:
+        """Returns all in the order in which they came."""
+        return sorted(self._lines.values(), key=lambda line: line.seq)
+
+    def of(self, attempt: int, workers: Iterable[int]) -> list[Report]:
+        """Returns what these workers have reported of an attempt, as far as they have."""
+        lines = (self._lines.get((attempt, worker)) for worker in workers)
+        return [line.report for line in lines if line is not None]
+
+    def add(self, report: Report) -> Optional[ReportLine]:
+        """Keep a report; returns its line, None where it is kept already or belongs to an attempt that is too old."""
+        key = (report.attempt, report.worker)
+        kept = self._lines.get(key)
+        if kept is not None and kept.report == report:
+            return None
+        older = sorted(attempt for attempt, worker in self._lines if worker == report.worker)
+        if kept is None and len(older) >= KEPT_ATTEMPTS:
+            if report.attempt < older[0]:
+                return None
+            del self._lines[older[0], report.worker]
+        self._seq += 1
+        self._lines[key] = ReportLine(self._seq, report)
+        return self._lines[key]
+
+    def is_recorded(self, report: Report) -> bool:
+        """Returns whether an operator has recorded this very report."""
+        kept = self._lines.get((report.attempt, report.worker))
+        return kept is not None and kept.report == report and kept.seq <= self._acked
+
+    def acknowledge(self, seq: int) -> list[Report]:
+        """An operator has recorded all reports up to `seq`; returns those that are kept."""
+        self._acked = max(self._acked, min(seq, self._seq))
+        return [line.report for line in self._lines.values() if line.seq <= seq]
+
+    def forget(self, worker: int) -> None:
+        """Forget what a worker has reported: another pod has its place."""
+        self._lines = {key: line for key, line in self._lines.items() if key[1] != worker}
+
+    def forget_before(self, attempt: int) -> None:
+        """Forget the reports of earlier attempts."""
+        self._lines = {key: line for key, line in self._lines.items() if key[0] >= attempt}
+
+    def can_continue(self, failed: Report, others: Collection[int], *, continued: bool) -> bool:
+        """Returns whether the ranks that live of these workers, and of the one that has failed, say that they can go on
+        in a continued attempt. `continued`: whether the attempt that fails is one, which has only workers that can,
+        until they report something else.
+        """
+        reports = self.of(failed.attempt, others)
+        some = failed.able or any(report.able for report in reports) or (continued and len(reports) < len(others))
+        # A worker whose ranks join has no state before its group has formed, and doesn't say that it is able.
+        passed_over = ("Failed", "Starting") if continued else ("Failed",)
+        return some and all(report.able or report.state in passed_over for report in reports)
+
+
+MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
+"""Lines of one worker: as many as its ranks can need."""
+
+
+class KeptLines:
+    """At most `most` bytes in all. A line that doesn't fit isn't kept, and neither is the one whose place it takes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._attempts: dict[int, int] = {}
+        self._lines: dict[int, dict[int, bytes]] = {}
+
+    def keep(self, worker: int, attempt: int, part: int, line: bytes) -> None:
+        """Keep a worker's line of an attempt in place of an older one with the same ranks, which `part` names."""
+        if self._attempts.get(worker) != attempt:
+            self._drop(worker)
+        self._attempts[worker] = attempt
+        lines = self._lines.setdefault(worker, {})
+        self._size -= len(lines.pop(part, b""))
+        while len(lines) >= MAX_PARTS:
+            self._size -= len(lines.pop(next(iter(lines))))
+        if self._size + len(line) <= self._most:
+            lines[part] = line
+            self._size += len(line)
+
+    def forget(self, but: Callable[[int, int], bool]) -> None:
+        """Forget all lines but those that are wanted, by worker and attempt."""
+        for worker, attempt in list(self._attempts.items()):
+            if not but(worker, attempt):
+                self._drop(worker)
+
+    def all(self) -> list[bytes]:
+        """Returns what is kept."""
+        return [line for lines in self._lines.values() for line in lines.values()]
+
+    def _drop(self, worker: int) -> None:
+        self._attempts.pop(worker, None)
+        self._size -= sum(map(len, self._lines.pop(worker, {}).values()))
+
+
+class KeptProgress(KeptLines):
+    """The lines say how far ranks are, and the step of each rank is known from them."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._steps: dict[int, tuple[int, dict[int, int]]] = {}
+        """The attempt of each worker's last progress, and the step of each of its ranks."""
+
+    def add(self, line: ProgressLine) -> bytes:
+        """Keep a worker's progress; returns the line as it is sent."""
+        data = json_line(line.to_wire())
+        self.keep(line.worker, line.attempt, part_of(line.ranks), data)
+        attempt, steps = self._steps.get(line.worker, (line.attempt, {}))
+        if attempt != line.attempt or len(steps) > MAX_PROCESSES:
+            steps = {}
+        steps.update((rank, -1 if progress.step is None else progress.step) for rank, progress in line.ranks.items())
+        self._steps[line.worker] = line.attempt, steps
+        return data
+
+    def slowest_step(self, worker: int, attempt: int) -> int:
+        """Returns the step of a worker's slowest rank in an attempt, -1 where it never said."""
+        known, steps = self._steps.get(worker, (-1, {}))
+        return min(steps.values(), default=-1) if known == attempt else -1
+
+    def _drop(self, worker: int) -> None:
+        super()._drop(worker)
+        self._steps.pop(worker, None)
+
+
+class KeptOutputs:
+    """KeptOutputs has what workers printed last that have ended; of too much the oldest is forgotten."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, bytes] = {}
+
+    def keep(self, worker: int, line: bytes) -> None:
+        """Keep what a worker printed last, in place of what it printed before."""
+        self._lines.pop(worker, None)
+        self._lines[worker] = line
+        while sum(map(len, self._lines.values())) > MAX_KEPT_OUTPUT_BYTES:
+            del self._lines[next(iter(self._lines))]
+
+    def all(self) -> list[bytes]:
+        """Returns what is kept, the newest last."""
+        return list(self._lines.values())
+
+
+def part_of(ranks: Iterable[int]) -> int:
+    """Names a line of a worker by its ranks, because one with many sends several."""
+    return min(ranks, default=0)

@@ -7,8 +7,7 @@ from typing import Any
 from trainmaster_operator.agent.planner import ranks
 from trainmaster_operator.agent.planner.actions import CancelSetup
 from trainmaster_operator.agent.planner.classification import finished, is_superseded, stopped
-from trainmaster_operator.agent.planner.recovery import begin
-from trainmaster_operator.agent.planner.state import Now, Run, State
+from trainmaster_operator.agent.planner.state import Now, Run, State, begin
 from trainmaster_operator.wire.report import Report
 
 

@@ -17,9 +17,7 @@ from trainmaster_operator.agent.planner.actions import (
     SendToLeader,
 )
 from trainmaster_operator.agent.planner.classification import classify, failed, stopped
-from trainmaster_operator.agent.planner.leaving import contact_changed
-from trainmaster_operator.agent.planner.recovery import measured
-from trainmaster_operator.agent.planner.state import Ending, Now, Run, SavedReport, State
+from trainmaster_operator.agent.planner.state import Ending, Now, Run, SavedReport, State, measured
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.assignment import newer
 from trainmaster_operator.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
@@ -27,6 +25,9 @@ from trainmaster_operator.wire.limits import ALONE_SECONDS, MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.stream import EvidenceLine, Ping
 from trainmaster_operator.wire.values import last_lines
 
+NEW_LEADER_SECONDS = 2.0
+"""An operator is assumed to be on its way to a leader that is new: without that, the loss of the leader makes each
+worker with a report exit before anybody could have watched, into the kubelet's back-off (measured: 10, 20, 40 s)."""
 RESOLVED_SECONDS = 2.0
 """With worker 0's name known but its agent silent for so long (a network policy may keep agents apart), the ranks start
 all the same: their own rendezvous waits for the master too, only less patiently."""
@@ -120,7 +121,14 @@ def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> 
 
 
 def _contact_changed(state: State, event: events.LeaderContactChanged, now: Now) -> State:
-    return _name_resolved(contact_changed(state, event.contact, now.steady), now)
+    contact = event.contact
+    if contact.leader is not None and contact.leader != state.known_leader:
+        state = state._replace(known_leader=contact.leader, new_leader_until=now.steady + NEW_LEADER_SECONDS)
+    if contact.watched:
+        state = state._replace(unwatched_at=None)
+    elif state.unwatched_at is None:
+        state = state._replace(unwatched_at=now.steady)
+    return _name_resolved(state._replace(contact=contact), now)
 
 
 def _leader_joined(state: State, _event: events.LeaderJoined, _now: Now) -> State:

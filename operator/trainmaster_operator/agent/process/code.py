@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, Optional
 
 from trainmaster_operator.agent.loop import Loop, Timer
 from trainmaster_operator.agent.planner.events import CodeFetched, CodeRefused, Event
-from trainmaster_operator.agent.process.saved_report import write_atomically
+from trainmaster_operator.agent.process.state_folder import write_atomically
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_CODE_BYTES
 from trainmaster_operator.wire.names import CODE_ARCHIVE

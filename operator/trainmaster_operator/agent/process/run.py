@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Optional
 
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.hang.stacks import MAX_STACKS_BYTES, tail_of
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
 from trainmaster_operator.agent.planner.events import (
@@ -36,13 +35,11 @@ from trainmaster_operator.agent.planner.events import (
     StoreEnded,
 )
 from trainmaster_operator.agent.planner.state import Ending
-from trainmaster_operator.agent.process import children, group_file, launcher, saving
-from trainmaster_operator.agent.process.attempt_output import AttemptOutput
-from trainmaster_operator.agent.process.cgroup import oom_kill_count
-from trainmaster_operator.agent.process.output import Printers
-from trainmaster_operator.agent.process.rank_processes import RankProcess, RankProcesses
-from trainmaster_operator.agent.process.rank_starts import STORE, RankStarts
-from trainmaster_operator.agent.progress.printed import Printed
+from trainmaster_operator.agent.process import children, launcher, state_folder
+from trainmaster_operator.agent.process.kernel import oom_kill_count
+from trainmaster_operator.agent.process.output import AttemptOutput, Printers
+from trainmaster_operator.agent.process.rank_processes import STORE, RankProcess, RankProcesses, RankStarts
+from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, tail_of
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
@@ -84,8 +81,8 @@ class RunProcesses:
         self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, trainer_port)
         self.folder = self._starts.folder
         """The folder of the attempt that the processes were started for, where they go on in others too."""
-        self._output = AttemptOutput(loop, settings, self.folder, printers)
-        self._output.printed.on_environment = lambda line: put(EnvironmentPrinted(assignment.attempt, line))
+        self.output = AttemptOutput(loop, settings, self.folder, printers)
+        self.output.printed.on_environment = lambda line: put(EnvironmentPrinted(assignment.attempt, line))
         self._warm = warm
         self._trainer_port = trainer_port
         """Where Hugging Face's Trainer reports; 0: nowhere."""
@@ -121,11 +118,6 @@ class RunProcesses:
         return len(self._ranks.pids) == (self._settings.processes if self._line.wraps_ranks else 1)
 
     @property
-    def printed(self) -> Printed:
-        """Returns what the ranks have printed of their progress."""
-        return self._output.printed
-
-    @property
     def present(self) -> tuple[int, ...]:
         """Returns the local ranks that are in the attempt's group."""
         return self._starts.present
@@ -148,10 +140,10 @@ class RunProcesses:
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         if self._line.wraps_ranks:
             self._ranks.listen(os.path.join(self.folder, "ranks"), self._announced)
-            self._output.open_rank_pipes(settings.processes, self.first_rank())
-        self._output.print_separator(self.attempt)
+            self.output.open_rank_pipes(settings.processes, self.first_rank())
+        self.output.print_separator(self.attempt)
         if self.continuable:
-            group_file.make_fifos(starts.group_file, starts.ranks)
+            state_folder.make_fifos(starts.group_file, starts.ranks)
             starts.write_group()
         self.started_at = time.monotonic()
         if warm is not None and not warm.reason:
@@ -184,7 +176,7 @@ class RunProcesses:
         """Order the ranks from the warm process; raises OSError where their files can't be made."""
         self._ordered = set(range(self._settings.processes))
         ranks = [self._starts.order(local_rank) for local_rank in range(self._settings.processes)]
-        store = self._starts.store_order(self._output.log_path(STORE))
+        store = self._starts.store_order(self.output.log_path(STORE))
         warm.fork(self.attempt, self.folder, ranks, store, self._forked)
 
     def _forked(self, reason: str) -> None:
@@ -192,7 +184,7 @@ class RunProcesses:
         self._announced(0)
         if self.up:
             # Whatever has become of the warm process since.
-            self._output.say(f"attempt {self.attempt} starts warm")
+            self.output.say(f"attempt {self.attempt} starts warm")
             self._put(RanksForked())
         else:
             self._retreat(reason)
@@ -231,12 +223,12 @@ class RunProcesses:
 
     def _start_cold(self, reason: str) -> None:
         """Start the ranks without a warm process, or torchrun where the command needs it; the log says why."""
-        self._output.say(f"attempt {self.attempt} starts cold: {reason}")
+        self.output.say(f"attempt {self.attempt} starts cold: {reason}")
         if self._warm is None or self._needs_launcher:
             self._start_launcher()
             return
         try:
-            self._ranks.store_pid = self._starts.spawn_store(self._output.log_path(STORE), self._warm)
+            self._ranks.store_pid = self._starts.spawn_store(self.output.log_path(STORE), self._warm)
             for local_rank in range(self._settings.processes):
                 self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, self._warm))
         except (LaunchError, OSError):
@@ -252,7 +244,7 @@ class RunProcesses:
             name, prefix, rank = "rank-0", f"[rank {self.first_rank()}]: ", self.first_rank()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        self._output.pump(name, (out_read, err_read), prefix, rank)
+        self.output.pump(name, (out_read, err_read), prefix, rank)
         try:
             streams = {1: out_write, 2: err_write}
             environ = {**self._environ, **(self._starts.group_variables(0) if self.continuable else {})}
@@ -280,7 +272,7 @@ class RunProcesses:
             self._launcher_ended = True
         if pid == self._ranks.store_pid:
             if ending is not None and ending.exit_code != 0:
-                said = last_lines(tail_of(self._output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
+                said = last_lines(tail_of(self.output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
                 self._put(StoreEnded(self.attempt, ending, said, self._oom_kills()))
             return
         local_rank = self._ranks.find(pid)
@@ -298,7 +290,7 @@ class RunProcesses:
             # It may hang, and its ranks must not come later.
             self._warm.kill()
         if action.planned_seconds:
-            saving.say_planned(os.path.join(self.folder, "saving"), action.planned_seconds)
+            state_folder.say_planned(os.path.join(self.folder, "saving"), action.planned_seconds)
         if action.launcher:
             children.send([action.launcher], signal.SIGKILL)
         children.send([children.signal_target(pid) for pid in action.pids], signal.SIGTERM)
@@ -312,18 +304,18 @@ class RunProcesses:
         self._starts.write_group()
         for local_rank, rank in enumerate(self._starts.ranks):
             if local_rank not in action.restarted:
-                group_file.wake(self._starts.group_file, rank)
-        self._output.say(f"attempt {self.attempt} continues {group_file.described(action.assignment)}")
+                state_folder.wake(self._starts.group_file, rank)
+        self.output.say(f"attempt {self.attempt} continues {state_folder.described(action.assignment)}")
         # What the kernel killed before is accounted for.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
         for local_rank, rank in enumerate(self._starts.ranks):
             # Who goes on has written no state to end with, whatever it has said of that before.
-            group_file.unlink(os.path.join(self.folder, f"saving.{rank}"))
+            state_folder.unlink(os.path.join(self.folder, f"saving.{rank}"))
             if local_rank in action.restarted:
                 self._ranks.forget(local_rank)
                 self._starts.remove_traces(local_rank)
-                self._output.begin_rank_anew(local_rank)
+                self.output.begin_rank_anew(local_rank)
         self._to_restart.extend(action.restarted)
         self._restart_next()
 
@@ -356,7 +348,7 @@ class RunProcesses:
             self._restart_cold(local_rank, reason, warm)
 
     def _restart_cold(self, local_rank: int, reason: str, warm: WarmProcess) -> None:
-        self._output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
+        self.output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
         try:
             self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, warm))
         except LaunchError as error:
@@ -366,7 +358,7 @@ class RunProcesses:
 
     def saving_ranks(self) -> SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
-        found = saving.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
+        found = state_folder.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
         # All ranks of a launcher of the user's own are one process to the planner.
         return SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
 
@@ -388,14 +380,14 @@ class RunProcesses:
     def examine_rank(self, action: ExamineRank) -> RankExamined:
         """Returns what a rank that ended has left behind."""
         rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
-        raised = was_ended and self._output.raised(rank, by_torchrun=self._line.wraps_ranks)
+        raised = was_ended and self.output.raised(rank, by_torchrun=self._line.wraps_ranks)
         if was_ended and not raised:
             return RankExamined(rank, ending, was_ended, raised, "", 0)
         return RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
 
     def examine_launcher(self, action: ExamineLauncher) -> LauncherExamined:
         """Returns what a launcher that ended has printed last."""
-        return LauncherExamined(action.ending, self._output.last_lines("launcher"), self._oom_kills())
+        return LauncherExamined(action.ending, self.output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
         """Returns the ranks of the group that live, and where they may print their stacks."""
@@ -412,7 +404,7 @@ class RunProcesses:
                 rank = self.first_rank() + local_rank
                 stacks = os.path.join(self.folder, f"stacks.{rank}")
                 # Ranks of a launcher of the user's own print where that prints.
-                printed = self._output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
+                printed = self.output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
                 yield local_rank, RankProcess(rank, pid, (stacks, printed), self._environ)
 
     def pid_of(self, local_rank: int) -> int:
@@ -434,7 +426,7 @@ class RunProcesses:
 
     def evidence(self, local_rank: int) -> str:
         """Returns what a rank has left behind that says why it ended, or what it does."""
-        return self._output.evidence(local_rank, by_torchrun=self._line.wraps_ranks)
+        return self.output.evidence(local_rank, by_torchrun=self._line.wraps_ranks)
 
     def _rank_pids(self) -> dict[int, int]:
         """Returns pids by local rank; the launcher's, where it is all that there is."""
@@ -464,4 +456,4 @@ class RunProcesses:
 
     def _close(self) -> None:
         self._ranks.close()
-        self._output.close()
+        self.output.close()

@@ -19,8 +19,7 @@ from trainmaster_operator.wire.log_rules import FRAMEWORKS, NONE
 from trainmaster_operator.wire.ranks import RankProgress
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.progress.bars import Bar
-    from trainmaster_operator.agent.progress.log_rules import LogRules
+    from trainmaster_operator.agent.progress.log_rules import Bar, LogRules
 
 MATCH_SECONDS = 0.1
 """For what a rank has printed at once, at most 64 KiB. Ordinary patterns need 2 ms for that."""

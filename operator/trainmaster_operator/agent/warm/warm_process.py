@@ -27,13 +27,12 @@ from trainmaster_operator.agent.planner.events import (
 )
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children
-from trainmaster_operator.agent.process.cgroup import free_memory
+from trainmaster_operator.agent.process.kernel import free_memory
 from trainmaster_operator.agent.process.output import KeptLog, Printers, Pump
-from trainmaster_operator.agent.process.saved_report import write_atomically
+from trainmaster_operator.agent.process.state_folder import write_atomically
 from trainmaster_operator.agent.settings import Settings
 from trainmaster_operator.agent.warm import stage
 from trainmaster_operator.agent.warm.command import script_path, warm_command
-from trainmaster_operator.agent.warm.copying import write_stage
 from trainmaster_operator.agent.warm.stage import CHANNEL, EXIT_DEAF, EXIT_PROBED, MARK, PROBE, PROBE_PROGRAM, VARIABLE
 from trainmaster_operator.wire.joining import Modules, module_names
 from trainmaster_operator.wire.values import ProtocolError
@@ -456,3 +455,27 @@ def _how(ending: Ending) -> str:
 
 def _nobody(_reason: str) -> None:
     return
+
+
+def write_stage(folder: str) -> None:
+    """Write the stage's package, and `sitecustomize` beside it."""
+    package = os.path.join(folder, stage.PACKAGE)
+    os.makedirs(package, exist_ok=True)
+    places = {name: os.path.join(package, f"{name}.py") for name in stage.SOURCES}
+    places["sitecustomize"] = os.path.join(folder, "sitecustomize.py")
+    loader: Any = stage.__loader__
+    # In the zipapp the bytecode lies in a folder of its own, apart from the sources.
+    sources = stage.__name__.replace(".", "/") if hasattr(loader, "archive") else stage.__path__[0]
+    for name, path in places.items():
+        source = loader.get_data(f"{sources}/{name}.py")
+        # What is as it was keeps the bytecode that Python has written for it.
+        if _read_bytes(path) != source:
+            write_atomically(path, source.decode())
+
+
+def _read_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.hang.test_recorder import dump, entry
+from tests.unit.agent.progress.test_recorder import dump, entry
 from trainmaster_operator.agent.hang import evidence as evidence_module
-from trainmaster_operator.agent.hang import kernel_view
-from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS as DIAGNOSIS_SECONDS
 from trainmaster_operator.agent.hang.evidence import STACKS_SECONDS, Evidence
-from trainmaster_operator.agent.hang.kernel_view import has_device
-from trainmaster_operator.agent.hang.recorder import ANSWER_SECONDS, recorder_environment
-from trainmaster_operator.agent.hang.stacks import newest_frame
+from trainmaster_operator.agent.hang.stall import ANSWER_SECONDS as DIAGNOSIS_SECONDS
+from trainmaster_operator.agent.process import kernel
+from trainmaster_operator.agent.process.kernel import has_device
+from trainmaster_operator.agent.process.launcher import recorder_environment
 from trainmaster_operator.agent.process.rank_processes import RankProcess
+from trainmaster_operator.agent.process.stacks import newest_frame
+from trainmaster_operator.agent.progress.recorder import ANSWER_SECONDS
 from trainmaster_operator.wire.ranks import RankState
 
 STACKS = 'Current thread 0x00007f02 (most recent call first):\n  File "{}", line 3 in main\n'
@@ -128,6 +129,6 @@ def test_the_newest_frame_of_the_main_thread() -> None:
 
 def test_an_open_accelerator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_device(os.getpid()) and not has_device(2**22 + 1)
-    monkeypatch.setattr(kernel_view, "_DEVICES", ("/dev/null",))
+    monkeypatch.setattr(kernel, "_DEVICES", ("/dev/null",))
     with Path(os.devnull).open():
         assert has_device(os.getpid())

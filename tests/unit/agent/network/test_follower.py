@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID
-from trainmaster_operator.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Send, Try
 from trainmaster_operator.agent.network.follower import HURRIED_RETRY_SECONDS, RETRY_SECONDS, Follower
 from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
+from trainmaster_operator.agent.network.messages import CancelTry, Close, Deliver, FollowerAction, Send, Try
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import MasterContact
 from trainmaster_operator.wire.assignment import Assignment

@@ -11,8 +11,7 @@ import pytest
 
 from tests.signer import environment
 from trainmaster_operator.agent.loop import Loop
-from trainmaster_operator.agent.process.attempt_output import AttemptOutput
-from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
+from trainmaster_operator.agent.process.output import AttemptOutput, PrintedEnd, Printer, Printers
 from trainmaster_operator.agent.settings import read_settings
 
 # As torch 2.11 prints it (ProcessGroupNCCL.cpp, dumpDebuggingInfo), and its words in other versions.

@@ -5,10 +5,10 @@ imports what it is told to, one module after the other, and forks ranks when it 
 returns, `sitecustomize` is imported again, now the image's own where there is one, and the interpreter goes on. In this
 order:
 
-- `sitecustomize` is what the interpreter imports by itself, and `entry` what it does then.
-- `orders` is the warm process: a loop over what the agent orders on the channel.
-- `imports` imports modules, `blame` finds out which of them can't be forked, `devices` answers what they ask of CUDA.
-- `forking` forks an attempt's ranks and what serves their store; `anew` is what each of them starts anew.
+- The interpreter imports `sitecustomize` by itself, and that enters `orders`: the warm process, a loop over what the
+  agent orders on the channel.
+- `forkable` imports modules and decides whether the process may fork; `devices` answers what they ask of CUDA.
+- `forking` forks an attempt's ranks and the process of their store, and starts anew what a rank starts by itself.
 - `store` serves torch's store to an attempt's ranks.
 - `this_process` is below all: what /proc says of it.
 
@@ -22,7 +22,7 @@ import signal
 
 PACKAGE = "trainmaster_stage"
 """Its name in the warm process."""
-SOURCES = ("__init__", "anew", "blame", "devices", "entry", "forking", "imports", "orders", "store", "this_process")
+SOURCES = ("__init__", "devices", "forkable", "forking", "orders", "store", "this_process")
 """Its modules there; `sitecustomize` lies beside them."""
 VARIABLE = "TRAINMASTER_WARM"
 """Names the file with what the warm process is told at its start; taken out of the environment at once."""

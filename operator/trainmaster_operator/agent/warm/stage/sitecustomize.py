@@ -10,5 +10,5 @@ if __name__ == "sitecustomize":
     gc.disable()
     native = frozenset(sys.modules) - {"gc"}
     # The package has another name here than where it comes from.
-    entry = __import__("trainmaster_stage.entry", fromlist=["enter"])
-    entry.enter(__file__, native, collects=collects)
+    orders = __import__("trainmaster_stage.orders", fromlist=["enter"])
+    orders.enter(__file__, native, collects=collects)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Optional
+from typing import Any, NamedTuple, Optional, Union
 
 from trainmaster_operator.agent.loop import READ, WRITE, Loop
-from trainmaster_operator.agent.network.events import Closed, NetworkEvent, Readable
-from trainmaster_operator.wire.limits import UNSEEN_SECONDS
+from trainmaster_operator.wire.limits import MAX_LINE_BYTES, UNSEEN_SECONDS
+from trainmaster_operator.wire.stream import LineBuffer
+from trainmaster_operator.wire.values import ProtocolError, loads
 
 MAX_PENDING_BYTES = 4_194_304
 """A peer that leaves so much unread is dropped: it comes back and gets everything again."""
@@ -26,6 +28,18 @@ TCP_OPTIONS = (
 )
 
 
+class Readable(NamedTuple):
+    """Something has arrived on a connection."""
+
+    peer: int
+
+
+class Closed(NamedTuple):
+    """A connection has ended."""
+
+    peer: int
+
+
 class Connection:
     """Owns a connected socket, which `peer` names. `Closed` comes once, when the peer, an error, or the end of what was
     left to send after `finish` ends it; not after `close`.
@@ -38,7 +52,7 @@ class Connection:
         loop: Loop,
         sock: socket.socket,
         peer: int,
-        put: Callable[[NetworkEvent], None],
+        put: Callable[[Union[Readable, Closed]], None],
         read_bytes: int = READ_BYTES,
     ) -> None:
         self._loop = loop
@@ -170,3 +184,57 @@ class Connection:
         if not self.closed:
             self.close()
             self._put(Closed(self.peer))
+
+
+MAX_BAD_LINES = 100
+"""Lines of one connection that are no JSON object; each costs an exception, and a newer agent sends none."""
+
+
+def json_line(data: Mapping[str, Any]) -> bytes:
+    """Returns one object as a line."""
+    return json.dumps(data, separators=(",", ":")).encode() + b"\n"
+
+
+class JsonLines:
+    """The objects in the lines of a connection. A few lines that are none are passed over."""
+
+    def __init__(self, longest: int = MAX_LINE_BYTES) -> None:
+        self._lines = LineBuffer(longest)
+        self._bad = 0
+        self.count = 0
+        """Lines that have come."""
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """Yields the objects that are complete now. Raises ProtocolError where these are no lines of JSON objects: one
+        has no end, or many are something else."""
+        for line in self._lines.feed(data):
+            self.count += 1
+            try:
+                value = loads(line)
+            except ValueError:
+                value = None
+            if isinstance(value, dict):
+                yield value
+                continue
+            self._bad += 1
+            if self._bad > MAX_BAD_LINES:
+                raise ProtocolError(f"more than {MAX_BAD_LINES} lines are no JSON objects")
+
+
+class Pace:
+    """How fast a peer is read, in bytes. A line counts as LINE_BYTES at least: it costs more than its length."""
+
+    LINE_BYTES = 1_024
+
+    def __init__(self, burst: float, per_second: float, now: float) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._left = burst
+        self._at = now
+
+    def spend(self, size: int, lines: int, now: float) -> float:
+        """Returns the seconds to wait before more is read, after so many bytes and lines; 0: none."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        self._left -= max(size, max(1, lines) * self.LINE_BYTES)
+        return max(0.0, -self._left / self._per_second)

@@ -1,26 +1,59 @@
-"""These are what happens to the connections: they go into the executor's queue, and from there to `Network.handle`.
+"""The pure modules of this package ask the connections to do this. A `peer` is the number of a connection.
 
-A `Request` is what the executor has to answer itself.
+The agent's own worker is a follower like the others, whose connection is none: OWN.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
-if TYPE_CHECKING:
-    from trainmaster_operator.agent.network.connection import Connection
+from trainmaster_operator.agent.connection import Closed, Connection, Readable
+from trainmaster_operator.agent.planner.events import LeaderJoined
+from trainmaster_operator.wire.joining import LeaderMessage
+
+OWN = 0
+Delivery = Union[LeaderMessage, LeaderJoined]
 
 
-class Readable(NamedTuple):
-    """Something has arrived on a connection."""
+class Send(NamedTuple):
+    """Send these lines to followers, or to the leader; the bytes are kept once for all of them."""
+
+    peers: tuple[int, ...]
+    data: bytes
+
+
+class SendToStreams(NamedTuple):
+    """Send these lines to the operators that watch."""
+
+    peers: tuple[int, ...]
+    data: bytes
+
+
+class Close(NamedTuple):
+    """Close a connection; that isn't reported as its end."""
 
     peer: int
 
 
-class Closed(NamedTuple):
-    """A connection has ended."""
+class Deliver(NamedTuple):
+    """Give the planner a message of the leader, or that one was joined."""
 
-    peer: int
+    message: Delivery
+
+
+class Try(NamedTuple):
+    """Try to join this host; `number` comes back with the answer."""
+
+    number: int
+    host: str
+
+
+class CancelTry(NamedTuple):
+    """Give up the try that is going on."""
+
+
+LeaderAction = Union[Send, SendToStreams, Close, Deliver]
+FollowerAction = Union[Send, Close, Deliver, Try, CancelTry]
 
 
 class Resolved(NamedTuple):

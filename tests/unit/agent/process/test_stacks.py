@@ -13,8 +13,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from trainmaster_operator.agent.hang import kernel_view, stacks
-from trainmaster_operator.agent.hang.kernel_view import describe_process
+from trainmaster_operator.agent.process import kernel, stacks
+from trainmaster_operator.agent.process.kernel import describe_process
 
 
 def test_stacks_that_were_asked_for_do_not_hide_a_later_error() -> None:
@@ -66,7 +66,7 @@ def thread_lines() -> dict[int, str]:
 @pytest.mark.parametrize(("place", "said"), [("futex_wait_queue", "waits in futex_wait_queue"), ("0", "gone")])
 def test_a_thread_of_which_the_kernel_names_no_place_has_its_state(place: str, said: str) -> None:
     beyond_any_process = 2**22 + 1
-    assert kernel_view._at(place, beyond_any_process) == said
+    assert kernel._at(place, beyond_any_process) == said
 
 
 def test_a_signal_for_stacks_is_not_sent_to_who_does_not_catch_it() -> None:

@@ -11,16 +11,16 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable
-from typing import Any, Optional
+from collections.abc import Callable, Mapping
+from typing import Any, Optional, Union
 
+from trainmaster_operator.agent.connection import Closed, Connection, Readable
+from trainmaster_operator.agent.http import BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
-from trainmaster_operator.agent.network.connection import Connection
-from trainmaster_operator.agent.network.events import NetworkEvent, Readable
-from trainmaster_operator.agent.network.http import BadRequest, Head, Request, response
-from trainmaster_operator.agent.progress.trainer_environment import ADDRESS, PATH
+from trainmaster_operator.agent.process.launcher import ADDRESS, PATH
 from trainmaster_operator.wire.limits import MAX_LINE_BYTES
-from trainmaster_operator.wire.values import loads
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.values import is_number, loads, mapping, mappings, number
 
 MAX_CONNECTIONS = 8
 """The oldest gives way: a Trainer opens a new one for each report."""
@@ -30,19 +30,29 @@ BURST, PER_SECOND = 20, 4.0
 
 
 class TrainerServer:
-    """Listens until the agent ends. `receive` gets the bodies of the present attempt's reports."""
+    """The server listens until the agent ends. `receive` gets the bodies of the present attempt's reports."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, receive: Callable[[Any], None]) -> None:
         self._loop = loop
         self._numbers = itertools.count(1)
         self._exchanges: dict[int, _Exchange] = {}
         self._token = ""
-        self._receive: Callable[[Any], None] = lambda _body: None
+        self._receive = receive
         self._room, self._room_at = float(BURST), 0.0
         self._socket: Optional[socket.socket] = None
 
+    def serve(self, token_file: str) -> int:
+        """An attempt begins: returns the port to report to, 0 if nobody can listen."""
+        try:
+            os.makedirs(os.path.dirname(token_file), exist_ok=True)
+            self.begin(token_file)
+        except OSError:
+            # The launch fails for the same reason, and reports it.
+            return 0
+        return self.open()
+
     def open(self) -> int:
-        """Listen, and return the port; 0 where that isn't possible: then nobody is told of it."""
+        """Listen, and return the port; 0 if that isn't possible: then no rank is given one."""
         if self._socket is None:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
@@ -56,9 +66,9 @@ class TrainerServer:
             self._loop.watch(listener.fileno(), READ, self._accept)
         return int(self._socket.getsockname()[1])
 
-    def begin(self, token_file: str, receive: Callable[[Any], None]) -> None:
+    def begin(self, token_file: str) -> None:
         """An attempt begins: write its token, and forget the one before. Raises OSError."""
-        self._token, self._receive = os.urandom(16).hex(), receive
+        self._token = os.urandom(16).hex()
         fd = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(fd, "w", encoding="ascii") as file:
             file.write(self._token)
@@ -77,7 +87,7 @@ class TrainerServer:
         self._exchanges[number] = _Exchange(connection, Request())
         self._loop.call_later(REQUEST_SECONDS, lambda: self._close(number))
 
-    def _happened(self, event: NetworkEvent) -> None:
+    def _happened(self, event: Union[Readable, Closed]) -> None:
         """Something has come on a connection, or it has ended."""
         peer = getattr(event, "peer", 0)
         exchange = self._exchanges.get(peer)
@@ -149,3 +159,69 @@ class _Exchange:
     def __init__(self, connection: Connection, request: Request) -> None:
         self.connection = connection
         self.request = request
+
+
+MAX_METRICS = 64
+MAX_VALUE_CHARACTERS = 64
+_WHOLE = {"current_step": "step", "total_steps": "totalSteps"}
+_NUMBERS = {
+    "current_epoch": "epoch",
+    "epoch": "epoch",
+    "loss": "loss",
+    "grad_norm": "gradNorm",
+    "learning_rate": "learningRate",
+}
+
+
+class TrainerReports:
+    """TrainerReports has what one attempt's Trainer has reported so far."""
+
+    def __init__(self) -> None:
+        self.progress: Optional[RankProgress] = None
+        """What the reports mean; None until one has come."""
+        self.is_over = False
+        """Whether the training has ended: of what follows, nobody knows how long it may take."""
+        self._percent: Optional[float] = None
+
+    def receive(self, body: object) -> bool:
+        """Read one report and say whether it shows progress: that the step, or where that is unknown the percentage,
+        has changed. A report that isn't one says nothing."""
+        status = mapping(body).get("trainerStatus")
+        if not isinstance(status, Mapping):
+            return False
+        before, percent = self.progress, number(status.get("progressPercentage"))
+        found = _metrics(status)
+        begins = percent == 0 and "step" not in found
+        fields = {**({} if before is None or begins else before.to_wire()), **found}
+        self.is_over = percent is not None and percent >= 100
+        fields["section"] = "finish" if self.is_over else "train"
+        remaining = status.get("estimatedRemainingSeconds")
+        if is_number(remaining):
+            fields["etaSeconds"] = remaining
+        self.progress = RankProgress.salvage(fields)
+        step = None if self.progress is None else self.progress.step
+        advanced = before is None or step != before.step or (step is None and percent != self._percent)
+        self._percent = percent
+        return advanced
+
+
+def _metrics(status: Mapping[str, object]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for metric in mappings(status.get("metrics"))[:MAX_METRICS]:
+        name, value = metric.get("name"), _value(metric.get("value"))
+        if not isinstance(name, str) or value is None:
+            continue
+        if name in _WHOLE and value >= 0 and value == int(value):
+            found[_WHOLE[name]] = int(value)
+        elif name in _NUMBERS:
+            found[_NUMBERS[name]] = value
+    return found
+
+
+def _value(text: object) -> Optional[float]:
+    if not isinstance(text, str) or len(text) > MAX_VALUE_CHARACTERS:
+        return number(text)
+    try:
+        return number(float(text))
+    except ValueError:
+        return None

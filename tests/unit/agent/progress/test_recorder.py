@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from trainmaster_operator.agent.hang.recorder import Recorded, Recorder, recorder_environment, summarize
+from trainmaster_operator.agent.process.launcher import recorder_environment
+from trainmaster_operator.agent.progress.recorder import Recorded, Recorder, summarize
 
 TORCH = "/site-packages/torch/distributed"
 FRAMES = [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from tests.unit.hostile_json import JSON
-from trainmaster_operator.agent.progress.trainer_environment import trainer_environment
-from trainmaster_operator.agent.progress.trainer_reports import TrainerReports
+from trainmaster_operator.agent.process.launcher import trainer_environment
+from trainmaster_operator.agent.progress.trainer import TrainerReports
 
 
 def report(percent: Any = None, remaining: Any = None, **metrics: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.agent.process.group_file import make_fifos, wake, write_group
+from trainmaster_operator.agent.process.state_folder import make_fifos, saving_seconds, wake, write_group
 from trainmaster_operator.wire.assignment import Assignment
 
 
@@ -30,3 +30,33 @@ def test_an_agent_whose_process_has_a_ranks_number_writes_the_file_and_leaves_th
         "group.0": True,
         "group.1": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2.5", 2.5),
+        ("3\n", 3.0),
+        ("0", 0.0),
+        ("-1", None),
+        ("nan", None),
+        ("inf", None),
+        ("", None),
+        ("soon", None),
+        ("1" + "0" * 400, 1e63),
+        ("\x00\xff", None),
+    ],
+)
+def test_the_file_holds_a_number_of_seconds_or_counts_as_missing(
+    tmp_path: Path, text: str, seconds: float | None
+) -> None:
+    path = tmp_path / "saving.0"
+    path.write_text(text)
+    assert saving_seconds(str(path)) == seconds
+
+
+def test_what_is_no_file_counts_as_missing_and_is_not_waited_for(tmp_path: Path) -> None:
+    assert saving_seconds(str(tmp_path / "saving.0")) is None
+    assert saving_seconds(str(tmp_path)) is None
+    os.mkfifo(tmp_path / "saving.1")
+    assert saving_seconds(str(tmp_path / "saving.1")) is None

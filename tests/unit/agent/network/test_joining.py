@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmaster_operator.agent.network.resolve import lookup_hosts
+from trainmaster_operator.agent.network.joining import lookup_hosts
 
 
 def test_the_hosts_file_is_read_like_etc_hosts(tmp_path: Path) -> None:
