@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster_local.inside import Container, Exit, FakeRuntime
 from trainmaster_operator.agent.authority import Authority
-from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.assignment import Assignment, parse_text
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, JOB_UID_LABEL
 from trainmaster_operator.wire.names import POD_INDEX_LABEL as INDEX_LABEL
@@ -82,7 +82,7 @@ class Timings:
     rendezvous: float = 60.0
 
 
-def settings_of(variables: Mapping[str, dict[str, Any]], secret: Callable[[str, str], str]) -> Settings:
+def settings_of(variables: Mapping[str, dict[str, Any]], secret: Callable[[str, str], str]) -> AgentSettings:
     """The settings that the real agent would read in a container with these variables."""
     environ = {"TRAINMASTER_WORKER": "0"}
     for name, variable in variables.items():

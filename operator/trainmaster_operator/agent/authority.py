@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from trainmaster_operator.agent import ed25519
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment, parse_text
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 from trainmaster_operator.wire.signing import SIGNATURES, key_id, signed_text
@@ -30,7 +30,7 @@ REMEMBERED = 8
 class Authority:
     """See the module."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AgentSettings) -> None:
         self._keys = settings.public_keys
         self._job = settings.job_uid
         job, namespace = re.escape(settings.job), re.escape(settings.namespace)

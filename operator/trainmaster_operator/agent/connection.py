@@ -40,7 +40,7 @@ class Closed(NamedTuple):
     peer: int
 
 
-class Connection:
+class PeerConnection:
     """Owns a connected socket, which `peer` names. `Closed` comes once, when the peer, an error, or the end of what was
     left to send after `finish` ends it; not after `close`.
 

@@ -43,7 +43,7 @@ from trainmaster_operator.agent.process.launcher import attempt_dir, trainer_tok
 from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.process.setup_line import SetupLine
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.log_rules import NONE
@@ -53,7 +53,7 @@ from trainmaster_operator.wire.values import ProtocolError, last_lines
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.hang.watch import Found, RankWatch
-    from trainmaster_operator.agent.process.code import Code
+    from trainmaster_operator.agent.process.code import CodeFolder
     from trainmaster_operator.agent.progress.trainer import TrainerServer
     from trainmaster_operator.agent.warm.learning import Learning
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
@@ -67,10 +67,10 @@ LAST_ROUND_SECONDS = 0.01
 QueuedEvent = Union[events.Event, NetworkEvent]
 
 
-class Executor:
+class AgentExecutor:
     """See the module. Everything happens in the loop's thread; `run` returns the exit code."""
 
-    def __init__(self, settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, settings: AgentSettings, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._settings = settings
         self._command = command
         self._loop = Loop()
@@ -82,11 +82,11 @@ class Executor:
         self._authority = Authority(settings)
         os.makedirs(settings.state_dir, exist_ok=True)
         environ = dict(environ)
-        self._code: Code | None = None
+        self._code: CodeFolder | None = None
         if settings.code_dir:
-            from trainmaster_operator.agent.process.code import Code
+            from trainmaster_operator.agent.process.code import CodeFolder
 
-            self._code = Code(self._loop, settings, self._events.append)
+            self._code = CodeFolder(self._loop, settings, self._events.append)
             self._code.enter(environ)
         self._complaint = ""
         try:
@@ -446,40 +446,40 @@ def _now() -> Now:
     return Now(time.monotonic(), time.time())
 
 
-_PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
+_PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] = {
     actions.KillLeftovers: lambda it, _: children.send(children.leftovers(it._settings.state_dir), signal.SIGKILL),
-    actions.ApplyAssignment: Executor._apply,
-    actions.Begin: Executor._begin,
-    actions.Adopt: Executor._adopt,
+    actions.ApplyAssignment: AgentExecutor._apply,
+    actions.Begin: AgentExecutor._begin,
+    actions.Adopt: AgentExecutor._adopt,
     actions.Decline: lambda _, __: None,
-    actions.Regroup: Executor._regroup,
+    actions.Regroup: AgentExecutor._regroup,
     actions.Hurry: lambda it, _: it._network.hurry(_now()),
-    actions.FetchCode: Executor._fetch_code,
+    actions.FetchCode: AgentExecutor._fetch_code,
     actions.RefuseLaunch: lambda _, action: events.LaunchFailed(action.error),
     actions.EndWarm: lambda it, _: None if it._warm is None else it._warm.kill(),
     actions.RunSetup: lambda it, _: it._setup.start(),
     actions.CancelSetup: lambda it, _: it._setup.cancel(),
-    actions.WarmUp: Executor._warm_up,
-    actions.Preload: Executor._preload,
-    actions.Launch: Executor._launch,
-    actions.DescribeEnvironment: Executor._describe_environment,
+    actions.WarmUp: AgentExecutor._warm_up,
+    actions.Preload: AgentExecutor._preload,
+    actions.Launch: AgentExecutor._launch,
+    actions.DescribeEnvironment: AgentExecutor._describe_environment,
     actions.ExamineRank: lambda it, action: it._launched.examine_rank(action),
     actions.ExamineLauncher: lambda it, action: it._launched.examine_launcher(action),
     actions.Terminate: lambda it, action: it._launched.terminate(action),
     actions.FindSavingRanks: lambda it, _: it._launched.saving_ranks(),
-    actions.Kill: lambda it, action: children.send(action.pids, signal.SIGKILL),
+    actions.KillProcesses: lambda it, action: children.send(action.pids, signal.SIGKILL),
     actions.KillRemains: lambda _, action: children.send(children.session_members([action.pid]), signal.SIGKILL),
     actions.Sweep: lambda it, _: it._launched.sweep(),
-    actions.Conclude: Executor._conclude,
+    actions.Conclude: AgentExecutor._conclude,
     actions.FlushProgress: lambda it, _: None if it._watch is None else it._watch.finish(_now()),
-    actions.SaveReport: Executor._save_report,
+    actions.SaveReport: AgentExecutor._save_report,
     actions.PublishReport: lambda it, action: it._network.publish(Reported(action.report), _now()),
     actions.Publish: lambda it, action: it._network.publish(action.message, _now()),
     actions.SendToLeader: lambda it, action: it._network.send_to_leader(action.message, _now()),
     actions.Introduce: lambda it, action: it._network.introduce(action.messages),
     actions.KeepReport: lambda it, action: it._network.record(action.report),
-    actions.Diagnose: Executor._diagnose,
-    actions.WriteTerminationMessage: Executor._write_termination_message,
-    actions.HandOver: Executor._hand_over,
-    actions.Exit: Executor._exit,
+    actions.Diagnose: AgentExecutor._diagnose,
+    actions.WriteTerminationMessage: AgentExecutor._write_termination_message,
+    actions.HandOver: AgentExecutor._hand_over,
+    actions.Exit: AgentExecutor._exit,
 }

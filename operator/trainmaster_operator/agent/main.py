@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.settings import Settings
+    from trainmaster_operator.agent.settings import AgentSettings
 
 _HELP = """usage: agent run -- <command> [args...]   train: start, watch and report the ranks of this worker
        agent state                      print this worker's state as JSON
@@ -63,12 +63,12 @@ def _run(given: list[str]) -> int:
         settings = read_settings(os.environ)
     except UsageError as error:
         return _refuse(os.environ.get("TRAINMASTER_TERMINATION_LOG", ""), str(error), EXIT_USAGE)
-    from trainmaster_operator.agent.executor import Executor
+    from trainmaster_operator.agent.executor import AgentExecutor
 
     # With it ranks could speak for any job of the namespace.
     environ = {name: value for name, value in os.environ.items() if name != AGENTS_SECRET_VARIABLE}
     try:
-        return Executor(settings, command, environ).run(_terminated)
+        return AgentExecutor(settings, command, environ).run(_terminated)
     except LaunchError as error:
         from trainmaster_operator.agent.planner.classification import failed
         from trainmaster_operator.wire.report import Report
@@ -80,7 +80,7 @@ def _run(given: list[str]) -> int:
         return _refuse(settings.termination_log, str(error), report.process_exit_code(), report.termination_message())
 
 
-def _assigned_attempt(settings: Settings) -> int:
+def _assigned_attempt(settings: AgentSettings) -> int:
     from trainmaster_operator.agent.authority import AssignmentFile, Authority
     from trainmaster_operator.wire.values import ProtocolError
 

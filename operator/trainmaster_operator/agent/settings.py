@@ -13,7 +13,7 @@ from trainmaster_operator.wire.log_rules import AUTO, PRESETS, check_pattern
 from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, PUBLIC_KEYS_VARIABLE
 
 
-class Settings(NamedTuple):
+class AgentSettings(NamedTuple):
     """The settings of one worker; times are in seconds."""
 
     worker: int
@@ -69,7 +69,7 @@ class Settings(NamedTuple):
     """The training loop's configuration, hashed into the environment that is compared across workers."""
 
 
-def read_settings(environ: Mapping[str, str]) -> Settings:
+def read_settings(environ: Mapping[str, str]) -> AgentSettings:
     """Read the settings; raises UsageError with the variable, its value and what it should be."""
     launcher = environ.get("TRAINMASTER_LAUNCHER") or "torchrun"
     if launcher not in ("torchrun", "exec"):
@@ -77,7 +77,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     if not environ.get("TRAINMASTER_WORKER"):
         raise UsageError("TRAINMASTER_WORKER is not set; it is this worker's global index, from the pod-index label")
     first_step_timeout = _number(environ, "TRAINMASTER_FIRST_STEP_TIMEOUT", 0.0)
-    return Settings(
+    return AgentSettings(
         worker=_whole(environ, "TRAINMASTER_WORKER", 0, 0),
         processes=_whole(environ, "NPROC_PER_NODE", 1, 1),
         launcher=launcher,

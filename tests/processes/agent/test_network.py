@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID, TOKEN, environment
-from trainmaster_operator.agent.connection import Connection, Pace, json_line
+from trainmaster_operator.agent.connection import Pace, PeerConnection, json_line
 from trainmaster_operator.agent.http import UPGRADED
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network import follower, network
@@ -74,14 +74,14 @@ class Alone:
     def leader(self) -> int | None:
         return self.network.contact(self.now()).leader
 
-    def follower(self, worker: int) -> tuple[Connection, socket.socket]:
+    def follower(self, worker: int) -> tuple[PeerConnection, socket.socket]:
         """One that has joined, whose buffers in the kernel are small."""
         ours, theirs = tcp_pair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         theirs.setblocking(False)
         self.sockets.append(theirs)
-        connection = Connection(self.loop, ours, next(self.numbers), self.queue.append)
+        connection = PeerConnection(self.loop, ours, next(self.numbers), self.queue.append)
         hello = json_line(Joined(JOB_UID, worker, f"uid-{worker}", 3).to_wire())
         self.network.handle(Upgraded(connection, True, hello), self.now())
         return connection, theirs
@@ -147,7 +147,7 @@ def listener() -> Iterator[Listener]:
 def test_a_connection_ends_when_its_other_side_confirms_nothing(listener: Listener) -> None:
     """Beyond a broken network the kernel would send again for a quarter of an hour, and probes nothing meanwhile."""
     with socket.create_connection(listener.socket.getsockname()) as here:
-        Connection(Loop(), here, 1, lambda event: None)
+        PeerConnection(Loop(), here, 1, lambda event: None)
         assert here.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
@@ -258,7 +258,7 @@ def test_a_follower_that_sends_without_end_is_read_at_its_pace(alone: Alone, mon
 def test_the_progress_of_many_ranks_goes_out_in_several_lines(alone: Alone) -> None:
     ours, theirs = tcp_pair()
     alone.sockets.append(theirs)
-    stream = Connection(alone.loop, ours, next(alone.numbers), alone.queue.append)
+    stream = PeerConnection(alone.loop, ours, next(alone.numbers), alone.queue.append)
     alone.network.handle(Upgraded(stream, False), alone.now())
     ranks = {rank: RankProgress(step=1) for rank in range(300)}
     alone.network.publish(ProgressLine(3, 0, ranks, 1.0), alone.now())

@@ -18,7 +18,7 @@ import urllib3
 from tests.signer import TOKEN, environment
 from trainmaster_operator.agent import http
 from trainmaster_operator.agent.authority import Authority
-from trainmaster_operator.agent.connection import Connection
+from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.network import server
 from trainmaster_operator.agent.network.messages import (
@@ -124,7 +124,7 @@ class Port:
         self.loop = Loop()
         self.address = ("127.0.0.1", free_port("127.0.0.1"))
         self.metrics_made = self.states_asked = 0
-        self.upgraded: list[Connection] = []
+        self.upgraded: list[PeerConnection] = []
         environ = {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_IP": self.address[0]}
         settings = read_settings({**environ, "TRAINMASTER_AGENT_PORT": str(self.address[1])})
         self.authority = Authority(settings)

@@ -18,7 +18,7 @@ from trainmaster_operator.wire.report import EXIT_BY_REASON
 
 from .agents import Job
 
-SOURCES = Path(__file__).parents[3] / "operator" / "trainmaster"
+SOURCES = Path(__file__).parents[3] / "operator" / "trainmaster_operator"
 
 
 def pythons() -> list[str]:

@@ -24,7 +24,7 @@ from trainmaster_operator.agent.process.stacks import (
     newest_frame,
     tail_of,
 )
-from trainmaster_operator.agent.progress.recorder import ANSWER_SECONDS, Recorded, Recorder
+from trainmaster_operator.agent.progress.recorder import ANSWER_SECONDS, FlightRecorder, Recorded
 from trainmaster_operator.wire.ranks import RankState
 
 STACKS_SECONDS = 1.5
@@ -33,7 +33,7 @@ MAX_SOURCE_BYTES = 4_194_304
 GONE_OR_STOPPED = ("T", "t", "X", "Z")
 
 
-class Evidence:
+class CollectedEvidence:
     """Evidence is what is collected of the ranks; `poll` it every POLL_SECONDS until it is complete."""
 
     def __init__(self, folder: str, ranks: Sequence[RankProcess], now: float) -> None:
@@ -41,7 +41,7 @@ class Evidence:
         self._ranks = {rank.rank: rank for rank in ranks}
         self._begun = now
         self._sizes: dict[str, int] = {}
-        self._recorders: dict[int, Recorder] = {}
+        self._recorders: dict[int, FlightRecorder] = {}
         self._stacks: dict[int, str] = {}
         self._states: dict[int, str] = {}
         self._views: dict[int, str] = {}
@@ -142,7 +142,7 @@ class Evidence:
             return
         if ask_for_stacks(rank.pid) or self._spy(rank):
             self._awaited.add(rank.rank)
-        recorder = Recorder(rank.environ, rank.rank)
+        recorder = FlightRecorder(rank.environ, rank.rank)
         if recorder.ask():
             self._recorders[rank.rank] = recorder
 

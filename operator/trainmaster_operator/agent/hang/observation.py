@@ -12,7 +12,7 @@ from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.progress.sources import Heartbeats, Sources
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import ProgressLine
 
@@ -39,7 +39,7 @@ class Observation:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         attempt: int,
         first_rank: int,
         started_at: float,

@@ -26,7 +26,7 @@ MAX_KEPT_EVIDENCE_BYTES = 4_194_304
 """What the leader keeps of all workers' evidence of an attempt."""
 
 
-class Silent(NamedTuple):
+class SilentWorkers(NamedTuple):
     """Silent has the workers that give no answer and are named for it."""
 
     attempt: int
@@ -34,7 +34,7 @@ class Silent(NamedTuple):
     message: str
 
 
-Conclusion = Union[Hung, Patience, Silent]
+Conclusion = Union[Hung, Patience, SilentWorkers]
 
 
 class Diagnosis:
@@ -98,7 +98,7 @@ class Diagnosis:
             reached = steps_of(self._ranks[found.rank])
             first = tuple(sorted(worker for worker, steps in silent.items() if steps is not None and steps <= reached))
             if first and not any(map(is_stopped, self._ranks.values())):
-                return Silent(question.attempt, first, message)
+                return SilentWorkers(question.attempt, first, message)
         return Hung(question.attempt, found.rank, message)
 
 

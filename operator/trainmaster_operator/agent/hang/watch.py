@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Optional, Union
 
-from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, Evidence
+from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, CollectedEvidence
 from trainmaster_operator.agent.hang.observation import Observation
 from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, LeaveLeader, Stall, StallAction, within
 from trainmaster_operator.agent.planner.actions import SendToLeader
@@ -28,7 +28,7 @@ from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.process.stacks import main_thread_first
 from trainmaster_operator.agent.progress.recorder import Counters
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Collect, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.ranks import RankProgress, RankState
@@ -42,7 +42,7 @@ Found = Union[Event, SendToLeader, LeaveLeader]
 class RankWatch:
     """See the module. It outlives its run: what was seen last of the ranks is shown until the next attempt."""
 
-    def __init__(self, settings: Settings, run: RunProcesses) -> None:
+    def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
         self._settings = settings
         self._run = run
         self._first = first = run.first_rank()
@@ -64,17 +64,17 @@ class RankWatch:
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
         """What was sent last of what ranks say of continuing."""
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
-        self._evidence: Optional[Evidence] = None
+        self._evidence: Optional[CollectedEvidence] = None
         self._evidence_at = math.inf
-        self._requested: Optional[tuple[Collect, Evidence]] = None
+        self._requested: Optional[tuple[Collect, CollectedEvidence]] = None
         """What an operator has asked for, while it is collected: nothing but the answer follows from it."""
         self._requested_at = math.inf
-        self._unready: Optional[tuple[FailHung, Evidence]] = None
+        self._unready: Optional[tuple[FailHung, CollectedEvidence]] = None
         """A rank that should be ready to join by now, while its stacks are collected."""
         self._unready_at = math.inf
         self._states: dict[int, RankState] = {}
         """The ranks' states when the evidence was complete."""
-        self._provoked: Optional[tuple[FailHung, Evidence]] = None
+        self._provoked: Optional[tuple[FailHung, CollectedEvidence]] = None
         """The hang that is reported when the rank that was provoked has had its time, and what it is added to. The
         leader may have asked for evidence again by then."""
 
@@ -162,11 +162,11 @@ class RankWatch:
             if limit and now.steady >= started_at + limit and not self._is_ready(process.rank):
                 message = f"rank {process.rank} wasn't ready to join the others {limit:g} s after its start"
                 hung = FailHung(process.rank, f"{message} (failurePolicy.hang.firstStepSeconds)")
-                self._unready = hung, Evidence(self._run.folder, [process], now.steady)
+                self._unready = hung, CollectedEvidence(self._run.folder, [process], now.steady)
                 self._unready_at = now.steady + POLL_SECONDS
                 return
 
-    def _poll_unready(self, hung: FailHung, evidence: Evidence, now: Now) -> list[Found]:
+    def _poll_unready(self, hung: FailHung, evidence: CollectedEvidence, now: Now) -> list[Found]:
         if not evidence.poll(now.steady):
             self._unready_at = now.steady + POLL_SECONDS
             return []
@@ -176,7 +176,7 @@ class RankWatch:
     def _is_ready(self, rank: int) -> bool:
         return self._observation.words.get(rank - self._first) == "ready"
 
-    def _poll_evidence(self, evidence: Evidence, now: Now) -> list[Found]:
+    def _poll_evidence(self, evidence: CollectedEvidence, now: Now) -> list[Found]:
         if not evidence.poll(now.steady):
             self._evidence_at = now.steady + POLL_SECONDS
             return []
@@ -185,7 +185,7 @@ class RankWatch:
         self._states = self._observation.states(now.steady)
         return self._perform(self._stall.collected(evidence.complete(self._states), now), now)
 
-    def _poll_requested(self, request: Collect, evidence: Evidence, now: Now) -> list[Found]:
+    def _poll_requested(self, request: Collect, evidence: CollectedEvidence, now: Now) -> list[Found]:
         if not evidence.poll(now.steady):
             self._requested_at = now.steady + POLL_SECONDS
             return []
@@ -195,8 +195,8 @@ class RankWatch:
         line = EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request)
         return [SendToLeader(line)]
 
-    def _collect(self, now: Now) -> Evidence:
-        return Evidence(self._run.folder, self._run.questionable(), now.steady)
+    def _collect(self, now: Now) -> CollectedEvidence:
+        return CollectedEvidence(self._run.folder, self._run.questionable(), now.steady)
 
     def _perform(self, actions: Sequence[StallAction], now: Now) -> list[Found]:
         found: list[Found] = []
@@ -213,14 +213,14 @@ class RankWatch:
                 found.append(self._failure(action, self._evidence, now))
         return found
 
-    def _provoke(self, rank: int, evidence: Evidence) -> bool:
+    def _provoke(self, rank: int, evidence: CollectedEvidence) -> bool:
         """Have a rank that hasn't printed its stacks print them as it is ended; returns whether it will."""
         local_rank = rank - self._first
         if evidence.stacks(rank) or children.process_state(self._run.pid_of(local_rank)) in GONE_OR_STOPPED:
             return False
         return self._run.provoke(local_rank)
 
-    def _failure(self, hung: FailHung, evidence: Optional[Evidence], now: Now) -> AttemptFailed:
+    def _failure(self, hung: FailHung, evidence: Optional[CollectedEvidence], now: Now) -> AttemptFailed:
         """Returns the end of the attempt, with the stack of the rank, or the lines that it printed last."""
         stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
         view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]

@@ -8,11 +8,11 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Optional, Union
 
-from trainmaster_operator.agent.connection import Connection
+from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.http import UPGRADE_PROTOCOL
 from trainmaster_operator.agent.loop import WRITE, Loop
 from trainmaster_operator.agent.network.messages import Connected, NetworkEvent, Resolved, TimedOut
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import TOKEN_HEADER
 from trainmaster_operator.wire.signing import job_token
@@ -25,7 +25,7 @@ class Tried(NamedTuple):
     """How a try has ended: with a connection that speaks lines from `rest` on, or None and the problem."""
 
     number: int
-    connection: Optional[Connection]
+    connection: Optional[PeerConnection]
     rest: bytes
     resolved: bool
     problem: str
@@ -37,7 +37,7 @@ class Joining:
     def __init__(
         self,
         loop: Loop,
-        settings: Settings,
+        settings: AgentSettings,
         number: int,
         host: str,
         put: Callable[[NetworkEvent], None],
@@ -52,7 +52,7 @@ class Joining:
         self._peers = peers
         self._address = ""
         self._sock: socket.socket | None = None
-        self._connection: Connection | None = None
+        self._connection: PeerConnection | None = None
         self._answer = b""
         self._timer = loop.call_later(LIMIT_SECONDS, lambda: put(TimedOut(number)))
         resolve(loop, number, host, settings.hosts_file, put)
@@ -128,7 +128,7 @@ class Joining:
         if code:
             return self._failed(os.strerror(code))
         sock, self._sock = self._sock, None
-        self._connection = Connection(self._loop, sock, next(self._peers), self._put)
+        self._connection = PeerConnection(self._loop, sock, next(self._peers), self._put)
         self._connection.send(
             (
                 f"GET /v1/join HTTP/1.1\r\nHost: {self._host}\r\n{TOKEN_HEADER}: {self._token}\r\n"
@@ -191,7 +191,7 @@ def _family(address: str) -> int:
     return 0
 
 
-def with_master_address(settings: Settings, assignment: Assignment, node_rank: int) -> Assignment:
+def with_master_address(settings: AgentSettings, assignment: Assignment, node_rank: int) -> Assignment:
     """Returns an assignment with the master's address in place of its name, if the address is known."""
     address = lookup_hosts(settings.hosts_file, assignment.master)
     if assignment.master == assignment.hosts[node_rank]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
-from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, Silent
+from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
 from trainmaster_operator.agent.network.messages import Close, Deliver, LeaderAction, Send, SendToStreams
 from trainmaster_operator.agent.network.workers import (
     KeptLines,
@@ -409,7 +409,7 @@ class Leader:
         asked_at = self._diagnosis.asked_at
         silent = {worker: self._steps_of(worker, asked_at) for worker in self._diagnosis.unanswered(self._present)}
         conclusion = self._diagnosis.conclude(silent)
-        if isinstance(conclusion, Silent):
+        if isinstance(conclusion, SilentWorkers):
             self._report_lost(conclusion, now)
         elif conclusion is not None:
             self._send_all(conclusion)
@@ -425,7 +425,7 @@ class Leader:
         attempt = -1 if self._assignment is None else self._assignment.attempt
         return self._progress.slowest_step(worker, attempt)
 
-    def _report_lost(self, silent: Silent, now: Now) -> None:
+    def _report_lost(self, silent: SilentWorkers, now: Now) -> None:
         """Report workers whose agents don't answer. One that comes back joins again and learns what became of it."""
         for worker in silent.workers:
             row = self._workers.get(worker)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Union
 
-from trainmaster_operator.agent.connection import Closed, Connection, Readable
+from trainmaster_operator.agent.connection import Closed, PeerConnection, Readable
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.wire.joining import LeaderMessage
 
@@ -80,7 +80,7 @@ class TimedOut(NamedTuple):
 class Upgraded(NamedTuple):
     """A connection belongs to the leader from now on: a follower's, with its first bytes, or an operator's stream."""
 
-    connection: Connection
+    connection: PeerConnection
     is_follower: bool
     rest: bytes = b""
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Optional, Union
 
-from trainmaster_operator.agent.connection import Closed, Connection, JsonLines, Pace, Readable
+from trainmaster_operator.agent.connection import Closed, JsonLines, Pace, PeerConnection, Readable
 from trainmaster_operator.agent.http import chunk
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network.follower import Follower
@@ -37,7 +37,7 @@ from trainmaster_operator.agent.network.messages import (
 )
 from trainmaster_operator.agent.network.server import Server
 from trainmaster_operator.agent.planner.state import LeaderContact, Now
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import FollowerMessage
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
@@ -56,7 +56,7 @@ LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND = 2_097_152, 1_048_576
 class Peer(NamedTuple):
     """A connection on which lines come, at a bounded pace."""
 
-    connection: Connection
+    connection: PeerConnection
     lines: JsonLines
     pace: Pace
 
@@ -64,7 +64,7 @@ class Peer(NamedTuple):
 class Network:
     """See the module. `put` puts an event into the executor's queue."""
 
-    def __init__(self, loop: Loop, settings: Settings, put: Callable[[NetworkEvent], None], now: Now) -> None:
+    def __init__(self, loop: Loop, settings: AgentSettings, put: Callable[[NetworkEvent], None], now: Now) -> None:
         self._loop = loop
         self._settings = settings
         self._put = put
@@ -74,7 +74,7 @@ class Network:
         self._follower = Follower(settings.worker, may_join, now.steady)
         self._server = Server(loop, settings, put, self._numbers)
         self._followers: dict[int, Peer] = {}
-        self._streams: dict[int, Connection] = {}
+        self._streams: dict[int, PeerConnection] = {}
         self._leaders: dict[int, Peer] = {}
         """The connection to the leader, where another worker leads, and for a moment the one before."""
         self._joining: Optional[Joining] = None

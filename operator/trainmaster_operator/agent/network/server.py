@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Optional, TypeVar
 
-from trainmaster_operator.agent.connection import READ_BYTES, Connection
+from trainmaster_operator.agent.connection import READ_BYTES, PeerConnection
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.http import STREAM_HEAD, UPGRADE_PROTOCOL, UPGRADED, BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
@@ -22,7 +22,7 @@ from trainmaster_operator.agent.network.messages import (
     StateRequested,
     Upgraded,
 )
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_REQUEST
 from trainmaster_operator.wire.names import TOKEN_HEADER, group_of
 from trainmaster_operator.wire.signing import job_token
@@ -56,7 +56,7 @@ class Server:
     def __init__(
         self,
         loop: Loop,
-        settings: Settings,
+        settings: AgentSettings,
         put: Callable[[NetworkEvent], None],
         numbers: Iterator[int],
     ) -> None:
@@ -193,7 +193,7 @@ class Server:
         in_the_way = self._unauthenticated.in_the_way(address)
         if in_the_way is not None:
             in_the_way.make_room()
-        connection = Connection(self._loop, sock, next(self._numbers), self.put, UNAUTHENTICATED_READ_BYTES)
+        connection = PeerConnection(self._loop, sock, next(self._numbers), self.put, UNAUTHENTICATED_READ_BYTES)
         exchange = Exchange(self, connection, address)
         self._exchanges[connection.peer] = exchange
         self._unauthenticated.add(address, exchange)
@@ -219,7 +219,7 @@ class Server:
 class Exchange:
     """Exchange is a connection and the one request that it carries."""
 
-    def __init__(self, server: Server, connection: Connection, address: str) -> None:
+    def __init__(self, server: Server, connection: PeerConnection, address: str) -> None:
         self._server = server
         self._request = Request()
         self._is_known = False

@@ -140,7 +140,7 @@ class FindSavingRanks(NamedTuple):
     """Find the ranks that are writing their state, or have written it."""
 
 
-class Kill(NamedTuple):
+class KillProcesses(NamedTuple):
     """Send SIGKILL to processes."""
 
     pids: tuple[int, ...]
@@ -226,7 +226,9 @@ class Exit(NamedTuple):
 
 _Prepare = Union[FetchCode, RefuseLaunch, RunSetup, CancelSetup, WarmUp, Preload, EndWarm, KillLeftovers]
 _Begin = Union[ApplyAssignment, Begin, Adopt, Decline, Regroup, Hurry, Launch, DescribeEnvironment]
-_End = Union[ExamineRank, ExamineLauncher, Terminate, FindSavingRanks, Kill, KillRemains, Sweep, Conclude, Exit]
+_End = Union[
+    ExamineRank, ExamineLauncher, Terminate, FindSavingRanks, KillProcesses, KillRemains, Sweep, Conclude, Exit
+]
 _Save = Union[FlushProgress, SaveReport, HandOver, WriteTerminationMessage]
 _Send = Union[PublishReport, Publish, SendToLeader, Introduce, KeepReport, Diagnose]
 Action = Union[_Prepare, _Begin, _End, _Save, _Send]

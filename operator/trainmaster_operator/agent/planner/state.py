@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Environment, Modules
 from trainmaster_operator.wire.report import Report
@@ -199,7 +199,7 @@ class Warm(NamedTuple):
 class State(NamedTuple):
     """Everything that bears on what the agent does next."""
 
-    settings: Settings
+    settings: AgentSettings
     assignment: Optional[Assignment] = None
     """The newest one."""
     applied: Optional[Assignment] = None

@@ -11,14 +11,14 @@ from trainmaster_operator.agent.planner.actions import (
     Diagnose,
     EndWarm,
     KeepReport,
-    Kill,
+    KillProcesses,
     Preload,
     Publish,
     SendToLeader,
 )
 from trainmaster_operator.agent.planner.classification import classify, failed, stopped
 from trainmaster_operator.agent.planner.state import Ending, Now, Run, SavedReport, State, measured
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import newer
 from trainmaster_operator.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
 from trainmaster_operator.wire.limits import ALONE_SECONDS, MAX_ERROR_CHARACTERS
@@ -33,7 +33,7 @@ RESOLVED_SECONDS = 2.0
 all the same: their own rendezvous waits for the master too, only less patiently."""
 
 
-def initial(settings: Settings, environ: Mapping[str, str], saved: SavedReport | None, now: Now) -> State:
+def initial(settings: AgentSettings, environ: Mapping[str, str], saved: SavedReport | None, now: Now) -> State:
     """Returns the state of an agent that starts. `saved`: what an agent before it has left in the state folder."""
     state = State(settings, environ=None if settings.setup else environ)
     if saved is None:
@@ -328,7 +328,7 @@ def _store_ended(state: State, event: events.StoreEnded, now: Now) -> State:
 def _saving_ranks_found(state: State, event: events.SavingRanksFound, now: Now) -> State:
     state = state.change_run(lambda run: ranks.saving_ranks_found(run, event.seconds, now.steady))
     pids = () if state.run is None else ranks.unspared(state.run)
-    return changes.post(state, Kill(pids)) if pids else state
+    return changes.post(state, KillProcesses(pids)) if pids else state
 
 
 def _run_emptied(state: State, _event: events.RunEmptied, now: Now) -> State:
@@ -368,7 +368,7 @@ def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> Stat
     report = failed(changes.current_report(state, now), event.reason, event.error, event.rank)
     hung = continuing.hung_rank(state, event.rank)
     state = continuing.rank_failed(state, report, now)
-    state = changes.post(state, Kill((hung,))) if hung else state
+    state = changes.post(state, KillProcesses((hung,))) if hung else state
     run = state.run
     return changes.finish(state, run, now) if run is not None and run.emptied else state
 

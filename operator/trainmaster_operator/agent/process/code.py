@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, Optional
 from trainmaster_operator.agent.loop import Loop, Timer
 from trainmaster_operator.agent.planner.events import CodeFetched, CodeRefused, Event
 from trainmaster_operator.agent.process.state_folder import write_atomically
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_CODE_BYTES
 from trainmaster_operator.wire.names import CODE_ARCHIVE
 
@@ -51,12 +51,12 @@ class Installed(NamedTuple):
     files: tuple[str, ...]
 
 
-class Code:
+class CodeFolder:
     """Code looks for an archive and unpacks it, in one thread at a time: the archive may lie on a file server that has
     gone, and the agent answers all the same. All but `_search` is in the loop's thread.
     """
 
-    def __init__(self, loop: Loop, settings: Settings, put: Callable[[Event], None]) -> None:
+    def __init__(self, loop: Loop, settings: AgentSettings, put: Callable[[Event], None]) -> None:
         self._loop, self._settings, self._put = loop, settings, put
         self.folder = os.path.join(settings.state_dir, "code")
         self._stamp = os.path.join(settings.state_dir, "code.json")

@@ -16,7 +16,7 @@ from typing import NamedTuple, Optional
 
 from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
 from trainmaster_operator.agent.process.children import find_program
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
@@ -38,13 +38,13 @@ class CommandLine(NamedTuple):
     wraps_ranks: bool
 
 
-def attempt_dir(settings: Settings, attempt: int) -> str:
+def attempt_dir(settings: AgentSettings, attempt: int) -> str:
     """Returns the folder of an attempt's logs, pipes, progress and error files."""
     return os.path.join(settings.state_dir, f"attempt-{attempt}")
 
 
 def command_line(
-    settings: Settings, assignment: Assignment, node_rank: int, command: Sequence[str], base: Mapping[str, str]
+    settings: AgentSettings, assignment: Assignment, node_rank: int, command: Sequence[str], base: Mapping[str, str]
 ) -> CommandLine:
     """Returns the command line of one worker's launcher; raises LaunchError for an empty command."""
     if not command or not command[0]:
@@ -106,7 +106,7 @@ def starts_torchrun(command: Sequence[str]) -> bool:
 
 
 def rank_environment(
-    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
+    settings: AgentSettings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
 ) -> dict[str, str]:
     """Returns the environment of an attempt's children: `base` with all that the attempt changes set anew."""
     environ = {**base, **attempt_variables(settings, assignment, node_rank, base, trainer_port)}
@@ -129,7 +129,7 @@ def rank_environment(
 
 
 def attempt_variables(
-    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
+    settings: AgentSettings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
 ) -> dict[str, str]:
     """Returns the variables that differ from one attempt to the next, or between workers. `base` has the user's own;
     `trainer_port` is where Hugging Face's Trainer may report, 0 nowhere."""
@@ -168,7 +168,7 @@ def attempt_variables(
     return variables
 
 
-def trainer_token_file(settings: Settings, attempt: int) -> str:
+def trainer_token_file(settings: AgentSettings, attempt: int) -> str:
     """Returns where the token is with which Hugging Face's Trainer reports."""
     return os.path.join(attempt_dir(settings, attempt), "trainer-token")
 
@@ -197,7 +197,7 @@ WANDB_VARIABLES = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
 """A user who sets one of these decides about runs, and a sweep gives its own ids."""
 
 
-def run_variables(settings: Settings, rank: int, base: Mapping[str, str]) -> dict[str, str]:
+def run_variables(settings: AgentSettings, rank: int, base: Mapping[str, str]) -> dict[str, str]:
     """Returns what makes Weights & Biases take all attempts of a job for one run; `base` has the user's own variables.
 
     It makes a run of a new id and continues a known one (docs.wandb.ai, "Resume a run": an id has at most 64 characters
@@ -213,7 +213,7 @@ ROLE = "default"
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
-def warm_environment(settings: Settings, base: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
+def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
     """Returns what all ranks of this worker have in their environment in every attempt, and the names of all the rest.
 
     Some of it is read when a module is imported, or when Python starts, so the warm process has it too.
@@ -231,7 +231,7 @@ def warm_environment(settings: Settings, base: Mapping[str, str]) -> tuple[dict[
 
 
 def rank_variables(
-    settings: Settings, assignment: Assignment, node_rank: int, local_rank: int, base: Mapping[str, str]
+    settings: AgentSettings, assignment: Assignment, node_rank: int, local_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
     """Returns what is a rank's own. `base` has the user's own."""
     processes, nodes = settings.processes, len(assignment.workers)
@@ -260,7 +260,7 @@ def rank_variables(
     }
 
 
-def error_folder(settings: Settings, attempt: int, local_rank: int) -> str:
+def error_folder(settings: AgentSettings, attempt: int, local_rank: int) -> str:
     """Returns the folder of a rank's error file, which is where torchrun's would be."""
     return os.path.join(attempt_dir(settings, attempt), "torchrun", "warm", "attempt_0", str(local_rank))
 

@@ -25,7 +25,7 @@ from trainmaster_operator.agent.planner.classification import (
 from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
 from trainmaster_operator.agent.process.state_folder import read_error_file
 from trainmaster_operator.agent.progress.printed import Printed
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_OUTPUT_BYTES
 from trainmaster_operator.wire.values import last_lines
 
@@ -145,7 +145,7 @@ class Printers(NamedTuple):
     stderr: Printer
 
 
-class KeptLog:
+class RotatedLog:
     """KeptLog is a log file of bounded size: `path` and one older part, `path.1`."""
 
     def __init__(self, path: str) -> None:
@@ -178,7 +178,7 @@ class Pump:
     """
 
     def __init__(
-        self, loop: Loop, fd: int, prefix: str, printer: Printer, log: KeptLog | None, read: Reader | None = None
+        self, loop: Loop, fd: int, prefix: str, printer: Printer, log: RotatedLog | None, read: Reader | None = None
     ) -> None:
         self._loop = loop
         self.fd = fd
@@ -276,13 +276,13 @@ class AttemptOutput:
     A process's streams have the names `<process>.out` and `<process>.err`.
     """
 
-    def __init__(self, loop: Loop, settings: Settings, folder: str, printers: Printers) -> None:
+    def __init__(self, loop: Loop, settings: AgentSettings, folder: str, printers: Printers) -> None:
         self._loop = loop
         self.printed = Printed(settings, self.say)
         self._folder = folder
         self._printers = printers
         self._pumps: dict[str, Pump] = {}
-        self._logs: list[KeptLog] = []
+        self._logs: list[RotatedLog] = []
 
     def open_rank_pipes(self, processes: int, first_rank: int) -> None:
         """Make the named pipes that ranks print into."""
@@ -297,7 +297,7 @@ class AttemptOutput:
         reader = None if rank is None else self.printed.reader(rank)
         for suffix, fd, printer in zip(("out", "err"), streams, self._printers):
             name = f"{process}.{suffix}"
-            log = KeptLog(self.log_path(name))
+            log = RotatedLog(self.log_path(name))
             self._logs.append(log)
             self._pumps[name] = Pump(self._loop, fd, prefix, printer, log, reader)
 

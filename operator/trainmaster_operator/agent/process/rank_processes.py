@@ -15,7 +15,7 @@ from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children, launcher, state_folder
 from trainmaster_operator.agent.process.output import named_pipe
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class RankStarts:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         assignment: Assignment,
         node_rank: int,
         command: Sequence[str],

@@ -40,7 +40,7 @@ from trainmaster_operator.agent.process.kernel import oom_kill_count
 from trainmaster_operator.agent.process.output import AttemptOutput, Printers
 from trainmaster_operator.agent.process.rank_processes import STORE, RankProcess, RankProcesses, RankStarts
 from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, tail_of
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.values import last_lines
@@ -57,7 +57,7 @@ class RunProcesses:
     def __init__(
         self,
         loop: Loop,
-        settings: Settings,
+        settings: AgentSettings,
         assignment: Assignment,
         node_rank: int,
         printers: Printers,

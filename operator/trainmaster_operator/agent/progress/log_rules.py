@@ -21,7 +21,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WHOLE = ("step", "totalSteps")
 
 
-class LogRules:
+class LineMatcher:
     """LogRules has what the lines of one rank have said so far. `preset`: its name; a pattern goes before it."""
 
     def __init__(self, pattern: str, preset: str) -> None:

@@ -41,7 +41,7 @@ class Recorded(NamedTuple):
     """The seconds that the script itself gives that one; 0 where it says nothing, and torch's default holds."""
 
 
-class Recorder:
+class FlightRecorder:
     """Recorder is one rank's recorder; `environ` is the rank's."""
 
     def __init__(self, environ: Mapping[str, str], rank: int) -> None:
@@ -191,7 +191,7 @@ class Counters:
         self._ranks = ranks
         self._every = min(max(limit / PART_OF_LIMIT, LEAST_SECONDS), MOST_SECONDS)
         self._asked: dict[int, float] = {}
-        self._recorder: Optional[tuple[int, Recorder, float]] = None
+        self._recorder: Optional[tuple[int, FlightRecorder, float]] = None
         self._last: dict[int, Recorded] = {}
         self._since: dict[int, float] = {}
         """When a rank was first seen to be where it was when it answered last."""
@@ -216,7 +216,7 @@ class Counters:
         self._asked[rank] = now
         process = next((each for each in self._ranks() if each.rank == rank), None)
         if process is not None:
-            recorder = Recorder(process.environ, rank)
+            recorder = FlightRecorder(process.environ, rank)
             if recorder.ask():
                 self._recorder = rank, recorder, now
 

@@ -26,7 +26,7 @@ from typing import Optional
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.recorder import Counters, Waiting
 from trainmaster_operator.agent.progress.trainer import TrainerReports
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_PROGRESS_FILE_BYTES
 from trainmaster_operator.wire.log_rules import NONE
 from trainmaster_operator.wire.ranks import RankProgress, RankState
@@ -41,7 +41,7 @@ class Sources:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         ranks: range,
         started_at: float,
         heartbeats: Heartbeats,
@@ -330,7 +330,7 @@ def parse_progress(text: bytes) -> Optional[RankProgress]:
 
 
 def observe_rank(
-    settings: Settings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
+    settings: AgentSettings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
 ) -> RankState:
     """Returns a rank's state by its progress file; None is the progress of a rank that never wrote any. `unreported`:
     how many steps the rank may have done since it wrote it.
@@ -342,7 +342,7 @@ def observe_rank(
     return state._replace(unreported=unreported)
 
 
-def observe_waiting(settings: Settings, waiting: Waiting) -> RankState:
+def observe_waiting(settings: AgentSettings, waiting: Waiting) -> RankState:
     """Returns the state of a rank of which only the collective is known that it waits in."""
     limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
     if not waiting.has_done_some:
@@ -352,7 +352,7 @@ def observe_waiting(settings: Settings, waiting: Waiting) -> RankState:
     return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
 
 
-def _limit(settings: Settings, progress: RankProgress) -> tuple[float, str, bool]:
+def _limit(settings: AgentSettings, progress: RankProgress) -> tuple[float, str, bool]:
     if progress.section_seconds:
         return progress.section_seconds, "sectionSeconds", True
     if not progress.step:

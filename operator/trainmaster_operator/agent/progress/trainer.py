@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional, Union
 
-from trainmaster_operator.agent.connection import Closed, Connection, Readable
+from trainmaster_operator.agent.connection import Closed, PeerConnection, Readable
 from trainmaster_operator.agent.http import BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.process.launcher import ADDRESS, PATH
@@ -83,7 +83,7 @@ class TrainerServer:
         if len(self._exchanges) >= MAX_CONNECTIONS:
             self._close(next(iter(self._exchanges)))
         number = next(self._numbers)
-        connection = Connection(self._loop, sock, number, self._happened)
+        connection = PeerConnection(self._loop, sock, number, self._happened)
         self._exchanges[number] = _Exchange(connection, Request())
         self._loop.call_later(REQUEST_SECONDS, lambda: self._close(number))
 
@@ -156,7 +156,7 @@ class TrainerServer:
 class _Exchange:
     """A connection, and the request on it."""
 
-    def __init__(self, connection: Connection, request: Request) -> None:
+    def __init__(self, connection: PeerConnection, request: Request) -> None:
         self.connection = connection
         self.request = request
 

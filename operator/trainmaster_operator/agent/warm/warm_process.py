@@ -28,9 +28,9 @@ from trainmaster_operator.agent.planner.events import (
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.kernel import free_memory
-from trainmaster_operator.agent.process.output import KeptLog, Printers, Pump
+from trainmaster_operator.agent.process.output import Printers, Pump, RotatedLog
 from trainmaster_operator.agent.process.state_folder import write_atomically
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.agent.warm import stage
 from trainmaster_operator.agent.warm.command import script_path, warm_command
 from trainmaster_operator.agent.warm.stage import CHANNEL, EXIT_DEAF, EXIT_PROBED, MARK, PROBE, PROBE_PROGRAM, VARIABLE
@@ -63,7 +63,7 @@ class WarmProcess:
     def __init__(
         self,
         loop: Loop,
-        settings: Settings,
+        settings: AgentSettings,
         command: Sequence[str],
         printers: Printers,
         put: Callable[[Event], None],
@@ -86,7 +86,7 @@ class WarmProcess:
         self._channel: Optional[socket.socket] = None
         self._received = b""
         self._pumps: list[Pump] = []
-        self._logs: list[KeptLog] = []
+        self._logs: list[RotatedLog] = []
         self._ready = False
         self._order: Optional[bytes] = None
         self._sent = False
@@ -284,7 +284,7 @@ class WarmProcess:
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         for name, fd, printer in (("out", out_read, self._printers.stdout), ("err", err_read, self._printers.stderr)):
-            log = KeptLog(os.path.join(self._folder, f"warm.{name}.log"))
+            log = RotatedLog(os.path.join(self._folder, f"warm.{name}.log"))
             self._logs.append(log)
             self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
         try:

@@ -15,7 +15,7 @@ from trainmaster_operator.agent.hang.stall import (
     Diagnosis,
     FailHung,
     LeaveLeader,
-    Silent,
+    SilentWorkers,
     Stall,
     StallAction,
 )
@@ -175,7 +175,7 @@ def test_who_is_named(
     conclusion = diagnosis.conclude(steps)
     assert diagnosis.question is None and diagnosis.deadline == float("inf")
     if isinstance(concluded, tuple):
-        assert isinstance(conclusion, Silent) and conclusion.workers == concluded
+        assert isinstance(conclusion, SilentWorkers) and conclusion.workers == concluded
         assert conclusion.message.startswith(f"no answer from worker {', '.join(map(str, concluded))}\n{NAMED}")
     elif isinstance(concluded, float):
         assert conclusion == Patience(3, concluded)

@@ -7,14 +7,14 @@ import pytest
 from tests.signer import JOB_UID, environment
 from trainmaster_operator.agent.process import launcher
 from trainmaster_operator.agent.process.launcher import run_variables
-from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.assignment import Assignment
 
 OURS = {"WANDB_RUN_ID": JOB_UID, "WANDB_RESUME": "allow"}
 ASSIGNMENT = Assignment(JOB_UID, 3, (0, 1), None, ("job-0.job.ns.svc", "job-1.job.ns.svc"), 28_000)
 
 
-def settings(**environ: str) -> Settings:
+def settings(**environ: str) -> AgentSettings:
     return read_settings({**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_STATE_DIR": "/state", **environ})
 
 

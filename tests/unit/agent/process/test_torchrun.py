@@ -6,13 +6,13 @@ from pathlib import Path
 
 from tests.signer import GOOD, environment
 from trainmaster_operator.agent.process import launcher
-from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.assignment import Assignment
 
 UNEVEN = Assignment.parse({**GOOD, "processes": [8, 2]})
 
 
-def settings(processes: int) -> Settings:
+def settings(processes: int) -> AgentSettings:
     variables = {"TRAINMASTER_WORKER": "1", "TRAINMASTER_STATE_DIR": "/state", "NPROC_PER_NODE": str(processes)}
     return read_settings({**environment(), **variables})
 

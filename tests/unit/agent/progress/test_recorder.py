@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.agent.process.launcher import recorder_environment
-from trainmaster_operator.agent.progress.recorder import Recorded, Recorder, summarize
+from trainmaster_operator.agent.progress.recorder import FlightRecorder, Recorded, summarize
 
 TORCH = "/site-packages/torch/distributed"
 FRAMES = [
@@ -97,7 +97,7 @@ def test_how_far_a_rank_has_come_and_what_it_waits_in(written: bytes, recorded: 
 
 def test_a_rank_is_asked_through_its_pipe_and_answers_into_its_file(tmp_path: Path) -> None:
     environ = recorder_environment(str(tmp_path))
-    recorder = Recorder(environ, 3)
+    recorder = FlightRecorder(environ, 3)
     assert not recorder.ask(), "nobody reads a pipe"
     pipe = Path(environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + "3.pipe")
     os.mkfifo(pipe)

@@ -18,14 +18,14 @@ from trainmaster_operator.agent.progress import recorder as counters_module
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.recorder import Counters, Recorded
 from trainmaster_operator.agent.progress.sources import INTERVAL_SECONDS, Heartbeats, Sources, StepTimes
-from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.ranks import RankProgress
 
 START = 100.0
 BAR = "{}%|███| {}/60 [00:01<00:10,  2.00it/s]"
 
 
-def settings(**spec: str) -> Settings:
+def settings(**spec: str) -> AgentSettings:
     variables = {
         "TRAINMASTER_WORKER": "0",
         "NPROC_PER_NODE": "2",
@@ -198,7 +198,7 @@ def test_a_pattern_that_takes_too_long_is_given_up_and_nothing_of_it_is_watched(
 
 
 class Recorders:
-    """Stands for `hang/recorder.Recorder`: what each rank would answer."""
+    """Stands for `hang/recorder.FlightRecorder`: what each rank would answer."""
 
     answers: ClassVar[dict[int, Recorded | None]] = {}
 

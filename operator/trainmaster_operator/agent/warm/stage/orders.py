@@ -34,7 +34,7 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
             with open(told, encoding="utf-8") as file:
                 config = json.load(file)
             _restore_variable("PYTHONPATH", config["pythonPath"])
-            WarmProcess(config, native, collects=collects).serve()
+            WarmLoop(config, native, collects=collects).serve()
         except BaseException:
             _end_with_traceback()
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
@@ -73,7 +73,7 @@ IDLE_SECONDS = 5.0
 """The warm process collects its garbage when nobody has ordered anything for so long: it takes 0.2 s."""
 
 
-class WarmProcess:
+class WarmLoop:
     """See the module. A fork waits for what is to be imported: here that costs less than in each rank."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str], *, collects: bool) -> None:
