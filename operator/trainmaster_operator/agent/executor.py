@@ -24,14 +24,8 @@ from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.hang.stall import LeaveLeader
 from trainmaster_operator.agent.http import response
 from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.network import messages
 from trainmaster_operator.agent.network.joining import with_master_address
-from trainmaster_operator.agent.network.messages import (
-    CONNECTION_EVENTS,
-    MetricsRequested,
-    NetworkEvent,
-    Pushed,
-    StateRequested,
-)
 from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
 from trainmaster_operator.agent.network.network import Network
 from trainmaster_operator.agent.planner import actions, events
@@ -64,7 +58,7 @@ KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
 """Between the decision to leave and the end, so that the report gets onto the wire first."""
 
-QueuedEvent = Union[events.Event, NetworkEvent]
+QueuedEvent = Union[events.Event, messages.NetworkEvent]
 
 
 class AgentExecutor:
@@ -140,15 +134,15 @@ class AgentExecutor:
             self._handle(self._events.popleft(), _now())
 
     def _handle(self, event: QueuedEvent, now: Now) -> None:
-        if isinstance(event, CONNECTION_EVENTS):
+        if isinstance(event, messages.CONNECTION_EVENTS):
             self._network.handle(event, now)
             self._receive(now)
-        elif isinstance(event, Pushed):
+        elif isinstance(event, messages.Pushed):
             self._answer_push(event, now)
-        elif isinstance(event, StateRequested):
+        elif isinstance(event, messages.StateRequested):
             body = json.dumps(self._show_state(), indent=1) + "\n"
             self._network.answer(event.peer, response(200, body, "application/json"))
-        elif isinstance(event, MetricsRequested):
+        elif isinstance(event, messages.MetricsRequested):
             report, settings = self._state.report, self._settings
             warm_bytes = None if self._warm is None else self._warm.private_bytes()
             kept = state_bytes(os.environ.get("TRAINMASTER_MEMORY_DIR"))
@@ -385,7 +379,7 @@ class AgentExecutor:
             elif not isinstance(message, (Watched, Ping)):
                 self._events.append(message)
 
-    def _answer_push(self, event: Pushed, now: Now) -> None:
+    def _answer_push(self, event: messages.Pushed, now: Now) -> None:
         """An assignment was pushed to this agent: say which one holds now."""
         try:
             pushed = self._authority.read(event.data)

@@ -14,15 +14,8 @@ from typing import Optional, Union
 from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, CollectedEvidence
 from trainmaster_operator.agent.hang.observation import Observation
 from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, LeaveLeader, Stall, StallAction, within
+from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import SendToLeader
-from trainmaster_operator.agent.planner.events import (
-    AttemptFailed,
-    ContinuingChanged,
-    Event,
-    Progressed,
-    RankProvoked,
-    RanksUp,
-)
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.run import RunProcesses
@@ -36,7 +29,7 @@ from trainmaster_operator.wire.stream import EvidenceLine
 from trainmaster_operator.wire.values import last_lines
 
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
-Found = Union[Event, SendToLeader, LeaveLeader]
+Found = Union[events.Event, SendToLeader, LeaveLeader]
 
 
 class RankWatch:
@@ -117,10 +110,10 @@ class RankWatch:
             return []
         return self._perform(self._stall.receive(message, now.steady), now)
 
-    def finish(self, now: Now) -> Optional[Progressed]:
+    def finish(self, now: Now) -> Optional[events.Progressed]:
         """Returns what the ranks wrote last: their end is about to be reported, or they are gone."""
         line = self._observation.finish(now)
-        return None if line is None else Progressed(line, self._observation.first_step_at)
+        return None if line is None else events.Progressed(line, self._observation.first_step_at)
 
     def conclude(self, now: Now) -> list[Found]:
         """Returns why the attempt failed, once a rank that was provoked has had its time."""
@@ -141,13 +134,13 @@ class RankWatch:
         was_up = self._observation.up
         line = self._observation.poll(self._run.up, now)
         if self._observation.up and not was_up:
-            found.append(RanksUp(self._run.attempt))
+            found.append(events.RanksUp(self._run.attempt))
         if line is not None:
-            found.append(Progressed(line, self._observation.first_step_at))
+            found.append(events.Progressed(line, self._observation.first_step_at))
         continuing = self._observation.words, self._observation.groups
         if continuing != self._continuing:
             self._continuing = continuing
-            found.append(ContinuingChanged(self._run.attempt, *continuing))
+            found.append(events.ContinuingChanged(self._run.attempt, *continuing))
         if self._unready is None:
             self._find_unready(now)
         if self._can_hang:
@@ -208,7 +201,7 @@ class RankWatch:
                 found.append(action)
             elif self._evidence is not None and self._provoke(action.rank, self._evidence):
                 self._provoked = action, self._evidence
-                found.append(RankProvoked(self._run.attempt))
+                found.append(events.RankProvoked(self._run.attempt))
             else:
                 found.append(self._failure(action, self._evidence, now))
         return found
@@ -220,11 +213,11 @@ class RankWatch:
             return False
         return self._run.provoke(local_rank)
 
-    def _failure(self, hung: FailHung, evidence: Optional[CollectedEvidence], now: Now) -> AttemptFailed:
+    def _failure(self, hung: FailHung, evidence: Optional[CollectedEvidence], now: Now) -> events.AttemptFailed:
         """Returns the end of the attempt, with the stack of the rank, or the lines that it printed last."""
         stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
         view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
         error = last_lines("\n".join(filter(None, [stack or printed, view, hung.message])), MAX_ERROR_CHARACTERS)
         silent = self._observation.silent_seconds(hung.rank, now.steady)
-        return AttemptFailed(self._run.attempt, "Hung", error, hung.rank, silent)
+        return events.AttemptFailed(self._run.attempt, "Hung", error, hung.rank, silent)

@@ -13,15 +13,7 @@ from trainmaster_operator.agent.connection import READ_BYTES, PeerConnection
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.http import STREAM_HEAD, UPGRADE_PROTOCOL, UPGRADED, BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
-from trainmaster_operator.agent.network.messages import (
-    Acknowledged,
-    MetricsRequested,
-    NetworkEvent,
-    Pushed,
-    StacksRequested,
-    StateRequested,
-    Upgraded,
-)
+from trainmaster_operator.agent.network import messages
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_REQUEST
 from trainmaster_operator.wire.names import TOKEN_HEADER, group_of
@@ -57,7 +49,7 @@ class Server:
         self,
         loop: Loop,
         settings: AgentSettings,
-        put: Callable[[NetworkEvent], None],
+        put: Callable[[messages.NetworkEvent], None],
         numbers: Iterator[int],
     ) -> None:
         self._loop = loop
@@ -138,7 +130,7 @@ class Server:
         if time.monotonic() < self._metrics_until:
             return self._metrics
         if not self._metrics_awaited:
-            self.put(MetricsRequested())
+            self.put(messages.MetricsRequested())
         self._metrics_awaited.append(exchange)
         return None
 
@@ -303,10 +295,10 @@ class Exchange:
             if head.headers.get("upgrade", "").lower() != UPGRADE_PROTOCOL:
                 raise BadRequest(400, f"/v1/join needs the header Upgrade: {UPGRADE_PROTOCOL}")
             self.connection.send(UPGRADED)
-            self._server.put(Upgraded(self.connection, True, self._request.rest()))
+            self._server.put(messages.Upgraded(self.connection, True, self._request.rest()))
         else:
             self.connection.send(STREAM_HEAD)
-            self._server.put(Upgraded(self.connection, False))
+            self._server.put(messages.Upgraded(self.connection, False))
         self._server.leave(self)
         return True
 
@@ -323,9 +315,9 @@ class Exchange:
         route = (head.method, head.path)
         peer = self.connection.peer
         if route == ("GET", "/v1/state"):
-            self._server.put(StateRequested(peer))
+            self._server.put(messages.StateRequested(peer))
         elif route == ("POST", "/v1/assignment"):
-            self._server.put(Pushed(peer, _json(body)))
+            self._server.put(messages.Pushed(peer, _json(body)))
         elif route == ("POST", "/v1/ack"):
             self._acknowledge(body)
         elif route == ("POST", "/v1/collect"):
@@ -340,7 +332,7 @@ class Exchange:
         if seq is None:
             self.answer(response(400, "seq is not a whole number of at least 0\n"))
         else:
-            self._server.put(Acknowledged(seq))
+            self._server.put(messages.Acknowledged(seq))
             self.answer(response(204))
 
     def _collect(self, body: bytes) -> None:
@@ -348,7 +340,7 @@ class Exchange:
         if not isinstance(request, str) or not 0 < len(request) <= MAX_REQUEST:
             self.answer(response(400, f"request is not a text of 1 to {MAX_REQUEST} characters\n"))
         else:
-            self._server.put(StacksRequested(request))
+            self._server.put(messages.StacksRequested(request))
             self.answer(response(204))
 
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster_operator.agent.planner import changes, continuing, events, ranks
-from trainmaster_operator.agent.planner.actions import (
-    DescribeEnvironment,
-    Diagnose,
-    EndWarm,
-    KeepReport,
-    KillProcesses,
-    Preload,
-    Publish,
-    SendToLeader,
-)
+from trainmaster_operator.agent.planner import actions, changes, continuing, events, ranks
 from trainmaster_operator.agent.planner.classification import classify, failed, stopped
 from trainmaster_operator.agent.planner.state import Ending, Now, Run, SavedReport, State, measured
 from trainmaster_operator.agent.settings import AgentSettings
@@ -89,7 +79,7 @@ def _termination_requested(state: State, _event: events.TerminationRequested, no
 def _stop_requested(state: State, event: Stop, now: Now) -> State:
     if event.report is not None and event.report.worker != state.settings.worker:
         # An operator may watch this worker, not the leader: it reads who failed before who was stopped for it.
-        state = changes.post(state, KeepReport(event.report))
+        state = changes.post(state, actions.KeepReport(event.report))
     if event.attempt != state.started or continuing.is_absent(state):
         return state
     return changes.stop(changes.seen(state, now), now, event.grace_seconds, event.after_seconds)
@@ -107,14 +97,14 @@ def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
 def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:
     if isinstance(event, Collect):
         # At once: to collect what is asked for may take longer than a leader waits.
-        state = changes.post(state, SendToLeader(Ping()))
+        state = changes.post(state, actions.SendToLeader(Ping()))
     if state.can_hang and event.attempt == state.started:
-        return changes.post(state, Diagnose(event))
+        return changes.post(state, actions.Diagnose(event))
     if not isinstance(event, Collect):
         return state
     # No rank of this worker can hang. Without an answer its agent would count as lost.
     line = EvidenceLine(event.attempt, state.settings.worker, {}, now.wall, request=event.request)
-    return changes.post(state, SendToLeader(line))
+    return changes.post(state, actions.SendToLeader(line))
 
 
 # The leader
@@ -186,7 +176,7 @@ def _code_fetched(state: State, event: events.CodeFetched, _now: Now) -> State:
         # It may install what the code asks for.
         state = state._replace(environ=None)
     if state.warm.runs and (settings.setup or settings.preload):
-        return changes.post(state._replace(warm=state.warm._replace(ending=True)), EndWarm())
+        return changes.post(state._replace(warm=state.warm._replace(ending=True)), actions.EndWarm())
     return state
 
 
@@ -226,7 +216,7 @@ def _launched(state: State, event: events.Launched, now: Now) -> State:
     run = continuing.assigned(run, state)
     state = state._replace(way=way, run=run)
     # After the start, which must not wait for it.
-    return changes.post(state, DescribeEnvironment(state.started, state.environ or {}))
+    return changes.post(state, actions.DescribeEnvironment(state.started, state.environ or {}))
 
 
 def _launch_failed(state: State, event: events.LaunchFailed, now: Now) -> State:
@@ -263,13 +253,13 @@ def _ranks_forked(state: State, _event: events.RanksForked, _now: Now) -> State:
 
 def _modules_learned(state: State, event: events.ModulesLearned, _now: Now) -> State:
     state = state._replace(warm=state.warm._replace(modules=event.modules))
-    return changes.post(state, Publish(event.modules))
+    return changes.post(state, actions.Publish(event.modules))
 
 
 def _modules_received(state: State, event: Modules, _now: Now) -> State:
     if state.warm.modules is not None:
         return state
-    return changes.post(state._replace(warm=state.warm._replace(modules=event)), Preload(event))
+    return changes.post(state._replace(warm=state.warm._replace(modules=event)), actions.Preload(event))
 
 
 def _rank_started(state: State, event: events.RankStarted, _now: Now) -> State:
@@ -328,7 +318,7 @@ def _store_ended(state: State, event: events.StoreEnded, now: Now) -> State:
 def _saving_ranks_found(state: State, event: events.SavingRanksFound, now: Now) -> State:
     state = state.change_run(lambda run: ranks.saving_ranks_found(run, event.seconds, now.steady))
     pids = () if state.run is None else ranks.unspared(state.run)
-    return changes.post(state, KillProcesses(pids)) if pids else state
+    return changes.post(state, actions.KillProcesses(pids)) if pids else state
 
 
 def _run_emptied(state: State, _event: events.RunEmptied, now: Now) -> State:
@@ -351,7 +341,7 @@ def _progressed(state: State, event: events.Progressed, _now: Now) -> State:
     if event.line.attempt != state.started:
         return state
     line = event.line._replace(recovery=measured(state.way, event.line, event.first_step_at))
-    return changes.post(state._replace(progress=line), Publish(line))
+    return changes.post(state._replace(progress=line), actions.Publish(line))
 
 
 def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
@@ -368,7 +358,7 @@ def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> Stat
     report = failed(changes.current_report(state, now), event.reason, event.error, event.rank)
     hung = continuing.hung_rank(state, event.rank)
     state = continuing.rank_failed(state, report, now)
-    state = changes.post(state, KillProcesses((hung,))) if hung else state
+    state = changes.post(state, actions.KillProcesses((hung,))) if hung else state
     run = state.run
     return changes.finish(state, run, now) if run is not None and run.emptied else state
 
@@ -376,7 +366,7 @@ def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> Stat
 def _environment_described(state: State, event: Environment, _now: Now) -> State:
     if event.attempt != state.started:
         return state
-    return changes.post(state._replace(environment=event), Publish(event))
+    return changes.post(state._replace(environment=event), actions.Publish(event))
 
 
 def _environment_printed(state: State, event: events.EnvironmentPrinted, _now: Now) -> State:

@@ -16,24 +16,8 @@ from typing import TYPE_CHECKING, Optional
 
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
-from trainmaster_operator.agent.planner.events import (
-    EnvironmentPrinted,
-    Event,
-    Launched,
-    LauncherExamined,
-    LauncherStarted,
-    LaunchFailed,
-    NothingForked,
-    ProcessEnded,
-    RankExamined,
-    RankNotStarted,
-    RanksForked,
-    RankStarted,
-    RunEmptied,
-    SavingRanksFound,
-    StoreEnded,
-)
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children, launcher, state_folder
 from trainmaster_operator.agent.process.kernel import oom_kill_count
@@ -61,7 +45,7 @@ class RunProcesses:
         assignment: Assignment,
         node_rank: int,
         printers: Printers,
-        put: Callable[[Event], None],
+        put: Callable[[events.Event], None],
         command: Sequence[str],
         base_environ: Mapping[str, str],
         warm: Optional[WarmProcess] = None,
@@ -76,13 +60,13 @@ class RunProcesses:
         self._settings = settings
         self._put = put
         self._ranks = RankProcesses(
-            loop, settings.processes, lambda rank, pid: put(RankStarted(rank, pid)), self.process_ended
+            loop, settings.processes, lambda rank, pid: put(events.RankStarted(rank, pid)), self.process_ended
         )
         self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, trainer_port)
         self.folder = self._starts.folder
         """The folder of the attempt that the processes were started for, where they go on in others too."""
         self.output = AttemptOutput(loop, settings, self.folder, printers)
-        self.output.printed.on_environment = lambda line: put(EnvironmentPrinted(assignment.attempt, line))
+        self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(assignment.attempt, line))
         self._warm = warm
         self._trainer_port = trainer_port
         """Where Hugging Face's Trainer reports; 0: nowhere."""
@@ -126,7 +110,7 @@ class RunProcesses:
         """Returns the global rank of local rank 0."""
         return self._starts.ranks[0]
 
-    def start(self) -> Launched:
+    def start(self) -> events.Launched:
         """Start the ranks or their launcher. Raises LaunchError, or OSError where the state folder can't be written."""
         settings, starts, warm = self._settings, self._starts, self._warm
         command, base = self._command, self._base_environ
@@ -152,7 +136,7 @@ class RunProcesses:
             self._start_cold(warm.reason)
         else:
             self._start_launcher()
-        return Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank(), self.continuable)
+        return events.Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank(), self.continuable)
 
     @property
     def continuable(self) -> bool:
@@ -185,7 +169,7 @@ class RunProcesses:
         if self.up:
             # Whatever has become of the warm process since.
             self.output.say(f"attempt {self.attempt} starts warm")
-            self._put(RanksForked())
+            self._put(events.RanksForked())
         else:
             self._retreat(reason)
         self._restart_next()
@@ -196,17 +180,17 @@ class RunProcesses:
         if self._remain((), lambda: self._retreat(reason)):
             return
         if self.stopping or self.ended:
-            self._put(NothingForked())
+            self._put(events.NothingForked())
             return
         try:
             self._start_cold(reason)
         except LaunchError as error:
-            self._put(LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS)))
+            self._put(events.LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS)))
         except OSError as error:
-            self._put(LaunchFailed(f"cannot write {error.filename}: {error.strerror}"))
+            self._put(events.LaunchFailed(f"cannot write {error.filename}: {error.strerror}"))
         else:
             if self._launcher_pid:
-                self._put(LauncherStarted(self._launcher_pid))
+                self._put(events.LauncherStarted(self._launcher_pid))
 
     def _remain(self, spared: Sequence[int], again: Callable[[], None]) -> bool:
         """Returns whether something is left of what the warm process may have begun, or all of the attempt has ended;
@@ -273,7 +257,7 @@ class RunProcesses:
         if pid == self._ranks.store_pid:
             if ending is not None and ending.exit_code != 0:
                 said = last_lines(tail_of(self.output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
-                self._put(StoreEnded(self.attempt, ending, said, self._oom_kills()))
+                self._put(events.StoreEnded(self.attempt, ending, said, self._oom_kills()))
             return
         local_rank = self._ranks.find(pid)
         if local_rank is not None:
@@ -281,7 +265,7 @@ class RunProcesses:
         unseen: frozenset[int] = frozenset()
         if self._line.wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
             unseen = frozenset(each for each in self._ranks.living if children.process_state(each) in "XZ")
-        self._put(ProcessEnded(pid, ending, unseen))
+        self._put(events.ProcessEnded(pid, ending, unseen))
 
     def terminate(self, action: Terminate) -> None:
         """Send SIGTERM to ranks, and SIGKILL to a launcher that would only wait for them."""
@@ -335,7 +319,7 @@ class RunProcesses:
         """The order to fork one rank has been answered."""
         self._announced(0)
         if local_rank in self._ranks.pids:
-            self._put(RanksForked())
+            self._put(events.RanksForked())
         else:
             self._retreat_one(local_rank, warm, reason)
         self._restart_next()
@@ -352,15 +336,15 @@ class RunProcesses:
         try:
             self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, warm))
         except LaunchError as error:
-            self._put(RankNotStarted(local_rank, last_lines(str(error), MAX_ERROR_CHARACTERS)))
+            self._put(events.RankNotStarted(local_rank, last_lines(str(error), MAX_ERROR_CHARACTERS)))
         except OSError as error:
-            self._put(RankNotStarted(local_rank, f"cannot write {error.filename}: {error.strerror}"))
+            self._put(events.RankNotStarted(local_rank, f"cannot write {error.filename}: {error.strerror}"))
 
-    def saving_ranks(self) -> SavingRanksFound:
+    def saving_ranks(self) -> events.SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
         found = state_folder.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
         # All ranks of a launcher of the user's own are one process to the planner.
-        return SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
+        return events.SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
 
     def sweep(self) -> None:
         """SIGKILL everything below the agent but a warm process that has nothing to do, until there is nothing."""
@@ -372,22 +356,22 @@ class RunProcesses:
         elif self._launcher_ended or not self._launcher_pid:
             self._emptied = True
             self._close()
-            self._put(RunEmptied())
+            self._put(events.RunEmptied())
             return
         self._loop.call_later(SWEEP_SECONDS[min(self._sweeps, len(SWEEP_SECONDS) - 1)], self.sweep)
         self._sweeps += 1
 
-    def examine_rank(self, action: ExamineRank) -> RankExamined:
+    def examine_rank(self, action: ExamineRank) -> events.RankExamined:
         """Returns what a rank that ended has left behind."""
         rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
         raised = was_ended and self.output.raised(rank, by_torchrun=self._line.wraps_ranks)
         if was_ended and not raised:
-            return RankExamined(rank, ending, was_ended, raised, "", 0)
-        return RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
+            return events.RankExamined(rank, ending, was_ended, raised, "", 0)
+        return events.RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
 
-    def examine_launcher(self, action: ExamineLauncher) -> LauncherExamined:
+    def examine_launcher(self, action: ExamineLauncher) -> events.LauncherExamined:
         """Returns what a launcher that ended has printed last."""
-        return LauncherExamined(action.ending, self.output.last_lines("launcher"), self._oom_kills())
+        return events.LauncherExamined(action.ending, self.output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
         """Returns the ranks of the group that live, and where they may print their stacks."""

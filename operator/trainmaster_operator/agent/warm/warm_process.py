@@ -15,16 +15,7 @@ from typing import Any, Optional
 
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import READ, Loop, Timer
-from trainmaster_operator.agent.planner.events import (
-    FAILED,
-    HOPELESS,
-    KILLED,
-    LACKING,
-    Event,
-    ModulesLearned,
-    WarmProcessEnded,
-    WarmProcessKilled,
-)
+from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.kernel import free_memory
@@ -66,7 +57,7 @@ class WarmProcess:
         settings: AgentSettings,
         command: Sequence[str],
         printers: Printers,
-        put: Callable[[Event], None],
+        put: Callable[[events.Event], None],
     ) -> None:
         self._loop = loop
         self._settings = settings
@@ -99,7 +90,7 @@ class WarmProcess:
         """What the next process doesn't import: modules that can't be forked, and what imports them."""
         self._problems: set[str] = set()
         """The modules of which the log says why."""
-        self._verdict = FAILED
+        self._verdict = events.FAILED
         """What the end of the process says, as far as it is known."""
         self._importing = False
         """Whether it imports what was learned."""
@@ -113,31 +104,31 @@ class WarmProcess:
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
         """Start it in this environment, which lacks what is each rank's own."""
         self._environ, self._own_variables = environ, own_variables
-        self.was_killed, self._verdict, self.lacks_torch = False, FAILED, False
+        self.was_killed, self._verdict, self.lacks_torch = False, events.FAILED, False
         form = self._form
         if isinstance(form, str):
-            self._end(form, HOPELESS)
+            self._end(form, events.HOPELESS)
             return
         self._path, problem = script_path(form, os.getcwd())
         if problem:
-            self._end(problem, HOPELESS)
+            self._end(problem, events.HOPELESS)
             return
         try:
             write_stage(self._folder)
         except OSError as error:
-            self._end(f"it cannot be started: {error}", LACKING)
+            self._end(f"it cannot be started: {error}", events.LACKING)
             return
         free = free_memory(self._settings.cgroup_root)
         if free is not None and free < MIN_FREE_BYTES:
             missing = f"{free // _MEBIBYTE} MiB of memory are left, and a warm process gets none below"
-            self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", LACKING)
+            self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", events.LACKING)
             return
         self.reason = ""
         try:
             self._read_modules()
             self._probe_pid = self._spawn((*form.interpreter, "-c", PROBE_PROGRAM, self._folder), PROBE, {})
         except (LaunchError, OSError) as error:
-            self._end(f"it cannot be started: {error}", LACKING)
+            self._end(f"it cannot be started: {error}", events.LACKING)
 
     def learn(self, names: Sequence[str]) -> None:
         """Import what a rank of this worker had imported, and put `ModulesLearned` when it is done."""
@@ -213,12 +204,12 @@ class WarmProcess:
         """Returns its own memory, which it shares with no rank; None where there is no process."""
         return children.private_bytes(self.pid) if self.pid else None
 
-    def kill(self, verdict: str = KILLED) -> None:
+    def kill(self, verdict: str = events.KILLED) -> None:
         """End the process, whatever it is doing. `verdict`: what its end says."""
         if self.pids:
             self.was_killed, self._verdict = True, verdict
             children.send(self.pids, signal.SIGKILL)
-            self._put(WarmProcessKilled())
+            self._put(events.WarmProcessKilled())
 
     def process_ended(self, pid: int, ending: Ending) -> None:
         """A child of the agent was reaped."""
@@ -242,10 +233,10 @@ class WarmProcess:
             self._end("it was ended while it started", self._verdict)
             return
         if ending.exit_code == EXIT_DEAF:
-            self._end("this Python doesn't import sitecustomize from PYTHONPATH", HOPELESS)
+            self._end("this Python doesn't import sitecustomize from PYTHONPATH", events.HOPELESS)
             return
         if ending.exit_code != EXIT_PROBED:
-            self._end(f"the probe of this Python has ended {_how(ending)}", FAILED)
+            self._end(f"the probe of this Python has ended {_how(ending)}", events.FAILED)
             return
         config = {
             "pythonPath": self._environ.get("PYTHONPATH"),
@@ -264,7 +255,7 @@ class WarmProcess:
             self.pid = self._spawn(tuple(self._command), path, {CHANNEL: theirs.fileno()})
         except (LaunchError, OSError) as error:
             ours.close()
-            self._end(f"it cannot be started: {error}", LACKING)
+            self._end(f"it cannot be started: {error}", events.LACKING)
             return
         finally:
             theirs.close()
@@ -302,7 +293,7 @@ class WarmProcess:
             return
         self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
         self._say(self.reason)
-        self.kill(HOPELESS)
+        self.kill(events.HOPELESS)
 
     # What it says
 
@@ -323,7 +314,7 @@ class WarmProcess:
             self._received += data
         *lines, self._received = self._received.split(b"\n")
         if len(self._received) > MAX_ANSWER_BYTES:
-            self.kill(FAILED)
+            self.kill(events.FAILED)
         for line in lines:
             self._handle(json.loads(line))
 
@@ -336,12 +327,12 @@ class WarmProcess:
             if self.modules is None:
                 modules = Modules(module_names(answer["names"]))
                 self._keep(modules)
-                self._put(ModulesLearned(modules))
+                self._put(events.ModulesLearned(modules))
         elif kind in ("forked", "refused"):
             if answer["attempt"] == self._attempt:
                 self._answer(str(answer.get("reason", "")))
         elif kind == "failed":
-            self._verdict, self.lacks_torch = LACKING, bool(answer["lacks"])
+            self._verdict, self.lacks_torch = events.LACKING, bool(answer["lacks"])
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
             self._say(self.reason)
         elif kind == "unforkable":
@@ -358,7 +349,7 @@ class WarmProcess:
                 self._say(f"importing {name} {problem}, so ranks import it themselves")
         self._left_out.update(names)
         if _REQUIRED in self._left_out:
-            self._verdict = HOPELESS
+            self._verdict = events.HOPELESS
         first, *others = problems
         more = f", and {len(others)} more modules can't be forked" if others else ""
         self.reason = f"importing {first} {problems[first]}{more}"
@@ -390,7 +381,7 @@ class WarmProcess:
             return
         if self.modules is None:
             self.modules = modules
-            self._put(ModulesLearned(modules))
+            self._put(events.ModulesLearned(modules))
 
     def _keep(self, modules: Modules) -> None:
         self.modules = modules
@@ -413,11 +404,11 @@ class WarmProcess:
             complete = False
         if not complete:
             self.reason = "the warm process takes no orders"
-            self.kill(FAILED)
+            self.kill(events.FAILED)
 
     def _late(self) -> None:
         self.reason = "the warm process didn't answer in time"
-        self.kill(FAILED)
+        self.kill(events.FAILED)
 
     def _answer(self, reason: str) -> None:
         if self._order is None:
@@ -446,7 +437,7 @@ class WarmProcess:
         self._pumps.clear()
         self._logs.clear()
         self._answer(reason)
-        self._put(WarmProcessEnded(verdict))
+        self._put(events.WarmProcessEnded(verdict))
 
 
 def _how(ending: Ending) -> str:

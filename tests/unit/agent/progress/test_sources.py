@@ -198,7 +198,7 @@ def test_a_pattern_that_takes_too_long_is_given_up_and_nothing_of_it_is_watched(
 
 
 class Recorders:
-    """Stands for `hang/recorder.FlightRecorder`: what each rank would answer."""
+    """Stands for `progress/recorder.FlightRecorder`: what each rank would answer."""
 
     answers: ClassVar[dict[int, Recorded | None]] = {}
 
@@ -215,7 +215,7 @@ class Recorders:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[int, Recorded | None]:
     answers: ClassVar[dict[int, Recorded | None]] = {}
-    monkeypatch.setattr(counters_module, "Recorder", Recorders)
+    monkeypatch.setattr(counters_module, "FlightRecorder", Recorders)
     monkeypatch.setattr(Recorders, "answers", answers)
     return answers
 
