@@ -1,7 +1,7 @@
 """This agent accepts the operator's assignments for its own job, and none that can't be meant.
 
-An assignment decides which program's data this worker's ranks unpack and which host they join, and it stands where
-whoever may read pods reads it. So each of its three ways in (push, the leader's broadcast, the annotation) passes
+An assignment decides which program's data this worker's ranks unpack and which host they join, and everybody who may
+read pods can read it. So each of its three ways in (push, the leader's broadcast, the annotation) passes
 `Authority.read`, which alone makes an `Assignment` of what came: the fields are plausible, the job and its hosts are
 this agent's, and one of the keys in the pod's environment has signed exactly that.
 """
@@ -24,7 +24,7 @@ MAX_AHEAD = 100_000
 """Attempts that one may be beyond the highest seen: more than an attempt a second makes in a day, which is longer than
 an agent is cut off and lives on."""
 REMEMBERED = 8
-"""Assignments that were verified: each comes three ways, and a file is written anew whenever any annotation changes."""
+"""Assignments that were verified: each comes three ways, and a file is rewritten whenever any annotation changes."""
 
 
 class Authority:

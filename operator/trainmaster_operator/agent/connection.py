@@ -35,8 +35,6 @@ class Readable(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """A connection has ended."""
-
     peer: int
 
 
@@ -60,7 +58,7 @@ class PeerConnection:
         self._put = put
         self.peer = peer
         self.read_bytes = read_bytes
-        """What is read at once."""
+        """Bytes read at once."""
         self.most_pending = MAX_PENDING_BYTES
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
@@ -115,7 +113,7 @@ class PeerConnection:
     def finish(self, unread: int = 0) -> None:
         """Close when all that was sent has gone out.
 
-        `unread`: so many bytes at most may still come, and the peer closes after it has sent them: who closes before
+        `unread`: so many bytes at most may still come, and the peer closes after it has sent them: closing before
         makes the peer's kernel throw away what it hasn't read yet (RFC 9112, section 9.6).
         """
         self._finishing = True
@@ -124,7 +122,6 @@ class PeerConnection:
             self._finished()
 
     def close(self) -> None:
-        """Close now."""
         if not self.closed:
             self.closed = True
             self._loop.unwatch(self._sock.fileno())
@@ -191,12 +188,11 @@ MAX_BAD_LINES = 100
 
 
 def json_line(data: Mapping[str, Any]) -> bytes:
-    """Returns one object as a line."""
     return json.dumps(data, separators=(",", ":")).encode() + b"\n"
 
 
 class JsonLines:
-    """The objects in the lines of a connection. A few lines that are none are passed over."""
+    """The objects in the lines of a connection. A few lines that are none are ignored."""
 
     def __init__(self, longest: int = MAX_LINE_BYTES) -> None:
         self._lines = LineBuffer(longest)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
 FILE_SECONDS, PUSHED_FILE_SECONDS = 0.05, 0.5
-"""Between two looks at the assignment's file; the second while an operator can push assignments."""
+"""Time between two checks of the assignment's file; the second while an operator can push assignments."""
 KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
 """Between the decision to leave and the end, so that the report gets onto the wire first."""
@@ -174,7 +174,7 @@ class AgentExecutor:
 
     def _wait(self) -> None:
         """One round of the loop, at most until the next deadline of the plan, the network or the watch over ranks."""
-        # Of the plan's own moment: a deadline may have passed while its actions were performed.
+        # Not of now: a deadline may have passed while the plan's actions were performed.
         planned = wake_at(self._state, self._planned_at)
         watched = math.inf if self._watch is None else self._watch.deadline
         deadline = min(math.inf if planned is None else planned, self._network.deadline, watched)
@@ -194,16 +194,13 @@ class AgentExecutor:
         return events.LeaderContactChanged(self._network.contact(now))
 
     def _begin(self, action: actions.Begin) -> Optional[events.Event]:
-        try:
-            state_folder.write_report(self._settings.state_dir, action.report)
-            state_folder.prune_attempts(self._settings.state_dir, KEPT_ATTEMPTS)
-        except OSError as error:
-            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
-        return None
+        folder = self._settings.state_dir
+        failed = _save(lambda: state_folder.write_report(folder, action.report))
+        return failed or _save(lambda: state_folder.prune_attempts(folder, KEPT_ATTEMPTS))
 
     def _fetch_code(self, action: actions.FetchCode) -> Optional[events.Event]:
         if self._code is None:
-            error = "this pod mounts no code (TRAINMASTER_CODE_DIR is not set); delete it, so that it is made anew"
+            error = "this pod mounts no code (TRAINMASTER_CODE_DIR is not set); delete it, so that it is recreated"
             return events.CodeRefused(action.digest, error)
         self._code.fetch(action.digest)
         return None
@@ -251,22 +248,16 @@ class AgentExecutor:
         return launched
 
     def _adopt(self, action: actions.Adopt) -> Optional[events.Event]:
-        try:
-            state_folder.write_report(self._settings.state_dir, action.report)
-        except OSError as error:
-            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
-        return None
+        return _save(lambda: state_folder.write_report(self._settings.state_dir, action.report))
 
     def _regroup(self, action: actions.Regroup) -> Optional[events.Event]:
         from trainmaster_operator.agent.hang.watch import RankWatch
 
         run, assignment = self._launched, with_master_address(self._settings, action.assignment, action.node_rank)
-        try:
-            run.regroup(action._replace(assignment=assignment))
-        except OSError as error:
-            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
-        self._watch = RankWatch(self._settings, run)
-        return None
+        failed = _save(lambda: run.regroup(action._replace(assignment=assignment)))
+        if failed is None:
+            self._watch = RankWatch(self._settings, run)
+        return failed
 
     def _serve_trainer(self, attempt: int) -> int:
         """Listen for what Hugging Face's Trainer reports of an attempt; returns the port, 0 if nobody listens."""
@@ -414,7 +405,7 @@ class AgentExecutor:
     # Views
 
     def _ranks(self) -> dict[int, RankProgress]:
-        """What is known of each rank of the newest attempt that was launched."""
+        """Returns the newest progress of each rank of the attempt launched last."""
         return {} if self._watch is None else self._watch.ranks
 
     def _show_state(self) -> dict[str, Any]:
@@ -434,6 +425,15 @@ class AgentExecutor:
         if sentence != self._complaint:
             self._complaint = sentence
             self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
+
+
+def _save(write: Callable[[], None]) -> Optional[events.SaveFailed]:
+    """Returns why something can't be written; None: it was."""
+    try:
+        write()
+    except OSError as error:
+        return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
+    return None
 
 
 def _now() -> Now:

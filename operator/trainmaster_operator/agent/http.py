@@ -12,7 +12,7 @@ from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 
 MAX_HEAD_BYTES = 8_192
 MAX_HEAD_PIECES = 64
-"""Reads that a head may take: who sends it byte by byte costs no more than that. Clients send it in one or two."""
+"""Reads that a head may take: one sent byte by byte costs only that many. Clients need one or two."""
 HEAD_END = b"\r\n\r\n"
 REASONS = {
     101: "Switching Protocols",
@@ -75,7 +75,6 @@ class Request:
         return 0 if self._head is None else max(0, self._head.length - len(self._buffer))
 
     def feed(self, data: bytes) -> None:
-        """Add what has arrived."""
         self._buffer += data
         self._pieces += 1
 

@@ -48,15 +48,15 @@ class AgentSettings(NamedTuple):
     hosts_file: str
     """A file like /etc/hosts asked before DNS; empty: none."""
     grace_seconds: float
-    """What ranks get between SIGTERM and SIGKILL when the pod is stopped."""
+    """The ranks' time between SIGTERM and SIGKILL when the pod is stopped."""
     progress_timeout: float
     """A step may take this long; 0: no limit."""
     first_step_timeout: float
     """The first step may take this long; 0: no limit."""
     progress_pattern: str
-    """What a rank prints is matched with it; empty: with the preset."""
+    """Ranks' output is matched with it; empty: with the preset."""
     progress_preset: str
-    """Whose lines count as progress: `auto`, `none`, or a framework's name."""
+    """The lines that count as progress: `auto`, `none`, or a framework's name."""
     startup_timeout: float
     """How long worker 0's name may be unknown before the attempt fails as MasterUnreachable."""
     cgroup_root: str
@@ -64,7 +64,7 @@ class AgentSettings(NamedTuple):
     code_dir: str
     """Where the archive of the user's code is mounted; empty: the image has the code."""
     code_source: str
-    """What is mounted there, for a person."""
+    """The mounted volume, in words for a person."""
     config_file: str
     """The training loop's configuration, hashed into the environment that is compared across workers."""
 

@@ -19,7 +19,7 @@ FIRST_PORT, LAST_PORT, PORTS = 20_000, 28_979, 8_971
 """Below torch's defaults (29400 and 29500, where jobs of others are), NodePorts (30000) and ephemeral ports (32768).
 Their number is a prime, so that every stride visits all of them."""
 _TAKEN = (22_623, 22_624, 24_007, 24_008, 25_000, 26_257, 27_017, 27_018, 27_019)
-"""What nodes are known to serve themselves, which meets jobs with hostNetwork: OpenShift's machine configs, GlusterFS,
+"""Ports that nodes serve themselves, which matters to jobs with hostNetwork: OpenShift's machine configs, GlusterFS,
 MicroK8s' cluster agent, CockroachDB, MongoDB."""
 
 
@@ -69,13 +69,13 @@ class Assignment(NamedTuple):
     code: Optional[str] = None
     """The digest of the code that the attempt runs (spec.code); None: what the image has."""
     continues: Optional[int] = None
-    """The last attempt whose ranks all started anew: this one goes on with their processes. None: all start anew."""
+    """This attempt continues the processes of that one, the last in which all ranks started. None: all ranks start."""
     absent: tuple[int, ...] = ()
     """Global ranks that aren't in the group of a continued attempt."""
     master_place: int = 0
     """The position of the worker that the lowest present rank is on."""
     signed: Optional[Mapping[str, Any]] = None
-    """The JSON object as an agent got it, with its signatures: what goes on to others is what was signed."""
+    """The JSON object as an agent got it, with its signatures: others get exactly what was signed."""
 
     @property
     def master(self) -> str:
@@ -84,7 +84,7 @@ class Assignment(NamedTuple):
 
     @classmethod
     def parse(cls, data: object) -> Assignment:
-        """Check a JSON object; raises ProtocolError with the field and its value. Unknown fields are passed over."""
+        """Check a JSON object; raises ProtocolError with the field and its value. Unknown fields are ignored."""
         if not isinstance(data, dict):
             raise ProtocolError(f"assignment: {shown(data)} is not an object")
         workers = _list(data, "workers")

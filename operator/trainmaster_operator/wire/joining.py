@@ -257,7 +257,7 @@ def module_names(
 ) -> tuple[str, ...]:
     """Returns the names of a list that can be modules', as many as may be sent; raises ProtocolError for another thing.
 
-    What a rank has imported under a stranger name is passed over: it was made by a program, not found in a folder.
+    What a rank has imported under a stranger name is ignored: it was made by a program, not found in a folder.
     """
     if not isinstance(data, list):
         raise ProtocolError(f"modules.names: {shown(data)} is not a list")

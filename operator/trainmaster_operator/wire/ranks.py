@@ -22,7 +22,7 @@ from trainmaster_operator.wire.values import (
 )
 
 SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
-"""What a rank is doing, as its script reports it."""
+"""A script reports that its rank is at one of these."""
 CONTINUING = ("able", "idle", "ready")
 WAITS = ("collective", "device", "nothing")
 _WHOLE = {name: camel(name) for name in ("step", "total_steps", "start_step", "group")}

@@ -23,7 +23,7 @@ FAILURE_REASONS = frozenset(
         *("LaunchError", "Usage", "AgentLost", "Diverged"),
     }
 )
-"""What an agent may give as the reason of a failure."""
+"""The reasons of a failure that an agent may report."""
 
 EXIT_FINISHED = 0
 EXIT_USAGE = 64
@@ -74,7 +74,7 @@ class Report(NamedTuple):
     culprit: bool = True
     """False where the ranks only suffered from another's end."""
     environment: str = ""
-    """What the ranks run on: GPUs, driver and libraries, as far as it is known."""
+    """GPUs, driver and libraries of the ranks, as far as they are known."""
     able: bool = False
     """Whether all ranks of this worker that are in the group can go on in a continued attempt; once a rank has failed,
     whether the others can."""
@@ -162,9 +162,9 @@ def merge(known: Report | None, report: Report) -> Report:
 
     An end outlasts what was reported before it. An end that only says that the agent was lost gives way to one that
     says how the ranks ended, whichever is later: an agent that starts again without a saved end, and a leader whose
-    follower is silent, know less than who saw it. Of other ends the later one holds, because agents correct themselves:
-    a bystander's broken connection is often seen before the exit of the rank that caused it. A report of another pod is
-    of the worker's newer life, but a worker that has finished stays finished.
+    follower is silent, know less than an agent that saw it. Otherwise the later end holds, because agents correct
+    themselves: a bystander's broken connection is often seen before the exit of the rank that caused it. A report of
+    another pod is of the worker's newer life, but a worker that has finished stays finished.
     """
     if known is None or not known.ended:
         return report

@@ -23,7 +23,7 @@ from trainmaster_operator.wire.values import (
 )
 
 _HEAD_BYTES, _TIME_BYTES = 512, 14
-"""What stands around the lines, and each line's time."""
+"""The room for what surrounds the lines, and for each line's time."""
 _LEAST_BYTES = 1_024
 
 
@@ -122,7 +122,7 @@ class Recovery(NamedTuple):
 
 
 class ProgressLine(NamedTuple):
-    """The line says how far ranks of a worker are; `more`: the worker's next line goes on with its other ranks."""
+    """The line says how far ranks of a worker are; `more`: the worker's next line has its other ranks."""
 
     attempt: int
     worker: int
@@ -138,7 +138,7 @@ class ProgressLine(NamedTuple):
 
 
 class EvidenceLine(NamedTuple):
-    """The line says how ranks stand; `more`: the worker's next line goes on with its other ranks."""
+    """The line says how ranks stand; `more`: the worker's next line has its other ranks."""
 
     attempt: int
     worker: int
@@ -204,7 +204,7 @@ RanksLine = TypeVar("RanksLine", ProgressLine, EvidenceLine)
 def parse_line(line: bytes, most_ranks: int = limits.MAX_PROCESSES) -> StreamLine:
     """Parse one line. Raises ProtocolError with what is wrong.
 
-    `most_ranks` is how many a worker of the job has. A line with more of them is passed over.
+    `most_ranks` is how many a worker of the job has. A line with more of them is ignored.
     """
     try:
         data = loads(line)

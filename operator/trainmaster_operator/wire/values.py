@@ -1,4 +1,4 @@
-"""These readers read JSON that others wrote: ranks, agents, annotations, statuses, whoever may edit an object.
+"""These readers read JSON that others wrote: ranks, agents, annotations, statuses, anybody who may edit an object.
 
 JSON of the right form can still hold what breaks a naive reader: `int(Infinity)`, `math.isfinite(10**400)` and
 `float(10**400)` raise OverflowError, `int("9" * 5000)` ValueError, `json.loads` of lists a thousand deep
@@ -71,7 +71,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def mappings(value: object) -> Sequence[Mapping[str, Any]]:
-    """Returns the objects in a list; whatever else stands in it is passed over."""
+    """Returns the objects in a list; everything else in it is ignored."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
 
 

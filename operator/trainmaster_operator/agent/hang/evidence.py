@@ -1,8 +1,8 @@
 """The evidence of a worker's ranks in a stall is how each stands, with the stacks of all its threads.
 
 Ranks are asked all at once and given STACKS_SECONDS, and as long as a first dump takes where they have a flight
-`recorder`; who has answered isn't waited for any longer. Where a rank can't print its stacks there is what `py-spy`
-says, if the image has it and the kernel allows that, and always what the kernel shows.
+`recorder`; ranks that have answered aren't waited for any longer. If a rank can't print its stacks, `py-spy` prints
+them, if the image has it and the kernel allows that; the kernel's view is always added.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Observation:
         self._sources.receive(body, now)
 
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:
-        """Read the sources; returns what is to be published now. `all_started`: all of this worker's ranks were."""
+        """Read the sources; returns what to publish now. `all_started`: all of this worker's ranks were."""
         self.refresh(now.steady)
         if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
             self.up = True
@@ -125,7 +125,6 @@ class Observation:
         return progress is not None and (progress.continuing, progress.group) == ("idle", self._attempt)
 
     def silent_seconds(self, rank: int, now: float) -> float:
-        """Returns for how long a rank has made no progress."""
         return self._sources.silent_seconds(rank, now)
 
     @property

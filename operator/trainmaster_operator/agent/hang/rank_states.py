@@ -80,7 +80,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     fewest = min(map(_most_steps, watched.values()))
     behind = {rank: state for rank, state in watched.items() if steps_of(state) <= fewest}
     counted = all(state.collective is not None for state in behind.values())
-    # Of the others no step is known, so they can only be told from those that have done the fewest.
+    # No step of the others is known, so they are compared with those that have done the fewest.
     others = {rank: state for rank, state in ranks.items() if rank not in watched}
     if not any(map(is_over, behind.values())):
         others = {}

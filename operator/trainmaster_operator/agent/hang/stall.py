@@ -23,7 +23,7 @@ from trainmaster_operator.wire.stream import EvidenceLine
 ANSWER_SECONDS = 4.0
 """A second more than the slowest evidence takes (`recorder`)."""
 MAX_KEPT_EVIDENCE_BYTES = 4_194_304
-"""What the leader keeps of all workers' evidence of an attempt."""
+"""The limit of all workers' evidence of an attempt that the leader keeps."""
 
 
 class SilentWorkers(NamedTuple):
@@ -42,14 +42,14 @@ class Diagnosis:
 
     def __init__(self) -> None:
         self.question: Optional[Collect] = None
-        """What all workers are asked at present, and one that joins at once."""
+        """The question that all workers, and those that join, are asked at present."""
         self.asked_at = 0.0
         self.deadline = math.inf
         """When the diagnosis is concluded with the answers that are there, on the monotonic clock."""
         self._answered: set[int] = set()
         self._ranks: dict[int, RankState] = {}
         self._worker_of: dict[int, int] = {}
-        """Who has answered for a rank: nobody answers for another worker's."""
+        """The worker that has answered for a rank: none answers for another worker's."""
 
     def begin(self, attempt: int, workers: int, now: float) -> Optional[Collect]:
         """Returns the question to ask the attempt's workers, so many; None where it is being asked already."""
@@ -134,7 +134,7 @@ def within(ranks: Mapping[int, RankState], size: int) -> dict[int, RankState]:
 
 
 class Stall:
-    """Stall is about an attempt's stalls on a worker. `leader`: who leads, None while that isn't known."""
+    """Stall handles an attempt's stalls on a worker. `leader`: the leading worker; None: unknown."""
 
     def __init__(self, attempt: int, worker: int, ranks: range) -> None:
         self._attempt = attempt
@@ -159,7 +159,7 @@ class Stall:
         return self._begin(leader, now)
 
     def receive(self, message: Union[Collect, Hung, Patience], now: float) -> list[StallAction]:
-        """The leader says how the diagnosis goes on."""
+        """The leader sends the next step of the diagnosis."""
         self._answered = True
         if isinstance(message, Collect):
             self._text_bytes = min(message.bytes, MAX_EVIDENCE_BYTES)
@@ -184,7 +184,6 @@ class Stall:
         return EvidenceLine(self._attempt, self._worker, within(ranks, self._text_bytes), wall)
 
     def tick(self, leader: Optional[int], now: float) -> list[StallAction]:
-        """The deadline is over."""
         if now < self.deadline:
             return []
         return self._begin(leader, now) if self._rejoining else self._judge(leader, now)
@@ -204,7 +203,7 @@ class Stall:
     def _judge(self, leader: Optional[int], now: float) -> list[StallAction]:
         """No conclusion has come: ask the next leader, or conclude from this worker's own ranks."""
         self.deadline = math.inf
-        # Who leads itself can't leave its leader.
+        # A worker that leads can't leave its leader.
         another = leader is not None and leader != self._worker
         if self._has_leader and not self._answered and not self._left_leader and another:
             self._left_leader = self._rejoining = True

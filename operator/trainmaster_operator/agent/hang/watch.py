@@ -41,7 +41,7 @@ class RankWatch:
         self._first = first = run.first_rank()
         counters = Counters(run.questionable, settings.progress_timeout)
         present = [first + local_rank for local_rank in run.present]
-        # The time that ranks may be silent begins anew with their group.
+        # The time that ranks may be silent begins again with their group.
         started_at = time.monotonic() if run.regrouped_at else run.started_at
         self._observation = Observation(
             settings,
@@ -55,12 +55,12 @@ class RankWatch:
             run.regrouped_at,
         )
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
-        """What was sent last of what ranks say of continuing."""
+        """The ranks' words about continuing that were sent last."""
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
         self._evidence: Optional[CollectedEvidence] = None
         self._evidence_at = math.inf
         self._requested: Optional[tuple[Collect, CollectedEvidence]] = None
-        """What an operator has asked for, while it is collected: nothing but the answer follows from it."""
+        """An operator's request, while its evidence is collected: nothing but the answer follows from it."""
         self._requested_at = math.inf
         self._unready: Optional[tuple[FailHung, CollectedEvidence]] = None
         """A rank that should be ready to join by now, while its stacks are collected."""
@@ -73,7 +73,6 @@ class RankWatch:
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
-        """Returns the newest progress of each rank."""
         return self._observation.ranks
 
     def report(self, body: object, now: Now) -> None:
@@ -82,13 +81,11 @@ class RankWatch:
 
     @property
     def deadline(self) -> float:
-        """Returns when `tick` is due, on the monotonic clock."""
         observed = math.inf if self._run.ended else self._observation.deadline
         stalled = self._stall.deadline if self._can_hang else math.inf
         return min(observed, stalled, self._evidence_at, self._requested_at, self._unready_at)
 
     def tick(self, leader: Optional[int], now: Now) -> list[Found]:
-        """Time has passed."""
         found: list[Found] = []
         if not self._run.ended and now.steady >= self._observation.deadline:
             found += self._observe(leader, now)
@@ -103,7 +100,7 @@ class RankWatch:
         return found
 
     def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
-        """The leader says how a diagnosis goes on, or what an operator asks for; its newest request counts."""
+        """The leader sends the next step of a diagnosis, or an operator's request; the newest request counts."""
         if isinstance(message, Collect) and message.request:
             self._requested = message, self._collect(now)
             self._requested_at = now.steady + POLL_SECONDS

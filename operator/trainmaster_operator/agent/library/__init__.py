@@ -5,7 +5,7 @@
 - **Unpacked** into the state folder, at an agent's first start in a pod. Files are imported in 12 ms once Python has
   kept their bytecode there, and in 50 ms before; of an archive it is 90 ms, each time.
 - **Found** by PYTHONPATH, the only way to a rank, a torchrun and a launcher of the job's own. That comes before
-  site-packages, so `stand_in` looks whether the image or the job has a `trainloop` of its own.
+  site-packages, so `stand_in` checks whether the image or the job has a `trainloop` of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def enter(environ: dict[str, str], state_dir: str) -> None:
     if not hasattr(loader, "archive"):
         return
     packed: bytes = loader.get_data(ENTRY)
-    # By its content: a container's next life may have another agent, and ranks of the last one may still import.
+    # Named by its content: a container's next life may have another agent, while old ranks still import.
     folder = os.path.join(state_dir, f"library-{zlib.crc32(packed):08x}")
     if not os.path.isdir(folder):
         _unpack(packed, folder)

@@ -32,7 +32,7 @@ class Tried(NamedTuple):
 
 
 class Joining:
-    """A try that is going on. Each event of it is given to `handle`, which returns how it has ended, once it has."""
+    """Joining is one try. Each event of it goes to `handle`, which returns how the try has ended, once it has."""
 
     def __init__(
         self,
@@ -59,11 +59,10 @@ class Joining:
 
     @property
     def peer(self) -> Optional[int]:
-        """Returns the connection on which the upgrade is asked for, once there is one."""
+        """Returns the connection that asks for the upgrade, once there is one."""
         return None if self._connection is None else self._connection.peer
 
     def cancel(self) -> None:
-        """Give up without a result."""
         self._timer.cancel()
         if self._sock is not None:
             self._loop.unwatch(self._sock.fileno())
@@ -73,7 +72,7 @@ class Joining:
             self._connection.close()
 
     def handle(self, event: Union[Resolved, Connected, TimedOut]) -> Optional[Tried]:
-        """The next step; one of an earlier try is passed over."""
+        """The next step; one of an earlier try is ignored."""
         if event.number != self.number:
             return None
         if isinstance(event, Resolved):
@@ -83,7 +82,6 @@ class Joining:
         return self._failed(f"no answer within {LIMIT_SECONDS:g} s")
 
     def closed(self) -> Tried:
-        """Its connection has ended."""
         return self._failed("the connection was closed before an answer")
 
     def read(self) -> Optional[Tried]:
@@ -195,8 +193,7 @@ def with_master_address(settings: AgentSettings, assignment: Assignment, node_ra
     """Returns an assignment with the master's address in place of its name, if the address is known."""
     address = lookup_hosts(settings.hosts_file, assignment.master)
     if assignment.master == assignment.hosts[node_rank]:
-        # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while, and its store would
-        # look for itself in vain.
+        # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while.
         address = settings.pod_ip or address
     hosts = list(assignment.hosts)
     hosts[assignment.master_place] = address or assignment.master

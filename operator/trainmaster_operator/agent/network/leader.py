@@ -44,12 +44,12 @@ up to a second and more, and a script that fails at its first import is faster."
 RECONNECT_SECONDS = 1.0
 """An operator whose stream broke counts as watching for so long: a blip must not make workers report by exiting."""
 COLLECT_SECONDS = 1.0
-"""Stacks are asked for at most so often, whoever asks: a rank stands still for the moment in which it prints them."""
+"""The least time between two requests for stacks: a rank stands still while it prints them."""
 REQUESTED_BYTES = 524_288
 """The texts of all workers that answer a request for stacks; an operator keeps them in one ConfigMap."""
 MAX_STREAMS = 8
 MAX_PROGRESS_BYTES = 8_388_608
-"""What is kept of all workers' progress."""
+"""The limit of all workers' kept progress."""
 WORKERS_IN_HELLO = 256
 """A line must stay below what its reader accepts, 64 KiB; the others follow in lines of their own."""
 
@@ -77,19 +77,18 @@ class Leader:
         """When stacks may be asked for next, on the monotonic clock."""
         self._mismatched_attempt = 0
         self._modules: Optional[joining.Modules] = None
-        """What the first worker that knows it says of the modules to import; a new pod doesn't have to learn it."""
+        """The modules to import, by the first worker that knows them; a new pod needn't learn them."""
         self._streams: list[int] = []
         self._watched_until = now + FIRST_STREAM_SECONDS
         self._announced = True
-        """What followers were sent last of whether an operator watches."""
+        """What followers were sent last: whether an operator watches."""
         self._ping_at = now + PING_SECONDS
         self._actions: list[LeaderAction] = []
 
-    # What it knows
+    # Knowledge
 
     @property
     def deadline(self) -> float:
-        """Returns when `tick` is due, on the monotonic clock."""
         unwatched_at = self._watched_until if self._announced and not self._streams else math.inf
         return min(self._ping_at, self._diagnosis.deadline, unwatched_at)
 
@@ -98,10 +97,10 @@ class Leader:
         return bool(self._streams) or now < self._watched_until
 
     def workers(self) -> list[stream.WorkerLine]:
-        """Returns all workers as they stand in the stream."""
+        """Returns all workers as the stream has them."""
         return [self._workers.line(row) for row in self._workers]
 
-    # What happens
+    # Events
 
     def assign(self, assignment: Assignment) -> list[LeaderAction]:
         """The agent has accepted a higher assignment: send it to everybody."""
@@ -122,14 +121,14 @@ class Leader:
         return self._drain()
 
     def arrive(self, peer: int, now: Now) -> list[LeaderAction]:
-        """A follower has connected; it says who it is in its first line."""
+        """A follower has connected; it names itself in its first line."""
         closed = self._workers.arrive(peer, now.steady)
         if closed is not None:
             self._actions.append(Close(closed))
         return self._drain()
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> list[LeaderAction]:
-        """A line of a follower has come. What isn't one of the protocol's messages is passed over."""
+        """A line of a follower has come. What isn't one of the protocol's messages is ignored."""
         row = self._workers.of(peer)
         try:
             message = joining.parse_from_follower(data)
@@ -173,12 +172,11 @@ class Leader:
         return self._drain()
 
     def leave(self, peer: int) -> list[LeaderAction]:
-        """A follower's connection has ended."""
         self._lose_connection(peer)
         return self._drain()
 
     def watch(self, peer: int, now: Now) -> list[LeaderAction]:
-        """An operator begins to watch: all that is known, then each change. The oldest one gives way for a ninth."""
+        """An operator begins to watch: all that is known, then each change. A ninth pushes out the oldest."""
         while len(self._streams) >= MAX_STREAMS:
             self._actions.append(Close(self._streams.pop(0)))
         workers = self.workers()
@@ -195,7 +193,6 @@ class Leader:
         return self._drain()
 
     def unwatch(self, peer: int, now: Now) -> list[LeaderAction]:
-        """An operator's stream has ended."""
         if peer in self._streams:
             self._streams.remove(peer)
             if not self._streams:
@@ -217,7 +214,6 @@ class Leader:
         return self._drain()
 
     def tick(self, now: Now) -> list[LeaderAction]:
-        """Time has passed."""
         if now.steady >= self._diagnosis.deadline:
             self._conclude(now)
         if not self.is_watched(now.steady):
@@ -230,7 +226,7 @@ class Leader:
     # Followers
 
     def _join(self, peer: int, hello: joining.Joined, now: Now) -> bool:
-        """A connection says who it is; returns whether it may stay."""
+        """A connection names itself; returns whether it may stay."""
         if hello.job != self._job_uid:
             return False
         expected_uid = "" if self._assignment is None else self._assignment.uid_of(hello.worker)
@@ -429,7 +425,7 @@ class Leader:
             self._send(peers, json_line(message.to_wire()))
             self._actions.append(Deliver(message))
 
-    # What it sends
+    # Sending
 
     def _announce(self, now: float) -> None:
         """Send all followers whether an operator watches, where that has changed."""

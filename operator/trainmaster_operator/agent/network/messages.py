@@ -49,7 +49,7 @@ class Try(NamedTuple):
 
 
 class CancelTry(NamedTuple):
-    """Give up the try that is going on."""
+    """Give up the present try."""
 
 
 LeaderAction = Union[Send, SendToStreams, Close, Deliver]

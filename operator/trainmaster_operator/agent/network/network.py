@@ -48,7 +48,7 @@ from trainmaster_operator.wire.values import ProtocolError
 FOLLOWER_BURST_BYTES, FOLLOWER_BYTES_PER_SECOND = 524_288, 262_144
 """A follower that sends faster is read slower: eight ranks' progress is 4 KiB a second, evidence 64 KiB."""
 MAX_FOLLOWER_PENDING_BYTES = 1_048_576
-"""What a follower may leave unread; an assignment is at most 256 KiB."""
+"""The limit of a follower's unread bytes; an assignment is at most 256 KiB."""
 LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND = 2_097_152, 1_048_576
 """A leader that sends faster is read slower; an assignment is at most 256 KiB."""
 
@@ -85,11 +85,10 @@ class Network:
         if self._settings.port:
             self._server.open()
 
-    # What it knows
+    # Knowledge
 
     @property
     def deadline(self) -> float:
-        """Returns when `tick` is due, on the monotonic clock."""
         return min(self._leader.deadline, self._follower.deadline)
 
     def contact(self, now: Now) -> LeaderContact:
@@ -98,7 +97,7 @@ class Network:
         if leader == self._settings.worker:
             watched = self._leader.is_watched(now.steady)
         else:
-            # While it isn't known who leads, somebody may watch.
+            # While the leader isn't known, somebody may watch it.
             watched = self._follower.watched or leader is None
         return LeaderContact(leader, watched, self._follower.master)
 
@@ -111,7 +110,7 @@ class Network:
         found, self._deliveries = self._deliveries, []
         return found
 
-    # What the executor asks for
+    # The executor's requests
 
     def assign(self, assignment: Assignment, now: Now) -> None:
         """The agent has accepted a higher assignment."""
@@ -127,7 +126,7 @@ class Network:
         self._follow(self._follower.abandon(now.steady))
 
     def introduce(self, messages: Iterable[FollowerMessage]) -> None:
-        """Say to a leader that was just joined who this is, and what it can't know yet."""
+        """Introduce this worker to a leader that was just joined."""
         self._follow(self._follower.introduce([part for message in messages for part in _split(message)]))
 
     def publish(self, message: FollowerMessage, now: Now) -> None:
@@ -138,7 +137,7 @@ class Network:
             self._follow(self._follower.send(part))
 
     def send_to_leader(self, message: FollowerMessage, now: Now) -> None:
-        """Send a message to whoever leads now, and to nobody else."""
+        """Send a message to the leader only."""
         for part in _split(message):
             if self._follower.leader == self._settings.worker:
                 self._lead(self._leader.receive(part, now))
@@ -160,24 +159,21 @@ class Network:
         self._lead(self._leader.keep_output(line))
 
     def answer(self, peer: int, response: bytes) -> None:
-        """Answer a request that was put into the queue."""
         self._server.answer(peer, response)
 
     def show_metrics(self, text: str) -> None:
-        """Answer those who ask for the metrics."""
         self._server.show_metrics(text)
 
-    # What happens
+    # Events
 
     def tick(self, now: Now) -> None:
-        """Time has passed."""
         if now.steady >= self._leader.deadline:
             self._lead(self._leader.tick(now))
         if now.steady >= self._follower.deadline:
             self._follow(self._follower.tick(now.steady))
 
     def handle(self, event: ConnectionEvent, now: Now) -> None:
-        """Something has happened on a connection. What is no more of use is passed over."""
+        """Something has happened on a connection. What is no more of use is ignored."""
         if isinstance(event, Readable):
             self._read(event.peer, now)
         elif isinstance(event, Closed):
@@ -268,7 +264,7 @@ class Network:
         if wait:
             connection.pause(wait)
 
-    # What the leader and the follower decide
+    # Decisions of the leader and the follower
 
     def _lead(self, actions: Sequence[LeaderAction]) -> None:
         self._perform(actions, self._followers)

@@ -32,11 +32,11 @@ SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 MAX_KNOWN = 32
 """Connections whose request has the token, and that are neither a stream nor a follower's; the oldest gives way."""
 MAX_ANSWER_BYTES = 1_048_576
-"""What one of them may leave unread."""
+"""The limit of one's unread bytes."""
 UNAUTHENTICATED_READ_BYTES = 8_192
-"""What is read at once before the token is shown: the buffer never holds more than a head and this."""
+"""Bytes read at once before the token is shown: the buffer never holds more than a head and this."""
 METRICS_SECONDS = 1.0
-"""The text of /metrics is made once in so long, whoever asks how often."""
+"""The text of /metrics is made at most once in this time."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS = ("/healthz", "/metrics")
 PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack", "/v1/collect")
@@ -91,7 +91,6 @@ class Server:
         self._loop.call_every(SWEEP_SECONDS, self._sweep)
 
     def close(self) -> None:
-        """Listen no more."""
         if self._socket is not None:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
@@ -112,13 +111,12 @@ class Server:
         return exchange is not None
 
     def answer(self, peer: int, answer: bytes) -> None:
-        """Answer a request that was put into the queue."""
         exchange = self._exchanges.get(peer)
         if exchange is not None:
             exchange.answer(answer)
 
     def show_metrics(self, text: str) -> None:
-        """Answer all who wait for the metrics, and who asks for them within METRICS_SECONDS."""
+        """Answer all that wait for the metrics, and those that ask within METRICS_SECONDS."""
         self._metrics = response(200, text, METRICS_TYPE)
         self._metrics_until = time.monotonic() + METRICS_SECONDS
         awaited, self._metrics_awaited = self._metrics_awaited, []
@@ -225,7 +223,6 @@ class Exchange:
         self.deadline = time.monotonic() + REQUEST_SECONDS
 
     def read(self) -> None:
-        """Read what has arrived."""
         data = self.connection.read()
         if data is not None and not self._is_taken:
             self._receive(data)
@@ -242,7 +239,6 @@ class Exchange:
             self.close()
 
     def close(self) -> None:
-        """Close now."""
         self._server.leave(self)
         self.connection.close()
 
@@ -374,11 +370,11 @@ class Unauthenticated(Generic[T]):
         return self._count
 
     def all(self) -> list[T]:
-        """Returns everybody who is in."""
+        """Returns all of them."""
         return [item for items in self._by_address.values() for item in items]
 
     def in_the_way(self, address: str) -> Optional[T]:
-        """Returns who has to leave before one more of the address comes in; None where there is room."""
+        """Returns the connection to close before one more of the address is accepted; None if there is room."""
         own = self._by_address.get(address, {})
         if len(own) >= MAX_OF_ADDRESS:
             return next(iter(own))
@@ -390,7 +386,6 @@ class Unauthenticated(Generic[T]):
         return None if most is None else next(iter(self._by_address[most]))
 
     def add(self, address: str, item: T) -> None:
-        """Let one in."""
         self._by_address.setdefault(address, {})[item] = None
         self._count += 1
 

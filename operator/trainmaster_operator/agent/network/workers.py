@@ -17,7 +17,7 @@ MAX_OTHERS = 256
 """Followers that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
 MAX_ARRIVING = 256
 HELLO_SECONDS = 10.0
-"""Who has joined says within so long who it is."""
+"""A follower names itself this long after it has connected."""
 MAX_REPLACED = 4
 """Pods of a worker that have given way to a newer one, and are remembered for it."""
 
@@ -47,7 +47,7 @@ class Workers:
         self._by_worker = {own.worker: own}
         self._by_peer: dict[int, Worker] = {}
         self._arriving: dict[int, float] = {}
-        """The connections that haven't said who they are, and since when."""
+        """The connections that haven't named themselves, and since when."""
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._by_worker.values())
@@ -57,11 +57,10 @@ class Workers:
         return self._by_worker.get(worker)
 
     def of(self, peer: int) -> Optional[Worker]:
-        """Returns whose connection it is; None of one that hasn't said who it is, or has been closed."""
+        """Returns the worker of a connection; None if it hasn't named itself, or was closed."""
         return self._by_peer.get(peer)
 
     def peers(self) -> tuple[int, ...]:
-        """Returns all followers' connections."""
         return tuple(self._by_peer)
 
     def environments(self, workers: Sequence[int], attempt: int) -> dict[int, dict[str, str]]:
@@ -75,7 +74,7 @@ class Workers:
         return WorkerLine(row.worker, row.uid, row.seen, row is self.own or row.peer is not None)
 
     def arrive(self, peer: int, now: float) -> Optional[int]:
-        """Add a connection that will say who it is; returns the one that has to be closed for it, if any."""
+        """Add a connection that will name itself; returns the one that has to be closed for it, if any."""
         closed = next(iter(self._arriving)) if len(self._arriving) >= MAX_ARRIVING else None
         if closed is not None:
             del self._arriving[closed]
@@ -83,11 +82,11 @@ class Workers:
         return closed
 
     def is_arriving(self, peer: int) -> bool:
-        """Returns whether a connection hasn't said who it is yet."""
+        """Returns whether a connection hasn't named itself yet."""
         return peer in self._arriving
 
     def late(self, now: float) -> list[int]:
-        """Remove and return those that should have said who they are by now."""
+        """Remove and return those that should have named themselves by now."""
         found = [peer for peer, since in self._arriving.items() if now - since > HELLO_SECONDS]
         for peer in found:
             del self._arriving[peer]
@@ -113,7 +112,7 @@ class Workers:
         return True, gone.worker
 
     def _is_newest(self, worker: int, uid: str, expected_uid: str) -> bool:
-        """Returns whether a pod is to be followed rather than the one that is connected as this worker.
+        """Returns whether a pod replaces the one that is connected as this worker.
 
         A pod that was deleted may live on for its grace period, or for good on a node whose kubelet is lost, and would
         take the place of the new one again and again.
@@ -126,7 +125,7 @@ class Workers:
         return uid not in row.replaced
 
     def join(self, row: Worker) -> Optional[int]:
-        """A follower has said who it is. Returns its earlier connection, which has to be closed, if there is one."""
+        """A follower has named itself. Returns its earlier connection, which has to be closed, if there is one."""
         before = self._by_worker.get(row.worker)
         closed = None if before is None else before.peer
         if before is not None:
@@ -143,7 +142,7 @@ class Workers:
         return closed
 
     def leave(self, peer: int) -> Optional[Worker]:
-        """A connection has ended. Returns its worker, None where it hadn't said who it is."""
+        """A connection has ended. Returns its worker; None if it hadn't named itself."""
         self._arriving.pop(peer, None)
         row = self._by_peer.pop(peer, None)
         if row is not None:
@@ -250,7 +249,6 @@ class KeptLines:
                 self._drop(worker)
 
     def all(self) -> list[bytes]:
-        """Returns what is kept."""
         return [line for lines in self._lines.values() for line in lines.values()]
 
     def _drop(self, worker: int) -> None:

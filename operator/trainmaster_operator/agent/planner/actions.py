@@ -34,7 +34,7 @@ class Begin(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """Save that what runs here, or is prepared, goes on in a continued attempt, before anything of it does."""
+    """Save that what runs or is prepared here continues in the next attempt, before anything of it does."""
 
     report: Report
     assignment: Assignment
@@ -128,7 +128,7 @@ class ExamineLauncher(NamedTuple):
 class Terminate(NamedTuple):
     """Send SIGTERM to processes, and SIGKILL to a launcher that would only wait for its ranks (0: to none).
 
-    `planned_seconds`: what ranks are told that they have for their end in a stop that is planned; 0 after a failure.
+    `planned_seconds`: how long ranks have for their end in a planned stop; 0 after a failure.
     """
 
     pids: tuple[int, ...]
@@ -161,7 +161,7 @@ class Conclude(NamedTuple):
 
 
 class FlushProgress(NamedTuple):
-    """Read the ranks' progress once more: who reads of the end decides by what it knows of the way there."""
+    """Read the ranks' progress once more: it has to be published before the end."""
 
 
 class SaveReport(NamedTuple):
@@ -185,7 +185,7 @@ class Publish(NamedTuple):
 
 
 class SendToLeader(NamedTuple):
-    """Send a message to whoever leads, and nowhere else."""
+    """Send a message to the leader only."""
 
     message: FollowerMessage
 

@@ -1,4 +1,4 @@
-"""Several events change the state in these ways: an attempt ends, ranks are stopped, an action is asked for. Pure."""
+"""These changes of the state are common to several events: an attempt ends, ranks are stopped. Pure."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def leaves_group(state: State) -> bool:
 
 
 def goes_on(state: State) -> bool:
-    """Returns whether what runs here, or is prepared, goes on in the attempt that was assigned last."""
+    """Returns whether what runs here, or is prepared, continues in the attempt that was assigned last."""
     assignment, node_rank = state.assignment, state.node_rank
     if assignment is None or node_rank is None or not continues(assignment, state.started):
         return False
@@ -196,7 +196,7 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
 
 
 def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
-    """A rank has failed that was to join: it stops nobody, and is started again when the operator says so.
+    """A rank has failed before it joined: it stops nobody, and is started again when the operator asks for it.
 
     Where ranks of this worker train, their report has the failure beside their own state.
     """

@@ -31,7 +31,7 @@ class DeadlinePassed(NamedTuple):
 
 
 class LeaderContactChanged(NamedTuple):
-    """Who leads, whether an operator watches, or how near worker 0 is, has changed."""
+    """The leader, whether an operator watches, or the way to worker 0 has changed."""
 
     contact: LeaderContact
 
@@ -99,7 +99,7 @@ KILLED = "killed"
 FAILED = "failed"
 """It has ended by itself, was killed by somebody else, or didn't answer in time. Another one may fare better."""
 LACKING = "lacking"
-"""What it needs isn't there: memory, room on the disk, processes, or torch. The next attempt may find it."""
+"""It lacks something: memory, room on the disk, processes, or torch. The next attempt may find it."""
 HOPELESS = "hopeless"
 """Another one would fare the same: the command, the Python, torch itself or the ranks' own memory are the reason."""
 
@@ -112,7 +112,7 @@ class WarmProcessEnded(NamedTuple):
     """There is no warm process any more, or none could be started."""
 
     verdict: str
-    """What that says of the next one: one of the four above."""
+    """What it means for the next one: one of the four above."""
 
 
 class ModulesLearned(NamedTuple):
@@ -186,7 +186,7 @@ class SavingRanksFound(NamedTuple):
     """Ranks were asked for whether they are writing their state."""
 
     seconds: Mapping[int, float]
-    """What each of them says it needs, by local rank; 0: it has written."""
+    """The seconds that each of them asks for, by local rank; 0: it has written."""
 
 
 class RunEmptied(NamedTuple):
@@ -217,7 +217,7 @@ class RankNotStarted(NamedTuple):
 
 
 class Progressed(NamedTuple):
-    """A line of progress is to be published."""
+    """There is a line of progress to publish."""
 
     line: ProgressLine
     first_step_at: Optional[float] = None

@@ -184,7 +184,7 @@ def _start(state: State, now: Now) -> Actions:
         if assignment.code is not None and assignment.code != state.code.wanted:
             return (actions.FetchCode(assignment.code),)
         if _lacks_code(state, assignment) and not state.code.problem:
-            # Whoever hasn't the code hasn't seen the attempt, so nothing is reported yet.
+            # A worker without the code hasn't joined the attempt, so nothing is reported yet.
             return ()
         return (actions.Begin(report._replace(state="Starting"), assignment, node_rank),)
     if state.report is not None and state.report._replace(at=report.at) == report:
@@ -285,7 +285,7 @@ def introduction(state: State) -> tuple[FollowerMessage, ...]:
     return (Joined(settings.job_uid, settings.worker, settings.pod_uid, seen), *rest)
 
 
-# What the actions change
+# Changes by actions
 
 
 def _begun(state: State, action: actions.Begin, now: Now) -> State:

@@ -27,14 +27,14 @@ without them: their SIGTERM would end all ranks with a checkpoint."""
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
 SAVING_POLL_SECONDS = 0.02
-"""Between two looks at whether a rank is still writing its state."""
+"""Time between two checks whether a rank is still writing its state."""
 PROVOKED_SECONDS = 0.5
-"""What a rank that was provoked gets to print its stacks."""
+"""A rank that was provoked has this long to print its stacks."""
 
 # torchrun's summary: "failed (exitcode: -9) local_rank: 0 (pid: 1234)".
 _TORCHRUN_FAILURE = r"exitcode: (-?\d+)\) local_rank: (\d+)"
-# What `python -m torch.distributed.run` ends with where torch isn't installed; a module of torch's that is missing is
-# another matter.
+# `python -m torch.distributed.run` ends with this if torch isn't installed; a missing module of torch's is another
+# matter.
 _NO_TORCH = r"No module named '?torch'?(?![.\w])"
 
 
@@ -102,7 +102,7 @@ def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
 def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending | None, unseen: frozenset[int]) -> Run:
     run = run._replace(endings={**run.endings, local_rank: ending})
     joins = local_rank in run.absent
-    # Nobody leaves well before having joined the others; and when these have ended, who waits for them is killed.
+    # No rank leaves well before it has joined the others; when these have ended, ranks that wait for them are killed.
     left_well = run.sweeping if joins else ending is not None and ending.exit_code == 0
     if run.provoked or left_well:
         return run
@@ -176,9 +176,9 @@ def kill_due(run: Run, now: float) -> bool:
 def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Run:
     """SIGKILL waits for ranks that are writing their state, as long as they say that they need, within the job's grace.
 
-    A collective that fails tells a rank of the fault a moment before SIGKILL comes, and what it then writes is what the
-    next attempt goes on from. Who has written it (0 seconds are needed) is waited for no more, and who does neither
-    until the grace is over.
+    A failing collective shows a rank the fault a moment before SIGKILL comes, and the next attempt continues from the
+    state that the rank then writes. SIGKILL doesn't wait for ranks that have written theirs (0 seconds); for ranks that
+    do neither it waits until the grace is over.
     """
     until = {}
     for local_rank in run.ranks:
@@ -207,7 +207,7 @@ def unspared(run: Run) -> tuple[int, ...]:
 
 
 def sweep_due(run: Run, now: float) -> bool:
-    """Returns whether whatever is left is to be killed: the grace is over, or the launcher or all ranks have ended."""
+    """Returns whether to kill all that is left: the grace is over, or the launcher or all ranks have ended."""
     if run.sweeping:
         return False
     if now >= run.last_kill_at:

@@ -48,12 +48,12 @@ class LeaderContact(NamedTuple):
     leader: Optional[int] = None
     """Which worker leads; None while that isn't known."""
     watched: bool = True
-    """Whether an operator watches the leader, or may: while it isn't known who leads, somebody may."""
+    """Whether an operator watches the leader, or may: while the leader isn't known, one may."""
     master: MasterContact = MasterContact(False, False, "not tried yet")
 
 
 class SavedReport(NamedTuple):
-    """The last report of the newest attempt that was started here, as it stands in the state folder."""
+    """The last report of the newest attempt that was started here, from the state folder."""
 
     report: Report
     exited: bool
@@ -108,18 +108,18 @@ class Run(NamedTuple):
     terminate_at: Optional[float] = None
     """When the ranks are sent SIGTERM."""
     grace: float = 0.0
-    """What they then get until SIGKILL (seconds)."""
+    """The seconds from SIGTERM to SIGKILL."""
     terminated: bool = False
     planned: bool = False
     """Whether it was a plan that ended the ranks: what they raise then is how they leave."""
     late: tuple[int, ...] = ()
     """Ranks that started after SIGTERM was sent."""
     kill_at: float = NEVER
-    """When it is to be seen next which ranks SIGKILL still waits for."""
+    """When to check next which ranks SIGKILL still waits for."""
     grace_ends_at: float = NEVER
-    """When SIGKILL comes to ranks that aren't writing their state."""
+    """When ranks that aren't writing their state get SIGKILL."""
     last_kill_at: float = NEVER
-    """When SIGKILL comes to ranks that are writing their state too: the job's own grace is over."""
+    """When ranks that are writing their state get SIGKILL too: the job's own grace is over."""
     saving: Mapping[int, float] = {}
     """Since when ranks have been writing their state, by local rank."""
     spared: Mapping[int, float] = {}
@@ -139,7 +139,7 @@ class Run(NamedTuple):
     absent: tuple[int, ...] = ()
     """Local ranks that aren't."""
     words: Mapping[int, str] = {}
-    """What ranks say of continuing, `able` or `ready`, by local rank."""
+    """The ranks' words about continuing, `able` or `ready`, by local rank."""
     groups: Mapping[int, int] = {}
     """The attempt whose group ranks are in, as far as they say so, by local rank."""
 
@@ -173,9 +173,9 @@ class CodeState(NamedTuple):
     has: str = ""
     """Empty: nothing, or it is being replaced."""
     before: str = ""
-    """What it had before that."""
+    """The archive before that one."""
     wanted: str = ""
-    """What was asked for last."""
+    """The archive asked for last."""
     problem: str = ""
     """Why that can't be had."""
 
@@ -189,7 +189,7 @@ class Warm(NamedTuple):
     lacking: int = 0
     """The attempt for which it lacked something."""
     modules: Optional[Modules] = None
-    """What it imports beside torch and what the job asks for; None while that isn't known."""
+    """The modules it imports beside torch and those that the job names; None: unknown."""
     ending: bool = False
     """Whether it was killed and is still there: no attempt may wait for what it forks."""
     hopeless: bool = False
@@ -211,7 +211,7 @@ class State(NamedTuple):
     run: Optional[Run] = None
     regrouping: Optional[Regrouping] = None
     environ: Optional[Mapping[str, str]] = None
-    """What the setup line leaves behind, found once in an agent's life."""
+    """The environment that the setup line leaves, found once in an agent's life."""
     setup_runs: bool = False
 
     code: CodeState = CodeState()
@@ -226,11 +226,11 @@ class State(NamedTuple):
     unflushed: bool = False
     """Whether the ranks' progress has to be read once more."""
     progress: Optional[ProgressLine] = None
+    """The newest line of progress."""
     way: Optional[Way] = None
     """The way from the last fault to the next attempt's first step."""
-    """The newest line of progress."""
     environment: Optional[Environment] = None
-    """What the ranks of the attempt run in, once it is known."""
+    """The environment of the attempt's ranks, once it is known."""
     printed_environment: str = ""
     """The same by a rank's own words, which know its device and backend."""
 
@@ -248,7 +248,7 @@ class State(NamedTuple):
     """Whether processes of an agent before this one may live."""
     introducing: bool = False
     outbox: tuple[Action, ...] = ()
-    """What has to be done once, in this order, before anything else."""
+    """Actions to do once, in this order, before anything else."""
     terminating: bool = False
     """Whether SIGTERM has come: nothing is started any more."""
     exit_code: Optional[int] = None

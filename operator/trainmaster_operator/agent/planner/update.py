@@ -41,7 +41,7 @@ def update(state: State, event: events.Event, now: Now) -> State:
     return _UPDATES[type(event)](state, event, now)
 
 
-# What is asked of this worker
+# Requests
 
 
 def _assignment_received(state: State, event: events.AssignmentReceived, now: Now) -> State:
@@ -78,7 +78,7 @@ def _termination_requested(state: State, _event: events.TerminationRequested, no
 
 def _stop_requested(state: State, event: Stop, now: Now) -> State:
     if event.report is not None and event.report.worker != state.settings.worker:
-        # An operator may watch this worker, not the leader: it reads who failed before who was stopped for it.
+        # An operator that watches this worker, not the leader, reads of the failure before the stops it causes.
         state = changes.post(state, actions.KeepReport(event.report))
     if event.attempt != state.started or continuing.is_absent(state):
         return state
@@ -96,7 +96,7 @@ def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
 
 def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:
     if isinstance(event, Collect):
-        # At once: to collect what is asked for may take longer than a leader waits.
+        # At once: collecting may take longer than a leader waits.
         state = changes.post(state, actions.SendToLeader(Ping()))
     if state.can_hang and event.attempt == state.started:
         return changes.post(state, actions.Diagnose(event))
@@ -169,7 +169,7 @@ def _code_fetched(state: State, event: events.CodeFetched, _now: Now) -> State:
     state = state._replace(code=code._replace(has=event.digest, problem=""))
     if code.before in ("", event.digest):
         return state
-    # What was found of a warm process was found with the old code.
+    # The warm process's failures were those of the old code.
     state = state._replace(warm=state.warm._replace(failures=0, lacking=0, hopeless=False))
     settings = state.settings
     if settings.setup:
@@ -268,7 +268,7 @@ def _rank_started(state: State, event: events.RankStarted, _now: Now) -> State:
 
 def _process_ended(state: State, event: events.ProcessEnded, now: Now) -> State:
     state = state.change_run(lambda run: ranks.process_ended(run, state.ended, event))
-    # Of another end the examination follows, for which it matters what the report said before.
+    # Another end is examined first, and the examination needs the report as it is.
     left_well = event.ending is not None and event.ending.exit_code == 0
     return continuing.refreshed(state, now) if left_well else state
 

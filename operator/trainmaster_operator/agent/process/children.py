@@ -26,7 +26,7 @@ _RESET_SIGNALS = [
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
 # Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), in the first version of that, which begins with
-# the mask of what is asked for (64 bits) and ends with the status as wait(2) gives it (32 bits).
+# the mask of the fields wanted (64 bits) and ends with the status as wait(2) gives it (32 bits).
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_BYTES = 64
@@ -152,7 +152,7 @@ def process_table() -> dict[int, Process]:
         if not entry.isdigit():
             continue
         text = read_text(f"/proc/{entry}/stat")
-        # The name stands in parentheses and may hold any character (proc(5)).
+        # The name is in parentheses and may hold any character (proc(5)).
         head, _, tail = text.rpartition(")")
         fields = tail.split()
         if len(fields) > 2:
@@ -285,7 +285,7 @@ def private_bytes(pid: int) -> int:
 
 
 def read_text(path: str) -> str:
-    """Returns what stands in a file of the kernel's; empty where it can't be read."""
+    """Returns the content of a file of the kernel's; empty if it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

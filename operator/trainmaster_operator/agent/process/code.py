@@ -2,7 +2,7 @@
 
 It is the working directory of all that the agent starts, so old files are replaced where they are, and only while no
 rank lives. What ranks have written there stays; what was of the old archive, and bytecode, goes. Every file gets a time
-of its archive's own: whoever compares times (Python's bytecode, the warm process) never takes old code for new.
+of its archive's own: programs that compare times (Python's bytecode, the warm process) never take old code for new.
 
 The archive is what its digest says, and the operator has signed that. It is bounded and checked all the same: members
 are written one by one, none outside of the folder, through a link, or anything but a file, a folder or a link inside.
@@ -52,8 +52,8 @@ class Installed(NamedTuple):
 
 
 class CodeFolder:
-    """Code looks for an archive and unpacks it, in one thread at a time: the archive may lie on a file server that has
-    gone, and the agent answers all the same. All but `_search` is in the loop's thread.
+    """CodeFolder finds an archive and unpacks it, in one thread at a time: the archive may lie on a lost file server,
+    and the agent answers all the same. All but `_search` is in the loop's thread.
     """
 
     def __init__(self, loop: Loop, settings: AgentSettings, put: Callable[[Event], None]) -> None:
@@ -341,7 +341,7 @@ def _members(packed: Any) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
 
 
 class _Bounded:
-    """_Bounded ends an archive that goes on and on, whatever its headers say."""
+    """_Bounded refuses an archive without an end, whatever its headers say."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

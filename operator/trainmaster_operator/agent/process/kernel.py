@@ -9,7 +9,7 @@ from trainmaster_operator.agent.process import children
 
 _V1_LIMIT = "memory.limit_in_bytes"
 _V1_NO_LIMIT = 1 << 62
-"""What v1 shows where there is no limit is near the largest number of 64 bits, by a page or so."""
+"""Without a limit v1 shows a number that is a page or so below the largest of 64 bits."""
 
 
 def oom_kill_count(cgroup_root: str) -> int:

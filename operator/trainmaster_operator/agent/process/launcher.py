@@ -108,7 +108,7 @@ def starts_torchrun(command: Sequence[str]) -> bool:
 def rank_environment(
     settings: AgentSettings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
 ) -> dict[str, str]:
-    """Returns the environment of an attempt's children: `base` with all that the attempt changes set anew."""
+    """Returns the environment of an attempt's children: `base` with everything that the attempt changes."""
     environ = {**base, **attempt_variables(settings, assignment, node_rank, base, trainer_port)}
     if settings.launcher != "exec":
         # torchrun sets it for each rank; the manifest's RANK is meant for programs that run without a launcher.
@@ -281,7 +281,7 @@ _PROXIES, _NO_PROXIES = ("http_proxy", "HTTP_PROXY"), ("no_proxy", "NO_PROXY")
 
 
 def trainer_environment(port: int, token_file: str, base: Mapping[str, str]) -> dict[str, str]:
-    """Returns what makes a Trainer report to this port; nothing where the user has it report elsewhere.
+    """Returns what makes a Trainer report to this port; nothing if the user has it report elsewhere.
 
     A proxy for HTTP would be asked for the loopback address too, where `no_proxy` doesn't name it (urllib.request).
     """

@@ -36,8 +36,7 @@ MAX_PENDING_BYTES = 1_048_576
 LOG_BYTES = 1_048_576
 """A kept log is turned over at this size; one older part is kept beside it."""
 TAIL_LINES = 60
-# torch says so for each dump of its flight recorder that the agent asks for (torch 2.11 to 2.15: ProcessGroupNCCL.cpp),
-# as an error, which it isn't: neither the user's log nor the evidence is to have it, nor is it a sign of life.
+# torch logs this as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It isn't one: it stays out of the user's log and the evidence, and is no sign of life.
 _DUMP = (
     rb"ProcessGroupNCCL\.cpp:\d+\].*(?:preparing to dump debug info|dumping nccl trace to|triggering FR dump"
     rb"|trace successfully dumped)"
@@ -49,7 +48,7 @@ Reader = Callable[[bytes, Sequence[bytes], bytes], None]
 
 
 class PrintedEnd:
-    """PrintedEnd is the end of what the agent has printed: of its ranks and of itself, as it stands in its log."""
+    """PrintedEnd keeps the last lines of the agent's own output, its ranks' among them."""
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[float, bytes]] = deque()
@@ -133,7 +132,7 @@ class Printer:
         try:
             written = os.write(self._fd, self._pending[:size])
         except OSError:
-            # Nobody reads any more: output is lost, training goes on.
+            # Nobody reads any more: the output is lost, the training continues.
             written = len(self._pending)
         del self._pending[:written]
 
@@ -167,7 +166,6 @@ class RotatedLog:
             return
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -253,7 +251,7 @@ class Pump:
         if len(kept) < len(lines):
             lines, data = kept, b"".join(line + b"\n" for line in kept) + self._partial
         if self._read_progress is not None and (lines or self._partial):
-            # What filled the chunk may go on in the middle of a word.
+            # A chunk that is full may end in the middle of a word.
             self._read_progress(data, lines, self._partial if len(data) < CHUNK_BYTES else b"")
         if not lines:
             return

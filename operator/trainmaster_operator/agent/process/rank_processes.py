@@ -48,7 +48,7 @@ class RankProcesses:
         self.ended: set[int] = set()
         """The ranks whose end has been seen."""
         self.store_pid = 0
-        """Of the process that serves torch's store; 0: this worker has none."""
+        """The process that serves torch's store; 0: this worker has none."""
         self.below_launcher = False
         """Whether a launcher has started the ranks, so that it reaps them and not the agent."""
         self._loop = loop
@@ -114,7 +114,6 @@ class RankProcesses:
         return [pid for rank, pid in self.pids.items() if rank not in self.ended]
 
     def close(self) -> None:
-        """Stop watching."""
         for local_rank in list(self._pidfds):
             self._close_pidfd(local_rank)
         if self._announcements >= 0:

@@ -77,7 +77,7 @@ class RunProcesses:
         self._ordered: set[int] = set()
         """Local ranks that the warm process was ordered to fork last."""
         self._to_restart: deque[int] = deque()
-        """Local ranks that are to be started again."""
+        """Local ranks to start again."""
         self._terminated = False
         self._sweeps = 0
         self._emptied = False
@@ -107,7 +107,6 @@ class RunProcesses:
         return self._starts.present
 
     def first_rank(self) -> int:
-        """Returns the global rank of local rank 0."""
         return self._starts.ranks[0]
 
     def start(self) -> events.Launched:
@@ -250,7 +249,7 @@ class RunProcesses:
         self._announced(0)
         taken = self._warm is not None and pid == self._warm.pid and not self._warm.was_killed
         if taken and ending is not None and ending.signal == signal.SIGKILL and self._oom_kills() > 0:
-            # The kernel took the warm process, as it was told to, and no rank.
+            # The kernel killed the warm process, as its score asks for, and no rank.
             self._oom_kills_before += 1
         if pid == self._launcher_pid:
             self._launcher_ended = True
@@ -294,7 +293,7 @@ class RunProcesses:
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
         for local_rank, rank in enumerate(self._starts.ranks):
-            # Who goes on has written no state to end with, whatever it has said of that before.
+            # A rank that continues is no longer saving its state for the end.
             state_folder.unlink(os.path.join(self.folder, f"saving.{rank}"))
             if local_rank in action.restarted:
                 self._ranks.forget(local_rank)
@@ -304,7 +303,7 @@ class RunProcesses:
         self._restart_next()
 
     def _restart_next(self) -> None:
-        """Start the ranks that are to be started again, one after the other where the warm process forks them."""
+        """Start the next ranks again, one after the other if the warm process forks them."""
         warm = self._warm
         while self._to_restart and warm is not None and not warm.busy and not self._terminated:
             local_rank = self._to_restart.popleft()

@@ -43,7 +43,6 @@ class SetupLine:
         self._pumps: list[Pump] = []
 
     def start(self) -> None:
-        """Start it."""
         self._environment.clear()
         try:
             self._spawn()
@@ -59,7 +58,6 @@ class SetupLine:
             children.send(children.descendants(os.getpid()), signal.SIGKILL)
 
     def process_ended(self, pid: int, ending: Ending) -> None:
-        """A child of the agent was reaped."""
         if pid != self._pid:
             return
         self._read_environment(0)

@@ -17,7 +17,7 @@ from trainmaster_operator.agent.process import children
 
 STACKS_SIGNAL = signal.SIGUSR2
 STACKS_MARK = "most recent call first"
-"""In the head of each thread that faulthandler prints."""
+"""faulthandler prints this in the head of each thread."""
 # Thread 0x00007f... (most recent call first): | Current thread 0x... | py-spy: Thread 123 (idle): "MainThread"
 _THREAD = r"(?m)^(?:Current thread|Thread) (?:0x[0-9a-f]+|\d+)\b"
 MAX_STACKS_BYTES = 65_536

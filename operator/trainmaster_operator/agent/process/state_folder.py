@@ -22,7 +22,6 @@ MAX_REPORT_BYTES = 65_536
 
 
 def report_path(state_dir: str) -> str:
-    """Returns the saved report's path."""
     return os.path.join(state_dir, "saved-report.json")
 
 
@@ -100,7 +99,7 @@ def write_group(path: str, assignment: Assignment, processes: int) -> None:
 
 
 def described(assignment: Assignment) -> str:
-    """Returns who is in the group of an attempt, for its log."""
+    """Describes the group of an attempt, for its log."""
     absent = assignment.absent
     if not absent:
         return "with all ranks"

@@ -32,12 +32,12 @@ class LineMatcher:
         self._sums = Bars(found.first_epoch)
         self._fields: dict[str, float] = {}
         self.progress: Optional[RankProgress] = None
-        """What the lines mean together; None until one has matched."""
+        """The lines' progress together; None until one has matched."""
         self.bars: dict[int, Bar] = {}
         """The newest bar of each length."""
 
     def read(self, data: bytes, lines: Sequence[bytes], unfinished: bytes = b"") -> bool:
-        """Match what has come, and say whether it says anything new. `data`: all of it, to look for marks once;
+        """Match what has come; returns whether it has anything new. `data`: all of it, to look for marks once;
         `unfinished`: a line that may go on, of which only a bar that is whole says anything."""
         before, bars_before = dict(self._fields), dict(self.bars)
         if self._own is not None:
@@ -136,7 +136,7 @@ class Bar(NamedTuple):
     loss: Optional[float]
     epoch: Optional[int]
     epochs: Optional[int]
-    """Of all, where the bar says so."""
+    """The number of epochs, if the bar shows it."""
 
 
 def read_bar(line: str) -> Optional[Bar]:
@@ -180,7 +180,7 @@ class Bars:
             self._total, self._before, self._last = bar.total, 0, None
         last = self._last
         if last is not None and (bar.epoch or 0) < (last.epoch or 0):
-            # Of a rank that is behind and prints into the same stream.
+            # Another rank that is behind prints into the same stream.
             return {}
         self._last = bar
         if bar.epoch is not None and self._first_epoch is not None:
@@ -218,7 +218,7 @@ class Preset(NamedTuple):
 
     lines: tuple[LineRule, ...] = ()
     bars: bytes = b""
-    """What a line has that shows a bar of the training; empty: bars say nothing of steps."""
+    """The mark of a line with the training's bar; empty: bars say nothing of steps."""
     first_epoch: Optional[int] = None
     """The number that the first epoch's bar shows, where that is known."""
 
@@ -252,6 +252,6 @@ PRESETS: dict[str, Preset] = {
     "deepspeed": Preset(_DEEPSPEED),
     "torchtune": Preset((_TORCHTUNE,)),
     "tqdm": Preset(bars=BAR_MARK),
-    # Of the bars only Lightning's with its logger's version.
+    # The only bars are Lightning's with its logger's version.
     AUTO: Preset((_HUGGING_FACE, *_DEEPSPEED, _TORCHTUNE), bars=b", v_num=", first_epoch=0),
 }

@@ -1,6 +1,6 @@
-"""What ranks print is matched with the log rules, within a bounded time.
+"""The ranks' output is matched with the log rules, within a bounded time.
 
-A match that takes longer than MATCH_SECONDS of the processor is broken off: Python's matcher looks for signals as it
+A match that takes longer than MATCH_SECONDS of the processor is broken off: Python's matcher checks for signals as it
 goes (CPython, Modules/_sre), and a timer of the process's own time sends one. Then the rules are given up until the
 next attempt, and nothing of what they have found is watched: a pattern can make its job's agent blind, never slow.
 """

@@ -1,4 +1,4 @@
-"""torch's flight recorder has the last collectives of a rank, and is asked for them from outside.
+"""torch's flight recorder has the last collectives of a rank; the agent asks for them from outside.
 
 A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<rank>.pipe`. When something is written
 into it, it writes what it has recorded to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the
@@ -20,7 +20,7 @@ from trainmaster_operator.wire.limits import MAX_SECONDS
 # Where versions before TORCH_FR_DUMP_TEMP_FILE put it.
 OLD_DUMP = "/tmp/nccl_trace_rank_"
 ANSWER_SECONDS = 3.0
-"""A rank's first dump takes 1.7 to 1.9 s (torch 2.11, one H200): torch looks into the pipe once a second, and names the
+"""A rank's first dump takes 1.7 to 1.9 s (torch 2.11, one H200): torch reads the pipe once a second, and names the
 frames of each collective."""
 MAX_DUMP_BYTES = 16_777_216
 MAX_FRAMES = 6
@@ -181,7 +181,7 @@ class Waiting(NamedTuple):
     """Whether it has done collectives before."""
     seconds: float
     timeout: float
-    """What the script gives the collective, in seconds; 0: nothing of its own."""
+    """The script's own limit for the collective, in seconds; 0: none."""
 
 
 class Counters:
@@ -197,7 +197,7 @@ class Counters:
         """When a rank was first seen to be where it was when it answered last."""
         self._answered_at: dict[int, float] = {}
         self.moved_at: dict[int, float] = {}
-        """When a rank was last seen to have gone on since the question before, on the monotonic clock."""
+        """When a rank last had advanced since the question before, on the monotonic clock."""
 
     def poll(self, silent: Iterable[int], now: float) -> None:
         """Read the answer that is awaited, or ask one of the ranks that have been silent for long."""

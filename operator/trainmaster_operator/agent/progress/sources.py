@@ -1,4 +1,4 @@
-"""Which of all that is known of a rank's progress counts, and for how long the rank has shown no life.
+"""This module decides which source of a rank's progress counts, and for how long the rank has shown no life.
 
 In this order; a source that is nearer to what the script itself says goes before the others:
 
@@ -151,7 +151,7 @@ class Sources:
         return self._with_bar(rank, reported)
 
     def _with_bar(self, rank: int, reported: RankProgress) -> RankProgress:
-        """Returns the Trainer's report with the step of its bar, where that has gone on since."""
+        """Returns the Trainer's report with the step of its bar, if that has advanced since."""
         total = reported.total_steps
         bar = None if self._printed is None or total is None else self._printed.bar(rank, total)
         if bar is None or total is None or bar.n < (reported.step or 0) or not bar.n:
@@ -243,7 +243,7 @@ class Heartbeats:
 
     def __init__(self, path: str, ranks: range, since: float = 0.0) -> None:
         self._since = since
-        """What ranks say to have happened before that, in seconds since the epoch, was of an earlier attempt."""
+        """Moments before this one (seconds since the epoch) were those of an earlier attempt."""
         # The plain file is the first rank's, where that doesn't write one of its own.
         self._files = [(ranks[0], path), *((rank, f"{path}.{rank}") for rank in ranks)]
         self._seen: dict[str, tuple[int, int, int]] = {}

@@ -1,6 +1,6 @@
 """Hugging Face's Trainer reports here, by HTTP on the loopback address, as it does to Kubeflow's controller.
 
-A rank waits for the answer, so it is given at once and by the loop alone; what is too much is refused. The token of an
+A rank waits for the answer, so the loop answers at once and refuses what is too much. The token of an
 attempt is in a file that only the job's own user can read: on a node's own network (`interconnect.hostNetwork`) others
 reach the address too.
 """
@@ -114,7 +114,7 @@ class TrainerServer:
         if head is None:
             return b""
         if head.path != PATH or head.method != "POST":
-            return response(404, f"POST {PATH} is all that is answered here\n")
+            return response(404, f"this server answers only POST {PATH}\n")
         if not self._is_authorized(head):
             return response(401, "the token is missing, or another attempt's\n")
         if head.length > MAX_LINE_BYTES:
@@ -178,7 +178,7 @@ class TrainerReports:
 
     def __init__(self) -> None:
         self.progress: Optional[RankProgress] = None
-        """What the reports mean; None until one has come."""
+        """The reports' progress; None until one has come."""
         self.is_over = False
         """Whether the training has ended: of what follows, nobody knows how long it may take."""
         self._percent: Optional[float] = None

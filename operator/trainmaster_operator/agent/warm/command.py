@@ -36,10 +36,10 @@ class WarmCommand(NamedTuple):
 
 
 class ScriptPath(NamedTuple):
-    """What Python finds of a script in the file system."""
+    """ScriptPath is where Python finds a script."""
 
     path: str
-    """What Python puts first on sys.path; empty: nothing."""
+    """Python puts this first on sys.path; empty: nothing."""
     problem: str = ""
     """Why no rank can be forked for it; empty: one can."""
 

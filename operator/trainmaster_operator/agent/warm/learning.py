@@ -1,4 +1,4 @@
-"""What to import before a fork is learned from a rank: its modules when it has done its first step.
+"""The agent learns from a rank what to import before a fork: the rank's modules when it has done its first step.
 
 By then it has imported lazily imported ones too, such as `torch._dynamo`, which DDP imports in its first step.
 """
@@ -41,7 +41,6 @@ class Learning:
         loop.call_later(SILENT_SECONDS, lambda: self._ask(0))
 
     def observe(self, ranks: Mapping[int, RankProgress]) -> None:
-        """Ranks have made progress."""
         for rank, progress in ranks.items():
             if progress.step is not None and progress.step > 0:
                 self._ask(rank - self._run.first_rank())

@@ -37,19 +37,19 @@ PRELOAD_SECONDS = 120.0
 MIN_FREE_BYTES = 805_306_368
 """torch with its compiler takes 0.4 GiB, most of which ranks share; the rest is for what they need themselves."""
 LOOK_SECONDS = 1.0
-"""So often it is looked at how much memory is left beside it."""
+"""The memory left beside it is checked this often."""
 SHORT_BYTES = 134_217_728
 """Where less is left the ranks need what it has: the kernel would end the whole container (memory.oom.group)."""
 MAX_ANSWER_BYTES = 1_048_576
 _MEBIBYTE = 1 << 20
 MODULES_FILE = "modules"
-"""In the warm process's folder what was learned; in an attempt's folder what a rank answers, with its local rank."""
+"""In the warm process's folder the learned modules; in an attempt's folder a rank's answer, with its local rank."""
 _REQUIRED = "torch"
 """Without it a warm process saves next to nothing."""
 
 
 class WarmProcess:
-    """See the module. `put` gets `WarmProcessEnded`; an order's end is told to who gave it."""
+    """See the module. `put` gets `WarmProcessEnded`; the caller of an order gets its end."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class WarmProcess:
         self._environ: Mapping[str, str] = {}
         self._own_variables: frozenset[str] = frozenset()
         self._path = ""
-        """What Python will put first on sys.path."""
+        """Python will put this first on sys.path."""
         self._probe_pid = 0
         self.pid = 0
         self.was_killed = False
@@ -87,15 +87,15 @@ class WarmProcess:
         self._timer: Optional[Timer] = None
         self._look_timer: Optional[Timer] = None
         self._left_out: set[str] = set()
-        """What the next process doesn't import: modules that can't be forked, and what imports them."""
+        """Modules that the next process doesn't import: those that can't be forked, and their importers."""
         self._problems: set[str] = set()
         """The modules of which the log says why."""
         self._verdict = events.FAILED
-        """What the end of the process says, as far as it is known."""
+        """The verdict of the process's end, as far as it is known."""
         self._importing = False
         """Whether it imports what was learned."""
         self.modules: Optional[Modules] = None
-        """What was learned; None: nothing yet."""
+        """The modules learned; None: none yet."""
         self.reason = "it was not started"
         """Why there is none; empty where there is one, or will be."""
         self.lacks_torch = False
@@ -212,7 +212,6 @@ class WarmProcess:
             self._put(events.WarmProcessKilled())
 
     def process_ended(self, pid: int, ending: Ending) -> None:
-        """A child of the agent was reaped."""
         if pid == self._probe_pid:
             self._probe_pid = 0
             self._probed(ending)
@@ -265,11 +264,11 @@ class WarmProcess:
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._send_order()
 
-    def _spawn(self, arguments: tuple[str, ...], told: str, streams: Mapping[int, int]) -> int:
+    def _spawn(self, arguments: tuple[str, ...], value: str, streams: Mapping[int, int]) -> int:
         environ = dict(self._environ)
         # An empty entry would be the working directory.
         environ["PYTHONPATH"] = ":".join(filter(None, (self._folder, environ.get("PYTHONPATH"))))
-        environ[VARIABLE] = told
+        environ[VARIABLE] = value
         # By this and the state folder the next agent finds what is left of this one.
         environ[MARK] = "warm"
         out_read, out_write = os.pipe()
@@ -295,7 +294,7 @@ class WarmProcess:
         self._say(self.reason)
         self.kill(events.HOPELESS)
 
-    # What it says
+    # Its answers
 
     def _read(self, _events: int) -> None:
         channel = self._channel
@@ -339,10 +338,7 @@ class WarmProcess:
             self._leave_out(answer["problems"], answer["leftOut"])
 
     def _leave_out(self, problems: Mapping[str, str], names: Sequence[str]) -> None:
-        """This process forks nothing: it goes on for all such modules to be known, and the next one does without them.
-
-        Whoever waits for ranks doesn't wait for that.
-        """
+        """This process forks nothing: it continues only to find all such modules, which the next one leaves out."""
         for name, problem in problems.items():
             if name not in self._problems:
                 self._problems.add(name)
@@ -358,7 +354,7 @@ class WarmProcess:
     def _say(self, text: str) -> None:
         self._printers.stderr.write(f"[agent]: {text}\n".encode())
 
-    # What is learned
+    # Learning
 
     def _order_imports(self, names: Sequence[str]) -> None:
         path = os.path.join(self._folder, "later.json")
@@ -459,7 +455,7 @@ def write_stage(folder: str) -> None:
     sources = stage.__name__.replace(".", "/") if hasattr(loader, "archive") else stage.__path__[0]
     for name, path in places.items():
         source = loader.get_data(f"{sources}/{name}.py")
-        # What is as it was keeps the bytecode that Python has written for it.
+        # An unchanged file keeps the bytecode that Python has written for it.
         if _read_bytes(path) != source:
             write_atomically(path, source.decode())
 

@@ -1,4 +1,4 @@
-"""What a module asks of CUDA when it is imported is answered by a child, so that this process opens no device.
+"""A child answers what modules ask of CUDA while they are imported, so that this process opens no device.
 
 torch 2.11's inductor asks `torch.cuda.is_available()` (`_inductor/runtime/benchmarking.py`), and packages with kernels
 of their own ask for the capability. The answer takes cuInit, which opens /dev/nvidia* and may start a thread: neither

@@ -36,9 +36,9 @@ class Blame:
         self._own_variables = own_variables
         """The variables that are each rank's own."""
         self.problems: dict[str, str] = {}
-        """What the import of a module did, in words that follow its name."""
+        """The problem of each module's import, in words that follow its name."""
         self._importers: dict[str, set[str]] = {}
-        """Who imports a module that may be blamed, directly or not."""
+        """The importers of modules that may be blamed, direct or not."""
         self._suspects: dict[int, str] = {}
         """Threads, with the module whose import started them."""
         self._stack: list[str] = []
@@ -143,13 +143,13 @@ class Blame:
         return "the warm process has started a process" if has_children() else ""
 
     def _look(self, name: str) -> None:
-        """Find out what is new since the last look, and blame it on a module."""
+        """Find what is new since the last check, and blame it on a module."""
         now = thread_ids()
         for number in now - self._threads:
             self._suspects[number] = name
             self._suspect(name)
         self._threads = now
-        # What is listed has one descriptor more, the first that is free.
+        # The listing has one descriptor more, the first that is free.
         listing = os.listdir("/proc/self/fd")
         if listing != self._listing:
             open_now = descriptors()
@@ -171,7 +171,7 @@ class Blame:
         self._follow(name)
 
     def _follow(self, *names: str) -> None:
-        """What is being imported imports these, too."""
+        """The modules that are being imported import these, too."""
         for name in names:
             while name:
                 if name in self._importers:
@@ -206,7 +206,7 @@ class Imports:
 
     def __init__(self, config: dict[str, Any], native: frozenset[str]) -> None:
         self._path: str = config["path"]
-        """What Python will put first on sys.path."""
+        """Python will put this first on sys.path."""
         self._left_out = frozenset(config["leftOut"])
         self._native = native
         self._users: dict[str, tuple[int, int]] = {}
@@ -237,7 +237,7 @@ class Imports:
                 print(f"spec.warmStart.preload: {name!r} cannot be imported: {problem}", file=sys.stderr, flush=True)
         now, new = _random_states(), set(sys.modules) - before
         if any(not _follows(state, now[of]) for of, state in random_states.items()):
-            # Ranks are seeded anew, so that what a module has seeded would be lost. Any of them may have done it.
+            # Ranks get new seeds, so a module's own seed would be lost. Any of them may have set it.
             for each in (name, *new):
                 self.blame.blame(each, "seeded random numbers")
         self._remember_files(new)
@@ -299,7 +299,7 @@ def _import(name: str, path: list[str]) -> None:
     try:
         __import__(name)
     finally:
-        # What the import itself has added stays, as it would in a rank.
+        # Entries that the import itself has added stay, as they would in a rank.
         added = [entry for entry in sys.path if entry not in path]
         sys.path[:] = [*before, *added]
 
@@ -344,7 +344,7 @@ def _follows(before: Any, now: Any) -> bool:
 def packaged_modules() -> list[str]:
     """Returns the names of the imported modules of the image's packages and of Python's own, in the order of import.
 
-    The user's own code is left out, so that it is read anew by each attempt.
+    The user's own code is left out, so that each attempt reads it again.
     """
     names = []
     for name, module in list(sys.modules.items()):

@@ -1,6 +1,6 @@
 """This module forks an attempt's ranks, and the process of their store, and makes them what a launcher would start.
 
-A forked rank starts anew what a started one would: its random numbers, its caches, its own files.
+A forked rank renews what a started one would have of its own: its random numbers, its caches, its files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .this_process import descriptors, fork, set_oom_score
 STORE = "store"
 """The name by which the process that serves the store is announced."""
 STORE_SECONDS = 60.0
-"""How long a rank waits for the store; after that torch's own client goes on trying."""
+"""How long a rank waits for the store; after that torch's own client keeps trying."""
 
 
 class Forks:
@@ -59,12 +59,12 @@ class Forks:
         between = os.getpid()
         go_read, go_write = os.pipe()
         announced = []
-        processes = [(str(rank["localRank"]), rank) for rank in order["ranks"]]
+        processes = [(str(each["localRank"]), each) for each in order["ranks"]]
         distributed = hasattr(sys.modules.get("torch.distributed"), "TCPStore")
         if distributed and order["store"] is not None:
             # Before the ranks, which wait for it.
             processes.insert(0, (STORE, order["store"]))
-        for name, told in processes:
+        for name, rank in processes:
             try:
                 pid = fork()
             except OSError:
@@ -72,7 +72,7 @@ class Forks:
                 os._exit(1)
             if pid == 0:
                 os.close(go_write)
-                self._become(told)
+                self._become(rank)
                 # Before its pid was announced, and before the agent is its parent, a rank does nothing.
                 if not os.read(go_read, 1):
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -80,12 +80,12 @@ class Forks:
                 while os.getppid() == between:
                     time.sleep(0.0001)
                 if name == STORE:
-                    _serve_store(told["environ"])
+                    _serve_store(rank["environ"])
                 print_stacks_when_asked()
                 if order["modulesFile"]:
                     listen_for_learning(f"{order['modulesFile']}.{name}")
-                if distributed and "TRAINMASTER_JOINS" not in told["environ"]:
-                    _wait_for_store(told["environ"])
+                if distributed and "TRAINMASTER_JOINS" not in rank["environ"]:
+                    _wait_for_store(rank["environ"])
                 return
             announced.append(f"{name} {pid}\n")
         fd = os.open(order["announcements"], os.O_WRONLY | os.O_NONBLOCK)
@@ -164,7 +164,7 @@ def start_anew() -> None:
         processes.current_process().authkey = os.urandom(32)
     logging = vars(sys.modules.get("logging", object))
     if "_startTime" in logging:
-        # What %(relativeCreated)d counts from; nanoseconds from Python 3.13 on.
+        # %(relativeCreated)d counts from this; nanoseconds from Python 3.13 on.
         logging["_startTime"] = time.time_ns() if isinstance(logging["_startTime"], int) else time.time()
     for finder in (*sys.meta_path, *sys.path_importer_cache.values()):
         invalidate = getattr(finder, "invalidate_caches", None)

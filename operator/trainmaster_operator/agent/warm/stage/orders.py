@@ -23,15 +23,15 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
     `path` is sitecustomize's, `native` has the modules that Python had imported by itself, and `collects` says whether
     it collects garbage.
     """
-    told = os.environ.pop(VARIABLE, "")
+    config_file = os.environ.pop(VARIABLE, "")
     os.environ.pop(MARK, None)
-    if told == PROBE:
+    if config_file == PROBE:
         os._exit(EXIT_PROBED)
     _leave_path(os.path.dirname(os.path.abspath(path)))
-    if told:
+    if config_file:
         # Whatever goes wrong, this process must not become the user's program by itself.
         try:
-            with open(told, encoding="utf-8") as file:
+            with open(config_file, encoding="utf-8") as file:
                 config = json.load(file)
             _restore_variable("PYTHONPATH", config["pythonPath"])
             WarmLoop(config, native, collects=collects).serve()
@@ -66,7 +66,7 @@ def _end_with_traceback() -> NoReturn:
 
 
 OOM_SCORE = 800
-"""What is added to the warm process's chance to be taken first where memory is short (proc(5), oom_score_adj)."""
+"""Makes the kernel kill the warm process first when memory is short (proc(5), oom_score_adj)."""
 SCOUT_NICENESS = 19
 """How much a process that forks nothing any more lets the ranks go first."""
 IDLE_SECONDS = 5.0
@@ -169,7 +169,7 @@ class WarmLoop:
         return False
 
     def _receive(self) -> dict[str, Any] | None:
-        """Returns the next order; None: there is none, and something is to be imported or forked."""
+        """Returns the next order; None: there is none, but something to import or to fork."""
         while b"\n" not in self._received:
             if self._later or self._orders or self._blame.problems:
                 if not _readable(0):
