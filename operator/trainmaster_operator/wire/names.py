@@ -1,7 +1,9 @@
-"""Names that both sides know: labels, annotations, headers, variables of the environment."""
+"""Names that both sides know: labels, annotations, headers, variables of the environment, Python's own."""
 
 from __future__ import annotations
 
+import posixpath
+import re
 import socket
 
 JOB_NAME_LABEL = "trainmaster.dev/job-name"
@@ -24,6 +26,15 @@ AGENTS_SECRET_VARIABLE = "TRAINMASTER_AGENTS_SECRET"
 
 CODE_ARCHIVE = "code.tar.gz"
 """The key of a job's code in its ConfigMap. In a claim an archive is called by its digest (`<sha256>.tar.gz`)."""
+
+
+TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_PYTHON = r"python(\d(\.\d+)?)?t?"
+
+
+def is_python(program: str) -> bool:
+    """Returns whether a program, a path or a name, is an interpreter of Python."""
+    return re.fullmatch(_PYTHON, posixpath.basename(program)) is not None
 
 
 def group_of(address: str) -> str:

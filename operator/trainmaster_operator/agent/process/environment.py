@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.process import children
+from trainmaster_operator.wire.names import is_python
 
 PACKAGES = ("torch", "numpy", "transformers", "deepspeed", "torch-npu")
 MAX_HASHED_BYTES = 16_777_216
@@ -86,7 +87,7 @@ def _workers(workers: list[int]) -> str:
 
 
 def _interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    name = command[0] if command and re.fullmatch(r"python[\d.]*t?", os.path.basename(command[0])) else "python3"
+    name = command[0] if command and is_python(command[0]) else "python3"
     try:
         return children.find_program(name, environ)
     except LaunchError:

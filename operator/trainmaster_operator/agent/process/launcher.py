@@ -9,7 +9,6 @@ output and end at once, in any version of torch, instead of when torchrun's own 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
@@ -18,10 +17,9 @@ from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
 from trainmaster_operator.agent.process.children import find_program
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.names import TORCHRUN_MODULES, is_python
 
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
 _TORCHRUN = "torchrun"
-_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 # $0 is the attempt's folder, "$@" the user's command. The pid is read from /proc, because torchrun makes $ of every $$
 # (torch.distributed.elastic.utils.api.macros).
@@ -101,7 +99,7 @@ def starts_torchrun(command: Sequence[str]) -> bool:
     if os.path.basename(command[0]) == _TORCHRUN:
         return True
     return _python_of(command) is not None and any(
-        flag == "-m" and module in _TORCHRUN_MODULES for flag, module in zip(command[1:], command[2:])
+        flag == "-m" and module in TORCHRUN_MODULES for flag, module in zip(command[1:], command[2:])
     )
 
 
@@ -182,11 +180,6 @@ def _has_name(uid: int) -> bool:
     except KeyError:
         return False
     return True
-
-
-def is_python(program: str) -> bool:
-    """Returns whether a program is Python by its name."""
-    return _PYTHON.fullmatch(os.path.basename(program)) is not None
 
 
 def _python_of(command: Sequence[str]) -> Optional[str]:

@@ -36,7 +36,8 @@ MAX_PENDING_BYTES = 1_048_576
 LOG_BYTES = 1_048_576
 """A kept log is turned over at this size; one older part is kept beside it."""
 TAIL_LINES = 60
-# torch logs this as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It isn't one: it stays out of the user's log and the evidence, and is no sign of life.
+# torch logs this as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It
+# isn't one: it stays out of the user's log and the evidence, and is no sign of life.
 _DUMP = (
     rb"ProcessGroupNCCL\.cpp:\d+\].*(?:preparing to dump debug info|dumping nccl trace to|triggering FR dump"
     rb"|trace successfully dumped)"

@@ -10,7 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple, Union
 
-from trainmaster_operator.agent.process.launcher import is_python, starts_torchrun
+from trainmaster_operator.agent.process.launcher import starts_torchrun
+from trainmaster_operator.wire.names import is_python
 
 # Modules that start ranks themselves.
 _LAUNCHERS = ("accelerate.commands.launch", "deepspeed.launcher.runner", "deepspeed.launcher.launch")
