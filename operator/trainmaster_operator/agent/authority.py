@@ -28,7 +28,7 @@ REMEMBERED = 8
 
 
 class Authority:
-    """See the module."""
+    """Authority reads assignments; nothing else makes an `Assignment` of what came."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._keys = settings.public_keys

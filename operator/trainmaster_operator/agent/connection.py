@@ -1,4 +1,7 @@
-"""A TCP connection is non-blocking and has bounded buffers. What happens to it is an event in the executor's queue."""
+"""A TCP connection is non-blocking and has bounded buffers, and lines of JSON are read from it at a bounded pace.
+
+What happens to a connection is an event in the executor's queue.
+"""
 
 from __future__ import annotations
 

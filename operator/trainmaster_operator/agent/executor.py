@@ -62,7 +62,7 @@ QueuedEvent = Union[events.Event, messages.NetworkEvent]
 
 
 class AgentExecutor:
-    """See the module. Everything happens in the loop's thread; `run` returns the exit code."""
+    """AgentExecutor does everything in the loop's thread; `run` returns the exit code."""
 
     def __init__(self, settings: AgentSettings, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._settings = settings

@@ -1,8 +1,12 @@
-"""In a stall a worker's agent does this when one of its ranks is over its limit. Pure.
+"""A stall is diagnosed by the leader and the workers together: which rank of the whole job stopped first? Pure.
 
-The conclusion is the leader's, over all workers (`diagnosis`). A leader that doesn't answer is left, and the next one
-is asked. Without a conclusion in ALONE_SECONDS this worker judges by what it sees itself: better a hang that names the
-wrong rank than one that nobody reports.
+A worker whose rank is over its limit sends `stalled`; the leader asks all workers for evidence (`collect`), waits for
+their answers for ANSWER_SECONDS at most, and sends all of them the conclusion: `hung`, and the worker with that rank
+reports it, or `patience`. A worker that has sent nothing since, and isn't known to have come further than the others,
+is named before them: its leader reports it as lost, because it can't.
+
+A worker leaves a leader that doesn't answer, and asks the next one. Without a conclusion in ALONE_SECONDS it judges by
+its own ranks: better a hang that names the wrong rank than one that nobody reports.
 """
 
 from __future__ import annotations

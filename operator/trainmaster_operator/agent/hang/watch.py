@@ -33,7 +33,7 @@ Found = Union[events.Event, SendToLeader, LeaveLeader]
 
 
 class RankWatch:
-    """See the module. It outlives its run: what was seen last of the ranks is shown until the next attempt."""
+    """RankWatch outlives its run: the ranks' last progress is shown until the next attempt."""
 
     def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
         self._settings = settings

@@ -30,7 +30,7 @@ NO_PLACE = 1 << 31
 
 
 class Follower:
-    """See the module. `may_join` is False where outcomes travel by exit alone; `now` is the monotonic clock's."""
+    """Follower finds its leader. `may_join`: False if outcomes travel by exit alone; `now` is the monotonic clock's."""
 
     def __init__(self, worker: int, may_join: bool, now: float) -> None:
         self._worker = worker

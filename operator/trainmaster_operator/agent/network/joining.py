@@ -1,4 +1,7 @@
-"""One try to join one host: resolve, connect, ask for the upgrade. Bounded in time, and it never blocks."""
+"""Joining is one try to join one host: resolve, connect, ask for the upgrade. It is bounded in time and never blocks.
+
+Names are resolved by the hosts file first, then by DNS in a thread, because getaddrinfo(3) can block for many seconds.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ WORKERS_IN_HELLO = 256
 
 
 class Leader:
-    """See the module. `now` is when the agent's life began, on the monotonic clock."""
+    """Leader is the table and its rules. `now` is when the agent's life began, on the monotonic clock."""
 
     def __init__(self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float) -> None:
         self._job_uid = job_uid

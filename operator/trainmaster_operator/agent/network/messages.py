@@ -1,6 +1,8 @@
-"""The pure modules of this package ask the connections to do this. A `peer` is the number of a connection.
+"""The connections and the pure modules of this package exchange these messages. A `peer` is the number of a connection.
 
-The agent's own worker is a follower like the others, whose connection is none: OWN.
+Actions are what `leader` and `follower` ask the connections to do. Events are what happens to the connections: they go
+into the executor's queue, and from there to `Network.handle`; a `Request` is for the executor itself. The agent's own
+worker is a follower like the others, whose connection is none: OWN.
 """
 
 from __future__ import annotations

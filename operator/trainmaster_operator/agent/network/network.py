@@ -62,7 +62,7 @@ class Peer(NamedTuple):
 
 
 class Network:
-    """See the module. `put` puts an event into the executor's queue."""
+    """Network has the connections. `put` puts an event into the executor's queue."""
 
     def __init__(self, loop: Loop, settings: AgentSettings, put: Callable[[NetworkEvent], None], now: Now) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""The agents' port: HTTP for the operator, Prometheus and the kubelet, and the way in for the other agents."""
+"""The server is the agents' port: HTTP for the operator, Prometheus and the kubelet, and where other agents join."""
 
 from __future__ import annotations
 
@@ -359,7 +359,13 @@ T = TypeVar("T")
 
 
 class Unauthenticated(Generic[T]):
-    """See the module. The items of an address are in the order in which they came."""
+    """Unauthenticated has the connections that haven't shown the token: few in all, and fewer of each address.
+
+    Nobody knows which addresses the kubelet's probe and the operator come from (a node, a proxy, a service mesh's
+    sidecar), so no place is reserved for them. Instead the oldest connection of the address that has most gives way to
+    a newcomer: a flood pushes out connections of its own, and a request that comes at once is answered before any that
+    only hold a place.
+    """
 
     def __init__(self, most: int = MAX_UNAUTHENTICATED) -> None:
         self._most = most

@@ -1,6 +1,6 @@
-"""The leader's table of workers: who has joined, who may still come in, and who gives way.
+"""The leader's table of workers, with the last lines of each for an operator that begins to watch.
 
-What one follower may have kept and queued here is bounded, so their number is too: the job's workers, and a few more.
+The memory for one follower is bounded, so their number is too: the job's workers, and a few more. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The agent's state consists of frozen values, which only `update.update` and `plan.done` replace."""
+"""The agent's state consists of frozen values, which only `update.update` and `plan.done` replace. Pure."""
 
 from __future__ import annotations
 

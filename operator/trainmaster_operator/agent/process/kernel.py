@@ -1,4 +1,4 @@
-"""The kernel's counters of this container are read here."""
+"""This module reads the kernel's counters of this container, and its view of a process."""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
-"""An attempt's command line and environment are made here. Pure: nothing here starts anything.
+"""This module makes an attempt's command lines and environments. It is pure: it starts nothing.
 
 torchrun is used with a static rendezvous and no restarts of its own: its in-place restart fails with "connectFullMesh"
-(torch 2.13 on gloo), and attempts are the operator's. Each rank is started through a one-line shell that reports
-its pid to the agent and gives it pipes of its own, then becomes the rank by `exec`: so the agent sees every rank's
-output and end at once, in any version of torch, instead of when torchrun's own polling does.
+(torch 2.13 on gloo), and attempts are the operator's. Each rank is started through a one-line shell that reports its
+pid to the agent and gives it pipes of its own, then becomes the rank by `exec`: so the agent sees every rank's output
+and end at once, in any version of torch, instead of when torchrun's own polling does.
+
+Ranks that start without torchrun get what it would give them (torch 2.13: torch.distributed.run, `config_from_args`;
+torch.distributed.launcher.api, `launch_agent`; torch.distributed.elastic.agent.server.local_elastic_agent,
+`_start_workers`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Output of the ranks is passed on line by line with a prefix, and its newest part kept in the state folder.
+"""This module passes on the ranks' output line by line with a prefix, and keeps its newest part in the state folder.
 
 A pump reads one pipe. The agent's own stdout is written only when it accepts more, so that a slow container runtime
-slows the ranks (their pipes fill) and never the agent.
+slows the ranks (their pipes fill) and never the agent. `AttemptOutput` has all pumps of an attempt, and finds in what
+they kept why a rank ended.
 """
 
 from __future__ import annotations

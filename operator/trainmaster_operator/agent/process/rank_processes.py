@@ -1,6 +1,7 @@
-"""The processes of a worker's ranks: they announce themselves in a FIFO, and are watched until they end.
+"""This module starts the processes of a worker's ranks, and watches them until they end.
 
-`run` starts, signals and examines them; here is which processes there are.
+Ranks that a launcher or the warm process starts announce themselves in a FIFO. `run` decides when ranks start, signals
+and examines them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class RankProcess(NamedTuple):
 
 
 class RankProcesses:
-    """See the module. Ranks are known by their local numbers; `exited` is called with a pid and how it ended."""
+    """RankProcesses knows ranks by their local numbers; `exited` is called with a pid and how it ended."""
 
     def __init__(
         self,

@@ -1,7 +1,12 @@
-"""The saved report says what was started here last; in the pod's emptyDir it outlives the agent's process.
+"""In the state folder are the files by which an agent's lives, and an agent and its ranks, know of each other.
 
-It is written before the children start and again when they have ended. An agent that starts and finds it never runs
-that attempt again: a StatefulSet's pods have `restartPolicy: Always`, so every exit is followed by a new start.
+The saved report names what was started here last; in the pod's emptyDir it outlives the agent's process. It is written
+before the children start and again when they have ended. An agent that finds it never runs that attempt again: a
+StatefulSet's pods have `restartPolicy: Always`, so every exit is followed by a new start.
+
+Ranks read in a file which group they are in, and are woken through a FIFO (docs/protocol.md, "Continuing"). A rank that
+writes its state leaves the seconds that it needs, and reads that a stop is planned ("State in memory"). Its exception
+is in torch's error file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,19 @@
-"""The lines that one rank prints are matched with a preset, or with the job's own pattern. Pure.
+"""This module matches the lines that one rank prints with a framework's preset, or with the job's own pattern. Pure.
 
-Progress is a level, so of many lines that came at once only the newest that matches counts.
+Progress is a level, so of many lines that came at once only the newest match counts. A line belongs to a framework if
+it has its `mark`, which is searched first because that costs next to nothing. Lines that only training prints are
+recognised by themselves (`auto`).
+
+- Hugging Face: transformers 5, `trainer_callback.py` (`PrinterCallback` and `ProgressCallback`): a dictionary, whose
+  values are texts since version 5, and tqdm's bar.
+- Lightning 2: `callbacks/progress/tqdm_progress.py`, a bar for each epoch, from 0; with a logger it shows `v_num`.
+- DeepSpeed 0.19: `runtime/engine.py` (`_report_progress`), `utils/timer.py` (`ThroughputTimer`),
+  `runtime/pipe/engine.py`.
+- torchtune 0.6: `recipes/*.py`, the description of each epoch's bar.
+
+tqdm: a training has one bar for all its steps, or a new one for each epoch. Bars of epochs are added up, so that steps
+never go back: `Epoch 3:` names its epoch, and without such a name a bar that begins again is the next epoch's. Then the
+number of all steps is only known if that of the epochs is (`Epoch 3/10:`).
 """
 
 from __future__ import annotations

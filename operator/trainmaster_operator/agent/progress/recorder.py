@@ -4,6 +4,11 @@ A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<ra
 into it, it writes what it has recorded to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the
 bundled loop does the same for gloo. The dump is a pickle of plain values. It comes from a user's process, so nothing
 but plain values is ever built from it.
+
+`Counters` asks a silent rank's recorder now and then. A rank without progress may be in one collective for longer than
+any step may take: that is a hang whatever the script does (torch's own limit is 10 minutes with NCCL, torch 2.13,
+`default_pg_nccl_timeout`). A rank without collectives may be at anything. Only ranks that answer by themselves are
+asked (NCCL's process groups, and ranks that serve the pipe), one after the other.
 """
 
 from __future__ import annotations

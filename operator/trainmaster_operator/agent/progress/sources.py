@@ -2,18 +2,18 @@
 
 In this order; a source that is nearer to what the script itself says goes before the others:
 
-1. the progress file (`hang/heartbeats`): the script's own word.
+1. The progress file (`Heartbeats`): the script's own word.
 2. What Hugging Face's Trainer reports. What it leaves out is filled in from what the rank prints: its bar, which is the
    one with as many steps as the Trainer has reported, shows steps sooner than reports come.
 3. What the rank prints, by the job's `spec.progress`, or by what nothing but training prints.
 4. torch's collectives, which say no step, only that a rank waits.
 
-Whichever it is, what a step takes is derived where the rank never says it (`step_times`).
+If the rank never reports what a step takes, that is derived from its steps (`StepTimes`).
 
 Only the first is watched by itself. Of the others a rank counts as alive for longer than they say: while it prints, and
-while its collectives go on, because nobody has said that an evaluation or a checkpoint between two reports is short.
-With a pattern of the job's own it is the lines that match alone, and what is recognised without being asked for is
-shown and never watched.
+while its collectives advance, because nobody has said that an evaluation or a checkpoint between two reports is short.
+With a pattern of the job's own only lines that match count, and lines recognised by themselves are shown and never
+watched.
 """
 
 from __future__ import annotations
@@ -187,7 +187,14 @@ INTERVALS = 7
 
 
 class StepTimes:
-    """StepTimes has the seconds that a step of one rank takes, in one attempt."""
+    """StepTimes derives the seconds that a step of one rank takes from when its steps came, in one attempt.
+
+    Steps are counted over intervals of INTERVAL_SECONDS, or of one step if that takes longer, and the median of the
+    last INTERVALS of them counts. So an evaluation or a checkpoint, which makes one interval long, changes nothing, and
+    a speed that changes is seen within half a minute, or four steps. Between intervals the last figure stays. Time
+    before the first step isn't counted: it is setup, and a rank that reports 0 first may continue from the step of its
+    checkpoint.
+    """
 
     def __init__(self) -> None:
         self._says_them = False
@@ -239,7 +246,11 @@ COUNT_BYTES = 8
 
 
 class Heartbeats:
-    """Heartbeats has the newest progress of each rank, as `poll` finds it in the files of one attempt."""
+    """Heartbeats has the newest progress of each rank, as `poll` finds it in the files of one attempt.
+
+    A rank may keep its step in a second file, which it writes in every step, because it rewrites the first one less
+    often. Such steps are exact: ranks are compared by them in a hang.
+    """
 
     def __init__(self, path: str, ranks: range, since: float = 0.0) -> None:
         self._since = since

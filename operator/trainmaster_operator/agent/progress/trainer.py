@@ -1,8 +1,13 @@
 """Hugging Face's Trainer reports here, by HTTP on the loopback address, as it does to Kubeflow's controller.
 
-A rank waits for the answer, so the loop answers at once and refuses what is too much. The token of an
-attempt is in a file that only the job's own user can read: on a node's own network (`interconnect.hostNetwork`) others
-reach the address too.
+A rank waits for the answer, so the loop answers at once and refuses what is too much. The token of an attempt is in a
+file that only the job's own user can read: on a node's own network (`interconnect.hostNetwork`) others reach the
+address too.
+
+transformers 5 (`integrations/integration_utils.py`, `KubeflowCallback`) sends rank 0's progress if
+KUBEFLOW_TRAINER_SERVER_URL is set: at the beginning, after a step if the last report is 5 s old, and at the end. The
+protocol is Kubeflow Trainer's (kubeflow/trainer, KEP-2779): a percentage, the seconds that remain, and metrics by name,
+whose values are texts. Others may speak it too, so only its form is taken for granted.
 """
 
 from __future__ import annotations

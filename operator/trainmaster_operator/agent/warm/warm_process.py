@@ -1,7 +1,8 @@
-"""The agent's half of the warm process: it is started, sent orders, and watched; everything in the loop's thread.
+"""The agent's half of the warm process starts it, sends it orders, and watches it, all in the loop's thread.
 
 It may hang, be killed or refuse at any time. An order is answered within its time or the process is killed: one that
-wakes up later must not fork the ranks of an attempt that nobody wants any more.
+wakes up later must not fork the ranks of an attempt that nobody wants any more. The stage's sources are copied to where
+the job's Python finds them, which needn't be the agent's.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _REQUIRED = "torch"
 
 
 class WarmProcess:
-    """See the module. `put` gets `WarmProcessEnded`; the caller of an order gets its end."""
+    """WarmProcess handles one process at a time. `put` gets `WarmProcessEnded`; the caller of an order gets its end."""
 
     def __init__(
         self,

@@ -220,7 +220,7 @@ def reopen(fd: int) -> None:
 
 
 def print_stacks_when_asked() -> None:
-    """Have the stacks of all threads printed at SIGUSR2, to the file that the agent reads (hang/stacks.py).
+    """Have the stacks of all threads printed at SIGUSR2, to the file that the agent reads (process/stacks.py).
 
     A program that wants the signal for itself takes it, as if it were still at its default, and `getsignal` says that
     it is. The descriptor is beyond those that a program gets or counts on.
