@@ -35,15 +35,14 @@ from trainmaster_operator.agent.planner.update import initial, update
 from trainmaster_operator.agent.process import children, environment, state_folder
 from trainmaster_operator.agent.process.launcher import attempt_dir, trainer_token_file
 from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
-from trainmaster_operator.agent.process.run import RunProcesses
+from trainmaster_operator.agent.process.run import RunProcesses, problem_of
 from trainmaster_operator.agent.process.setup_line import SetupLine
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
-from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.log_rules import NONE
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import OutputLine, Ping, newest_lines, output_share
-from trainmaster_operator.wire.values import ProtocolError, last_lines
+from trainmaster_operator.wire.values import ProtocolError
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.hang.watch import Found, RankWatch
@@ -228,10 +227,8 @@ class AgentExecutor:
         )
         try:
             launched = run.start()
-        except LaunchError as error:
-            return events.LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS))
-        except OSError as error:
-            return events.LaunchFailed(f"cannot write {error.filename}: {error.strerror}")
+        except (LaunchError, OSError) as error:
+            return events.LaunchFailed(problem_of(error))
         self._processes = run
         # Here, because the ranks have been started by now: their start doesn't wait for it.
         from trainmaster_operator.agent.hang.watch import RankWatch
@@ -432,7 +429,7 @@ def _save(write: Callable[[], None]) -> Optional[events.SaveFailed]:
     try:
         write()
     except OSError as error:
-        return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
+        return events.SaveFailed(problem_of(error))
     return None
 
 

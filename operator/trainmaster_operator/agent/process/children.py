@@ -7,12 +7,13 @@ its ancestry, whatever process groups and sessions it made: torchrun gives each 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import stat
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from trainmaster_operator.agent.errors import LaunchError
@@ -103,6 +104,18 @@ def spawn(
         raise LaunchError(f"cannot execute {program!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
+@contextlib.contextmanager
+def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
+    """Yields descriptors to read a child's stdout and stderr from, and the child's streams, which are closed again."""
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        yield (out_read, err_read), {1: out_write, 2: err_write}
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+
+
 def reap() -> dict[int, Ending]:
     """Collect every child that has ended since the last call, orphans included."""
     ended: dict[int, Ending] = {}
@@ -136,6 +149,15 @@ def spare_core(pid: int) -> None:
         return
 
 
+def _all_pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _fields_of(pid: int) -> list[str]:
+    """Returns the fields of a process's stat from the third one on (proc(5)); empty if it is gone."""
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
 class Process(NamedTuple):
     """A line of the process table."""
 
@@ -148,15 +170,13 @@ class Process(NamedTuple):
 def process_table() -> dict[int, Process]:
     """All processes that can be seen, zombies included, by pid."""
     table: dict[int, Process] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        text = read_text(f"/proc/{entry}/stat")
+    for pid in _all_pids():
+        text = read_text(f"/proc/{pid}/stat")
         # The name is in parentheses and may hold any character (proc(5)).
         head, _, tail = text.rpartition(")")
         fields = tail.split()
         if len(fields) > 2:
-            table[int(entry)] = Process(int(entry), int(fields[1]), head.partition("(")[2], fields[0])
+            table[pid] = Process(pid, int(fields[1]), head.partition("(")[2], fields[0])
     return table
 
 
@@ -180,9 +200,9 @@ def session_members(leaders: Collection[int]) -> list[int]:
     """Returns the pids of all living processes in these sessions, each named after the process that began it."""
     # Session 0 has those of the kernel, and of other PID namespaces.
     wanted, found = {pid for pid in leaders if pid > 1}, []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for pid in _all_pids():
         # Fields 3 and 6 of proc(5).
-        fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        fields = _fields_of(pid)
         if len(fields) > 3 and fields[0] not in "ZX" and int(fields[3]) in wanted:
             found.append(pid)
     return found
@@ -243,8 +263,7 @@ def catches(pid: int, number: int) -> bool:
 
 def zombie_ending(pid: int) -> Ending | None:
     """Returns how a process that isn't our child ended, until its parent reaps it; None where that can't be seen."""
-    _, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
-    fields = tail.split()
+    fields = _fields_of(pid)
     # Field 52 of proc(5), counted from the third one here.
     if len(fields) < 50 or fields[0] not in "ZX":
         return None
@@ -268,7 +287,7 @@ def leftovers(state_dir: str) -> list[int]:
     in their environment. In a container of its own there are none: the kernel kills a PID namespace with its PID 1."""
     wanted = f"TRAINMASTER_STATE_DIR={state_dir}"
     found = []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for pid in _all_pids():
         variables = read_text(f"/proc/{pid}/environ").split("\0") if pid != os.getpid() else []
         if wanted in variables and any(variable.startswith("TRAINMASTER_ATTEMPT=") for variable in variables):
             found.append(pid)
@@ -284,10 +303,10 @@ def private_bytes(pid: int) -> int:
     return 1024 * sum(int(line[1]) for line in lines if line[0] in ("Private_Clean:", "Private_Dirty:"))
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, limit: int = -1) -> str:
     """Returns the content of a file of the kernel's; empty if it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+            return file.read(limit)
     except OSError:
         return ""

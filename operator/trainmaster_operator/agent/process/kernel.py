@@ -24,14 +24,10 @@ def oom_kill_count(cgroup_root: str) -> int:
         os.path.join(cgroup_root, "memory", own.get("memory", "").lstrip("/"), "memory.oom_control"),
         os.path.join(cgroup_root, "memory", "memory.oom_control"),
     ):
-        try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                for line in file:
-                    name, _, value = line.partition(" ")
-                    if name == "oom_kill" and value.strip().isdigit():
-                        return int(value)
-        except OSError:
-            continue
+        for line in children.read_text(path).splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.strip().isdigit():
+                return int(value)
     return 0
 
 
@@ -56,36 +52,20 @@ def free_memory(cgroup_root: str) -> Optional[int]:
         most, now = (_first_line(os.path.join(folder, name)) for name in (limit, used))
         if not most.isdigit() or not now.isdigit() or int(most) >= _V1_NO_LIMIT:
             continue
-        lines = (line.split() for line in _read(os.path.join(folder, "memory.stat")).splitlines())
+        lines = (line.split() for line in children.read_text(os.path.join(folder, "memory.stat")).splitlines())
         droppable = sum(int(line[1]) for line in lines if len(line) == 2 and line[0] == cache and line[1].isdigit())
         return max(0, int(most) - int(now) + droppable)
     return None
 
 
 def _first_line(path: str) -> str:
-    return _read(path).partition("\n")[0].strip()
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+    return children.read_text(path).partition("\n")[0].strip()
 
 
 def _own_cgroups() -> dict[str, str]:
     """Returns this process's cgroup by controller ("" for the unified one), from /proc/self/cgroup (cgroups(7))."""
-    own: dict[str, str] = {}
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                for controller in controllers.split(","):
-                    own[controller] = path
-    except (OSError, ValueError):
-        return own
-    return own
+    lines = (line.split(":", 2) for line in children.read_text("/proc/self/cgroup").splitlines())
+    return {controller: parts[2] for parts in lines if len(parts) == 3 for controller in parts[1].split(",")}
 
 
 # NVIDIA, AMD, Intel, Ascend and others (Linux, Documentation/accel).

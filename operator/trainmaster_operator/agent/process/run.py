@@ -12,7 +12,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import Loop
@@ -183,10 +183,8 @@ class RunProcesses:
             return
         try:
             self._start_cold(reason)
-        except LaunchError as error:
-            self._put(events.LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS)))
-        except OSError as error:
-            self._put(events.LaunchFailed(f"cannot write {error.filename}: {error.strerror}"))
+        except (LaunchError, OSError) as error:
+            self._put(events.LaunchFailed(problem_of(error)))
         else:
             if self._launcher_pid:
                 self._put(events.LauncherStarted(self._launcher_pid))
@@ -225,19 +223,14 @@ class RunProcesses:
             name, prefix, rank = "launcher", f"[worker {self._settings.worker}]: ", None
         else:
             name, prefix, rank = "rank-0", f"[rank {self.first_rank()}]: ", self.first_rank()
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        self.output.pump(name, (out_read, err_read), prefix, rank)
-        try:
-            streams = {1: out_write, 2: err_write}
+        with children.output_streams() as (ends, streams):
+            self.output.pump(name, ends, prefix, rank)
             environ = {**self._environ, **(self._starts.group_variables(0) if self.continuable else {})}
-            self._launcher_pid = children.spawn(program, self._line.arguments, environ, streams)
-        except LaunchError:
-            self._close()
-            raise
-        finally:
-            os.close(out_write)
-            os.close(err_write)
+            try:
+                self._launcher_pid = children.spawn(program, self._line.arguments, environ, streams)
+            except LaunchError:
+                self._close()
+                raise
         self._ranks.below_launcher = True
         if not self._line.wraps_ranks:
             self._ranks.pids[0] = self._launcher_pid
@@ -334,10 +327,8 @@ class RunProcesses:
         self.output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
         try:
             self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, warm))
-        except LaunchError as error:
-            self._put(events.RankNotStarted(local_rank, last_lines(str(error), MAX_ERROR_CHARACTERS)))
-        except OSError as error:
-            self._put(events.RankNotStarted(local_rank, f"cannot write {error.filename}: {error.strerror}"))
+        except (LaunchError, OSError) as error:
+            self._put(events.RankNotStarted(local_rank, problem_of(error)))
 
     def saving_ranks(self) -> events.SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
@@ -440,3 +431,10 @@ class RunProcesses:
     def _close(self) -> None:
         self._ranks.close()
         self.output.close()
+
+
+def problem_of(error: Union[LaunchError, OSError]) -> str:
+    """Returns why nothing could be started."""
+    if isinstance(error, OSError):
+        return f"cannot write {error.filename}: {error.strerror}"
+    return last_lines(str(error), MAX_ERROR_CHARACTERS)

@@ -272,18 +272,13 @@ class WarmProcess:
         environ[VARIABLE] = value
         # By this and the state folder the next agent finds what is left of this one.
         environ[MARK] = "warm"
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        for name, fd, printer in (("out", out_read, self._printers.stdout), ("err", err_read, self._printers.stderr)):
-            log = RotatedLog(os.path.join(self._folder, f"warm.{name}.log"))
-            self._logs.append(log)
-            self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
-        try:
+        with children.output_streams() as (ends, outputs):
+            for name, fd, printer in zip(("out", "err"), ends, self._printers):
+                log = RotatedLog(os.path.join(self._folder, f"warm.{name}.log"))
+                self._logs.append(log)
+                self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
             program = children.find_program(arguments[0], environ)
-            return children.spawn(program, arguments, environ, {1: out_write, 2: err_write, **streams})
-        finally:
-            os.close(out_write)
-            os.close(err_write)
+            return children.spawn(program, arguments, environ, {**outputs, **streams})
 
     def _look(self) -> None:
         """Give its memory up where the ranks run short of it."""

@@ -74,7 +74,7 @@ IDLE_SECONDS = 5.0
 
 
 class WarmLoop:
-    """WarmLoop imports and forks. A fork waits for the imports ordered before: they cost less here than in each rank."""
+    """WarmLoop imports and forks. A fork waits for the imports ordered before, which cost less here than in ranks."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str], *, collects: bool) -> None:
         self._required: list[str] = config["required"]
