@@ -87,7 +87,7 @@ class PeerConnection:
             self._lose()
 
     def read(self) -> Optional[bytes]:
-        """Returns what has arrived; None where that is nothing, or nobody reads it any more."""
+        """Returns what has arrived; None if that is nothing, or nobody reads it any more."""
         if self.closed:
             return None
         try:

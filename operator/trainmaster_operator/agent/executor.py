@@ -140,19 +140,19 @@ class AgentExecutor:
             self._answer_push(event, now)
         elif isinstance(event, messages.StateRequested):
             body = json.dumps(self._show_state(), indent=1) + "\n"
-            self._network.answer(event.peer, response(200, body, "application/json"))
+            self._network.server.answer(event.peer, response(200, body, "application/json"))
         elif isinstance(event, messages.MetricsRequested):
             report, settings = self._state.report, self._settings
             warm_bytes = None if self._warm is None else self._warm.private_bytes()
             kept = state_bytes(os.environ.get("TRAINMASTER_MEMORY_DIR"))
             page = render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes, kept)
-            self._network.show_metrics(page)
+            self._network.server.show_metrics(page)
         else:
             self._take(event, now)
             self._receive(now)
 
     def _take(self, event: events.Event, now: Now) -> None:
-        """An event's turn."""
+        """Give an event its turn."""
         self._state = update(self._state, event, now)
         self._carry_out(now)
 
@@ -172,7 +172,7 @@ class AgentExecutor:
             self._processes.ended = run is None or self._state.ended is not None
 
     def _wait(self) -> None:
-        """One round of the loop, at most until the next deadline of the plan, the network or the watch over ranks."""
+        """Run one round of the loop, at most until the next deadline of the plan, the network or the watch."""
         # Not of now: a deadline may have passed while the plan's actions were performed.
         planned = wake_at(self._state, self._planned_at)
         watched = math.inf if self._watch is None else self._watch.deadline
@@ -184,7 +184,7 @@ class AgentExecutor:
     # Actions
 
     def _perform(self, action: actions.Action) -> Optional[events.Event]:
-        """Do it; returns what came of it, where that is known at once and matters."""
+        """Do it; returns the event that follows at once, if any."""
         return _PERFORMERS[type(action)](self, action)
 
     def _apply(self, action: actions.ApplyAssignment) -> events.Event:
@@ -272,7 +272,7 @@ class AgentExecutor:
             self._watch.report(body, _now())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
-        """In a thread: code and packages may lie on a file server that has gone, and the agent answers all the same."""
+        """Describe it in a thread: code and packages may lie on a lost file server, and the agent still answers."""
         import threading
 
         code = self._state.code.has
@@ -368,11 +368,11 @@ class AgentExecutor:
                 self._events.append(message)
 
     def _answer_push(self, event: messages.Pushed, now: Now) -> None:
-        """An assignment was pushed to this agent: say which one holds now."""
+        """Answer a pushed assignment with the one that holds now."""
         try:
             pushed = self._authority.read(event.data)
         except ProtocolError as error:
-            self._network.answer(event.peer, response(400, f"{error}\n"))
+            self._network.server.answer(event.peer, response(400, f"{error}\n"))
             return
         self._take(events.AssignmentReceived(pushed), now)
         self._receive(now)
@@ -383,7 +383,7 @@ class AgentExecutor:
             answer = response(503, "this agent is on its way out\n")
         else:
             answer = response(409, json.dumps(holds.signed) + "\n", "application/json")
-        self._network.answer(event.peer, answer)
+        self._network.server.answer(event.peer, answer)
 
     def _send_found(self, found: Sequence[Found], now: Now) -> list[events.Event]:
         """Send what the watch over the ranks has for the leader; returns what it has for the planner."""
@@ -415,7 +415,7 @@ class AgentExecutor:
             "report": state.report.to_wire() if state.report else None,
             "progress": {str(rank): progress.to_wire() for rank, progress in self._ranks().items()},
             "environment": {} if state.environment is None else state.environment.environment,
-            "workers": [line._asdict() for line in self._network.workers()],
+            "workers": [line._asdict() for line in self._network.leader.workers()],
         }
 
     def _complain(self, sentence: str) -> None:

@@ -61,7 +61,7 @@ class Request:
         self._head: Optional[Head] = None
 
     def __len__(self) -> int:
-        """Bytes that are kept."""
+        """Returns the bytes that are kept."""
         return len(self._buffer)
 
     @property
@@ -71,7 +71,7 @@ class Request:
 
     @property
     def missing(self) -> int:
-        """Bytes of the first request's body that haven't come."""
+        """Returns the bytes of the body that haven't come."""
         return 0 if self._head is None else max(0, self._head.length - len(self._buffer))
 
     def feed(self, data: bytes) -> None:

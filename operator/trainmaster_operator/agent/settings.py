@@ -34,7 +34,7 @@ class AgentSettings(NamedTuple):
     public_keys: tuple[bytes, ...]
     """Ed25519 keys of the operator: only what is signed with one of them is accepted as an assignment."""
     agents_secret: str
-    """The namespace's; empty where its Secret is missing, and then the agents' port opens for nobody. Not for
+    """The namespace's; empty if its Secret is missing, and then the agents' port opens for nobody. Not for
     the ranks: `main` takes it out of their environment."""
     node: str
     pod_uid: str

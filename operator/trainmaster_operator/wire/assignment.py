@@ -163,11 +163,11 @@ class Assignment(NamedTuple):
         return tuple(local_rank for local_rank in range(count) if first + local_rank not in absent)
 
     def uid_of(self, worker: int) -> str:
-        """Returns the pod that is named for a worker; empty where none is, as in the first attempt."""
+        """Returns the pod that is named for a worker; empty if none is, as in the first attempt."""
         return self.uids[self.workers.index(worker)] if self.uids is not None and worker in self.workers else ""
 
     def node_rank(self, worker: int, uid: str) -> int | None:
-        """Returns the NODE_RANK of a worker's pod, or None where its index or its uid isn't listed.
+        """Returns the NODE_RANK of a worker's pod, or None if its index or its uid isn't listed.
 
         A continued attempt lists an empty uid for a worker whose ranks are absent: any pod of it may prepare to join.
         """

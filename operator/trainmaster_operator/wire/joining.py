@@ -62,7 +62,7 @@ class Environment(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Returns what of it says what the ranks run on, for a person."""
+        """Returns the devices and libraries that the ranks run on, for a person."""
         found = self.environment
         nccl = next((value for name, value in found.items() if name.startswith("nvidia-nccl")), "")
         named = {

@@ -69,7 +69,7 @@ class RankProgress(NamedTuple):
     message: str = ""
     result: tuple[tuple[str, float], ...] = ()
     continuing: Optional[str] = None
-    """`able`: this rank is in a group and can go on in a continued attempt; `ready`: it waits to join."""
+    """`able`: this rank is in a group and can continue in another attempt; `ready`: it waits to join."""
     group: Optional[int] = None
     """The attempt of the group that this rank is in."""
     cannot_continue: str = ""
@@ -90,7 +90,7 @@ class RankProgress(NamedTuple):
 
     @classmethod
     def salvage(cls, data: object) -> RankProgress | None:
-        """Returns the fields of a script's file that are well-formed; None where it is no object."""
+        """Returns the fields of a script's file that are well-formed; None if it is no object."""
         if not isinstance(data, Mapping):
             return None
         fields = {name: data[key] for name, key in _WHOLE.items() if is_whole(data.get(key))}
@@ -144,7 +144,7 @@ class RankState(NamedTuple):
     step: Optional[int] = None
     section: str = ""
     silent_seconds: Optional[float] = None
-    """The time since its last progress; None where the rank never wrote any."""
+    """The time since its last progress; None if the rank never wrote any."""
     limit_seconds: float = 0.0
     """It may be silent for so long where it is; 0 is for ever."""
     limit: str = ""
@@ -156,7 +156,7 @@ class RankState(NamedTuple):
     collective: Optional[int] = None
     """It has entered this collective last, by torch's flight recorder."""
     waits: str = ""
-    """Its main thread waits for this, by its stack: one of WAITS; empty where it has given none."""
+    """Its main thread waits for this, by its stack: one of WAITS; empty if it has given none."""
     pending: bool = False
     """A collective that it has entered isn't done, by torch's flight recorder."""
     unreported: int = 0

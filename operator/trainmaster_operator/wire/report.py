@@ -68,15 +68,15 @@ class Report(NamedTuple):
     exit_code: Optional[int] = None
     signal: Optional[int] = None
     reason: str = ""
-    """Why it failed. Beside `Starting` or `Running`: why a rank failed that was to join the others, which go on."""
+    """Why it failed. Beside `Starting` or `Running`: why a rank failed before it joined the others, which continue."""
     error: str = ""
     at: float = 0.0
     culprit: bool = True
-    """False where the ranks only suffered from another's end."""
+    """False if the ranks only suffered from another's end."""
     environment: str = ""
     """GPUs, driver and libraries of the ranks, as far as they are known."""
     able: bool = False
-    """Whether all ranks of this worker that are in the group can go on in a continued attempt; once a rank has failed,
+    """Whether all ranks of this worker that are in the group can continue in another attempt; once a rank has failed,
     whether the others can."""
     ready: bool = False
     """Whether all ranks of this worker that are absent from the group have started, and wait to join."""
@@ -114,7 +114,7 @@ class Report(NamedTuple):
 
     @classmethod
     def read(cls, data: object) -> Report | None:
-        """Returns the same, or None where it isn't a report."""
+        """Returns the same, or None if it isn't a report."""
         try:
             return cls.parse(data)
         except ProtocolError:

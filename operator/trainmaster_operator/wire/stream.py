@@ -109,7 +109,7 @@ class Recovery(NamedTuple):
 
     @classmethod
     def within(cls, data: Any, name: str) -> Recovery | None:
-        """Returns a field of a line; None where it is missing. Raises ProtocolError."""
+        """Returns a field of a line; None if it is missing. Raises ProtocolError."""
         if data.get(name) is None:
             return None
         found = mapping_in(data, name)
@@ -146,7 +146,7 @@ class EvidenceLine(NamedTuple):
     at: float = 0.0
     more: bool = False
     request: str = ""
-    """The request for stacks that it answers; empty where a rank has stalled."""
+    """The request for stacks that it answers; empty if a rank has stalled."""
 
     def to_wire(self) -> dict[str, Any]:
         request = {"request": self.request} if self.request else {}

@@ -31,7 +31,7 @@ def camel(name: str) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """Does what `json.loads` does, but raises nothing but ValueError."""
+    """Does what `json.loads` does, but raises only ValueError."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -126,12 +126,12 @@ def whole_in(data: Mapping[str, Any], name: str, most: int = MAX_WHOLE) -> int:
 
 
 def optional_whole(data: Mapping[str, Any], name: str) -> int | None:
-    """Returns the same, or None where it is null or missing. Raises ProtocolError."""
+    """Returns the same, or None if it is null or missing. Raises ProtocolError."""
     return None if data.get(name) is None else whole_in(data, name)
 
 
 def optional_number(data: Mapping[str, Any], name: str) -> float | None:
-    """Returns a field that is a finite number, or None where it is null or missing. Raises ProtocolError."""
+    """Returns a field that is a finite number, or None if it is null or missing. Raises ProtocolError."""
     value = data.get(name)
     found = number(value)
     if found is None and value is not None:
@@ -156,5 +156,5 @@ def mapping_in(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def time_in(data: Mapping[str, Any], name: str) -> float:
-    """Returns a field that is a time in seconds since the epoch, 0 where it is missing. Raises ProtocolError."""
+    """Returns a field that is a time in seconds since the epoch, 0 if it is missing. Raises ProtocolError."""
     return 0.0 if data.get(name) is None else seconds_in(data, name, MAX_TIME)

@@ -237,7 +237,7 @@ def test_what_followers_never_read_is_kept_once_and_to_a_bound(alone: Alone) -> 
         alone.assign(attempt, size=100_000)
     assert all(connection.closed for connection in followers)
     alone.turn()
-    assert [line.worker for line in alone.network.workers() if line.connected] == [0]
+    assert [line.worker for line in alone.network.leader.workers() if line.connected] == [0]
 
 
 def test_a_follower_that_sends_without_end_is_read_at_its_pace(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,4 +279,4 @@ def test_a_follower_whose_lines_have_no_end_is_left(alone: Alone) -> None:
             theirs.send(b"x" * 10_000)
         alone.turn(0.0)
     assert connection.closed
-    assert [line.worker for line in alone.network.workers() if line.connected] == [0]
+    assert [line.worker for line in alone.network.leader.workers() if line.connected] == [0]

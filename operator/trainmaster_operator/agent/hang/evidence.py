@@ -54,7 +54,7 @@ class CollectedEvidence:
             self._ask(rank)
 
     def poll(self, now: float) -> bool:
-        """Read what has come; whether that is all there is to come."""
+        """Read what has come; returns whether it is complete."""
         grown = False
         for rank in self._ranks:
             before = self.stacks(rank)

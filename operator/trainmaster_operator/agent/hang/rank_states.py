@@ -56,7 +56,7 @@ def _most_steps(state: RankState) -> int:
 
 
 def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
-    """Returns which of all known ranks stopped first; None where no rank is over its limit.
+    """Returns which of all known ranks stopped first; None if no rank is over its limit.
 
     In order: a process that somebody has stopped; the fewest steps; the fewest collectives entered; one whose process
     waits in the kernel for a device; one that waits for nobody (`_innocence`); the longest silence. Before all but the
@@ -107,7 +107,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
 
 
 def waits_for(stacks: str, line: str, *, has_device: bool, alone: bool) -> str:
-    """Returns what the main thread waits for by its newest frames, one of WAITS; empty where there is no stack.
+    """Returns what the main thread waits for by its newest frames, one of WAITS; empty if there is no stack.
 
     `line`: the script's line that the newest frame names. `alone`: the rank is the only one of its job, so what looks
     like a collective waits for the device.

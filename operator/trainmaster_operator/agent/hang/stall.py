@@ -56,7 +56,7 @@ class Diagnosis:
         """The worker that has answered for a rank: none answers for another worker's."""
 
     def begin(self, attempt: int, workers: int, now: float) -> Optional[Collect]:
-        """Returns the question to ask the attempt's workers, so many; None where it is being asked already."""
+        """Returns the question to ask the attempt's workers, so many; None if it is being asked already."""
         if self.question is not None and self.question.attempt == attempt:
             return None
         self._answered, self._ranks, self._worker_of = set(), {}, {}
@@ -84,10 +84,10 @@ class Diagnosis:
         self.question, self.deadline = None, math.inf
 
     def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Conclusion]:
-        """Close, and return what the answers say; None where no rank is over its limit.
+        """Close, and return what the answers say; None if no rank is over its limit.
 
         `silent`: the workers without an answer, and the steps of each by its last progress: -1 where it never said,
-        None where something else has come from it since it was asked.
+        None if something else has come from it since it was asked.
         """
         question = self.question
         self.close()

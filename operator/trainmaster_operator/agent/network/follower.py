@@ -116,7 +116,7 @@ class Follower:
         return self._drain()
 
     def tried(self, number: int, peer: Optional[int], resolved: bool, problem: str, now: float) -> list[FollowerAction]:
-        """A try has ended: with a connection, or with a problem. One that was given up is of no use any more."""
+        """A try has ended: with a connection, or with a problem. The result of one that was given up is discarded."""
         assignment, position = self._assignment, self._trying
         if number != self._tries or position is None or assignment is None:
             if peer is not None:

@@ -324,7 +324,7 @@ class Leader:
         return joining.Stop(report.attempt, FAILURE_GRACE, delay, report)
 
     def _may_continue(self, failed: Report, now: float) -> bool:
-        """Returns whether an operator may continue the attempt: all ranks that live say that they can go on."""
+        """Returns whether an operator may continue the attempt: all living ranks say that they can continue."""
         continued = self._assignment is not None and self._assignment.continues is not None
         others = self._present - {failed.worker}
         return self.is_watched(now) and self._reports.can_continue(failed, others, continued=continued)
@@ -389,7 +389,7 @@ class Leader:
     def _steps_of(self, worker: int, since: float) -> Optional[int]:
         """Returns the step of a worker's slowest rank by its last progress, -1 where it never said.
 
-        None where something has come from the worker since that moment.
+        None if something has come from the worker since that moment.
         """
         row = self._workers.get(worker)
         if row is not None and row.peer is not None and row.received_at >= since:

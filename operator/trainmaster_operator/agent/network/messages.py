@@ -113,7 +113,7 @@ class StateRequested(NamedTuple):
 
 
 class MetricsRequested(NamedTuple):
-    """Somebody asks for the metrics: give their text to `Network.show_metrics`."""
+    """Somebody asks for the metrics: give their text to `Server.show_metrics`."""
 
 
 ConnectionEvent = Union[Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged, StacksRequested]

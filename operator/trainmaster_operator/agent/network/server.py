@@ -124,7 +124,7 @@ class Server:
             exchange.answer(self._metrics)
 
     def metrics_for(self, exchange: Exchange) -> Optional[bytes]:
-        """Returns the response, at most METRICS_SECONDS old; None where the connection gets it a moment later."""
+        """Returns the response, at most METRICS_SECONDS old; None if the connection gets it a moment later."""
         if time.monotonic() < self._metrics_until:
             return self._metrics
         if not self._metrics_awaited:
@@ -143,7 +143,7 @@ class Server:
         return bool(self._token) and hmac.compare_digest(self._token.encode(), given.encode("latin-1"))
 
     def became_known(self, exchange: Exchange) -> None:
-        """A connection's request has the token."""
+        """A connection has shown the token."""
         self._unauthenticated.discard(exchange.address, exchange)
         while len(self._known) >= MAX_KNOWN:
             next(iter(self._known)).close()
@@ -387,7 +387,7 @@ class Unauthenticated(Generic[T]):
         return self.first_to_leave() if self._count >= self._most else None
 
     def first_to_leave(self) -> Optional[T]:
-        """Returns the oldest of the address that has most; None where there is nobody."""
+        """Returns the oldest of the address that has most; None if there is nobody."""
         most = max(self._by_address, key=lambda address: len(self._by_address[address]), default=None)
         return None if most is None else next(iter(self._by_address[most]))
 
@@ -396,7 +396,7 @@ class Unauthenticated(Generic[T]):
         self._count += 1
 
     def discard(self, address: str, item: T) -> None:
-        """Let one out; nothing where it isn't in any more."""
+        """Remove a connection, if it is still there."""
         items = self._by_address.get(address)
         if items is not None and item in items:
             del items[item]

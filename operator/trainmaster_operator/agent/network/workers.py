@@ -29,7 +29,7 @@ class Worker:
         self.worker = worker
         self.uid = uid
         self.peer = peer
-        """Its connection; None where it isn't connected."""
+        """Its connection; None if it isn't connected."""
         self.seen = 0
         self.received_at = now
         self.environment: dict[str, str] = {}
@@ -53,7 +53,7 @@ class Workers:
         return iter(self._by_worker.values())
 
     def get(self, worker: int) -> Optional[Worker]:
-        """Returns a worker's row; None where it never joined."""
+        """Returns a worker's row; None if it never joined."""
         return self._by_worker.get(worker)
 
     def of(self, peer: int) -> Optional[Worker]:
@@ -96,7 +96,7 @@ class Workers:
         """Returns whether a worker's pod may come in, and the worker that loses its row for it, if any.
 
         One that isn't `named` by the assignment may need the place of another such one, which isn't connected.
-        `expected_uid` is the pod that the assignment names; empty where it names none.
+        `expected_uid` is the pod that the assignment names; empty if it names none.
         """
         if worker == self.own.worker or not self._is_newest(worker, uid, expected_uid):
             return False, None
@@ -172,7 +172,7 @@ class KeptReports:
         return [line.report for line in lines if line is not None]
 
     def add(self, report: Report) -> Optional[ReportLine]:
-        """Keep a report; returns its line, None where it is kept already or belongs to an attempt that is too old."""
+        """Keep a report; returns its line, None if it is kept already or belongs to an attempt that is too old."""
         key = (report.attempt, report.worker)
         kept = self._lines.get(key)
         if kept is not None and kept.report == report:

@@ -42,13 +42,13 @@ class Adopt(NamedTuple):
 
 
 class Decline(NamedTuple):
-    """Report that this worker can't go on in a continued attempt, because no process of its ranks is left."""
+    """Report that this worker can't continue in another attempt, because no process of its ranks is left."""
 
     report: Report
 
 
 class Regroup(NamedTuple):
-    """Kill ranks that are absent, wake those that go on, and start others again to join (`state.Regrouping`)."""
+    """Kill ranks that are absent, wake those that continue, and start others again to join (`state.Regrouping`)."""
 
     assignment: Assignment
     node_rank: int

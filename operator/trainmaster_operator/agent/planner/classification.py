@@ -163,7 +163,7 @@ def _weight(report: Report) -> int:
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL` for 9; the number where it has no name."""
+    """Returns `SIGKILL` for 9; the number where it has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -77,7 +77,7 @@ class Launched(NamedTuple):
     """Whether ranks announce themselves; else the launcher is the only rank that is known."""
     first_rank: int
     continuable: bool = False
-    """Whether the agent has started the ranks itself, so that they can go on in a continued attempt."""
+    """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
 
 
 class LauncherStarted(NamedTuple):
@@ -139,7 +139,7 @@ class ProcessEnded(NamedTuple):
 
     pid: int
     ending: Optional[Ending]
-    """None where its parent has reaped it, and this kernel keeps no status for others."""
+    """None if its parent has reaped it, and this kernel keeps no status for others."""
     unseen: frozenset[int] = frozenset()
     """Pids of ranks that have ended too, of which no event has come yet."""
 

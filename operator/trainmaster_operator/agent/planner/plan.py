@@ -111,7 +111,7 @@ def _publish_report(state: State, _now: Now) -> Actions:
 
 
 def _adopt(state: State, now: Now) -> Actions:
-    if not continuing.goes_on(state) or state.assignment is None or state.node_rank is None:
+    if not continuing.continues_here(state) or state.assignment is None or state.node_rank is None:
         return ()
     report = changes.current_report(state, now)._replace(attempt=state.assignment.attempt)
     return (actions.Adopt(report, state.assignment, state.node_rank),)

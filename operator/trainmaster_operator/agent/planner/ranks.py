@@ -21,8 +21,8 @@ FAILURE_GRACE = 0.4
 """Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has
 exited, and its code is what matters."""
 CONTINUE_SECONDS = 3.0
-"""Ranks that can go on live for so long after another has failed, for an operator to continue the attempt. Those of a
-pod that is deleted train on for so long, and at most for a quarter of their grace period, for an operator to continue
+"""Ranks that can continue live for this long after another has failed, so that an operator can continue the attempt.
+Ranks of a deleted pod train for this long, and at most a quarter of their grace period, so that an operator can continue
 without them: their SIGTERM would end all ranks with a checkpoint."""
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
@@ -57,7 +57,7 @@ def leave(run: Run, now: float, grace: float) -> Run:
 
 
 def discard(run: Run, now: float) -> Run:
-    """Send the ranks SIGKILL at once: others go on without them."""
+    """Send the ranks SIGKILL at once: others continue without them."""
     return run._replace(terminated=True, terminate_at=None, kill_at=now, last_kill_at=now)
 
 
@@ -93,7 +93,7 @@ def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
 
 
 def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
-    """Returns whether the launcher's last lines can't name a rank that nobody has named for certain."""
+    """Returns whether the launcher's last lines have nothing new: the failed rank is known for certain."""
     if run.provoked or run.planned or launcher.exit_code == 0 or (ended is not None and ended.culprit):
         return True
     return run.terminated and not run.launcher_knows_more
@@ -128,7 +128,7 @@ def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset
 
 
 def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | None:
-    """Returns this worker's end as the rank's end shows it; None where the rank was only ended."""
+    """Returns this worker's end as the rank's end shows it; None if the rank was only ended."""
     ending = event.ending
     if event.was_ended:
         if not event.raised:
@@ -169,7 +169,7 @@ def first_bad_ending(run: Run) -> Ending | None:
 
 
 def kill_due(run: Run, now: float) -> bool:
-    """Returns whether it is time to see whether ranks are writing their state, have written it, or neither."""
+    """Returns whether to check now which ranks are writing their state, or have written it."""
     return not run.sweeping and run.kill_at <= now < run.last_kill_at
 
 
@@ -198,7 +198,7 @@ def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Ru
 
 
 def unspared(run: Run) -> tuple[int, ...]:
-    """Returns the pids of the ranks that SIGKILL doesn't wait for, where it waits for others."""
+    """Returns the pids of the ranks that SIGKILL doesn't wait for, while it waits for others."""
     if not run.spared:
         return ()
     return tuple(

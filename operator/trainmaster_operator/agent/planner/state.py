@@ -79,7 +79,7 @@ class Examination(NamedTuple):
 
 
 class Regrouping(NamedTuple):
-    """Regrouping is what a continued attempt asks of processes that go on, once its report is published."""
+    """Regrouping is what a continued attempt asks of its processes, once its report is published."""
 
     assignment: Assignment
     node_rank: int
@@ -102,7 +102,7 @@ class Run(NamedTuple):
     awaited: int = 0
     """So many ranks are forked; 0: a launcher waits for the ranks."""
     endings: Mapping[int, Optional[Ending]] = {}
-    """How ranks ended, in the order of their ends; None where only the launcher, which has reaped them, knows how."""
+    """How ranks ended, in the order of their ends; None if only the launcher, which has reaped them, knows how."""
     launcher_ending: Optional[Ending] = None
     examinations: tuple[Examination, ...] = ()
     terminate_at: Optional[float] = None
@@ -131,7 +131,7 @@ class Run(NamedTuple):
     """Whether a hung rank was ended to make it print its stacks; how the ranks then end isn't classified."""
     conclude_at: Optional[float] = None
     continuable: bool = False
-    """Whether the agent has started the ranks itself, so that they can go on in a continued attempt."""
+    """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
     continued: bool = False
     """Whether the attempt is a continued one."""
     present: tuple[int, ...] = ()
@@ -272,7 +272,7 @@ class State(NamedTuple):
 
     @property
     def node_rank(self) -> Optional[int]:
-        """Returns this worker's NODE_RANK in the newest assignment; None where it has no ranks to run there."""
+        """Returns this worker's NODE_RANK in the newest assignment; None if it has no ranks to run there."""
         assignment, settings = self.assignment, self.settings
         if assignment is None or assignment.state != "Run":
             return None
@@ -314,7 +314,7 @@ def begin(known: Optional[Way], attempt: int, detected_at: float, silent: float 
 
 
 def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
-    """Returns how far the way to an attempt is behind its ranks; None where no fault led to it."""
+    """Returns the parts of the way to an attempt that are done; None if no fault led to it."""
     if way is None or line.attempt != way.attempt + 1:
         return None
     ranks = line.ranks.values()
@@ -332,6 +332,6 @@ def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[flo
 
 
 def _last(moments: Iterable[Optional[float]]) -> Optional[float]:
-    """Returns the latest; None where one isn't known."""
+    """Returns the latest; None if one isn't known."""
     known = list(moments)
     return None if not known or None in known else max(at for at in known if at is not None)

@@ -24,7 +24,7 @@ all the same: their own rendezvous waits for the master too, only less patiently
 
 
 def initial(settings: AgentSettings, environ: Mapping[str, str], saved: SavedReport | None, now: Now) -> State:
-    """Returns the state of an agent that starts. `saved`: what an agent before it has left in the state folder."""
+    """Returns the state of an agent that starts. `saved`: what the agent before it has left in the state folder."""
     state = State(settings, environ=None if settings.setup else environ)
     if saved is None:
         return state
@@ -52,13 +52,13 @@ def _assignment_received(state: State, event: events.AssignmentReceived, now: No
     known, state = state.assignment, state._replace(assignment=assignment)
     if state.wanted_attempt == state.started:
         return state
-    goes_on = continuing.goes_on(state)
-    if not goes_on or known is None or not set(assignment.absent) <= set(known.absent):
+    continues_here = continuing.continues_here(state)
+    if not continues_here or known is None or not set(assignment.absent) <= set(known.absent):
         # Ranks that only join follow from no fault.
         state = changes.seen(state, now)
     if state.way is not None and state.wanted_attempt is not None:
         state = state._replace(way=state.way.assigned(assignment.attempt, now.wall))
-    if goes_on:
+    if continues_here:
         return state
     if state.run is not None and continuing.leaves_group(state):
         return state._replace(run=ranks.discard(state.run, now.steady))
@@ -305,7 +305,7 @@ def _launcher_examined(state: State, event: events.LauncherExamined, now: Now) -
 
 
 def _store_ended(state: State, event: events.StoreEnded, now: Now) -> State:
-    """Without a store the ranks would look for each other until their own time is over."""
+    """End the attempt: without a store the ranks would search for each other until their own time is over."""
     run = state.run
     if run is None or event.attempt != state.started or run.continued or run.stopping or run.sweeping:
         return state

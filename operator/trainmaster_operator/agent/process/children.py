@@ -168,7 +168,7 @@ class Process(NamedTuple):
 
 
 def process_table() -> dict[int, Process]:
-    """All processes that can be seen, zombies included, by pid."""
+    """Returns all visible processes, zombies included, by pid."""
     table: dict[int, Process] = {}
     for pid in _all_pids():
         text = read_text(f"/proc/{pid}/stat")
@@ -246,13 +246,13 @@ def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
 
 
 def status_of(pid: int) -> dict[str, str]:
-    """Returns the lines of /proc/<pid>/status by name; empty where the process is gone."""
+    """Returns the lines of /proc/<pid>/status by name; empty if the process is gone."""
     pairs = (line.partition(":") for line in read_text(f"/proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
 def process_state(pid: int) -> str:
-    """Returns the kernel's letter for a process: R, S, D, T (stopped), t (traced), Z; X where it is gone."""
+    """Returns the kernel's letter for a process: R, S, D, T (stopped), t (traced), Z; X if it is gone."""
     return status_of(pid).get("State", "X")[:1]
 
 
@@ -262,7 +262,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def zombie_ending(pid: int) -> Ending | None:
-    """Returns how a process that isn't our child ended, until its parent reaps it; None where that can't be seen."""
+    """Returns how a process that isn't our child ended, until its parent reaps it; None if that can't be seen."""
     fields = _fields_of(pid)
     # Field 52 of proc(5), counted from the third one here.
     if len(fields) < 50 or fields[0] not in "ZX":
@@ -283,8 +283,8 @@ def reaped_ending(pidfd: int) -> Ending | None:
 
 
 def leftovers(state_dir: str) -> list[int]:
-    """Processes of attempts of an agent before this one, which was killed: they carry this state folder and an attempt
-    in their environment. In a container of its own there are none: the kernel kills a PID namespace with its PID 1."""
+    """Returns the processes of attempts of an earlier agent that was killed: this state folder and an attempt are in their
+    environment. In a container of its own there are none: the kernel kills a PID namespace with its PID 1."""
     wanted = f"TRAINMASTER_STATE_DIR={state_dir}"
     found = []
     for pid in _all_pids():
@@ -295,7 +295,7 @@ def leftovers(state_dir: str) -> list[int]:
 
 
 def private_bytes(pid: int) -> int:
-    """Returns the memory of a process that it shares with no other; 0 where the kernel doesn't show it.
+    """Returns the memory of a process that it shares with no other; 0 if the kernel doesn't show it.
 
     Documentation/filesystems/proc.rst, smaps_rollup.
     """

@@ -226,7 +226,7 @@ def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str)
 
 
 def read_installed(stamp: str) -> Installed:
-    """Returns what the folder has; nothing where that isn't known."""
+    """Returns what the folder has; nothing if that isn't known."""
     try:
         with open(stamp, encoding="utf-8") as file:
             data = json.load(file)

@@ -13,7 +13,7 @@ _V1_NO_LIMIT = 1 << 62
 
 
 def oom_kill_count(cgroup_root: str) -> int:
-    """Returns how often the kernel has killed for memory in this container's cgroup; 0 where it can't be read.
+    """Returns how often the kernel has killed for memory in this container's cgroup; 0 if it can't be read.
 
     cgroup v2: `memory.events` (Documentation/admin-guide/cgroup-v2.rst); v1: `memory.oom_control`.
     """
@@ -97,7 +97,7 @@ def describe_process(pid: int) -> str:
 
 
 def _at(place: str, thread: int) -> str:
-    """Returns where a thread waits. The kernel says 0 where it doesn't, and where it won't say (fs/proc/base.c,
+    """Returns where a thread waits. The kernel says 0 if it doesn't, and where it won't say (fs/proc/base.c,
     `proc_pid_wchan`): then the thread's state has to do."""
     if place not in ("", "0"):
         return f"waits in {place}"

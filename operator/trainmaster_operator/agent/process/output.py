@@ -204,7 +204,7 @@ class Pump:
             if not self._open or not self._read():
                 return
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Another process will write into the named pipe: its lines are its own."""
         self.drain()
         if self._partial:
@@ -232,7 +232,7 @@ class Pump:
             self._loop.watch(self.fd, READ, self._readable)
 
     def _read(self) -> bool:
-        """Read one chunk; False where there is none: `_more` then distinguishes an empty pipe from a closed one."""
+        """Read one chunk; False if there is none: `_more` then distinguishes an empty pipe from a closed one."""
         try:
             data = os.read(self.fd, CHUNK_BYTES)
         except BlockingIOError:
@@ -301,10 +301,10 @@ class AttemptOutput:
             self._logs.append(log)
             self._pumps[name] = Pump(self._loop, fd, prefix, printer, log, reader)
 
-    def begin_rank_anew(self, local_rank: int) -> None:
+    def restart_rank(self, local_rank: int) -> None:
         """Another process takes a rank's place, and prints into its pipes."""
         for suffix in ("out", "err"):
-            self._pumps[f"rank-{local_rank}.{suffix}"].begin_anew()
+            self._pumps[f"rank-{local_rank}.{suffix}"].restart()
 
     def print_separator(self, attempt: int) -> None:
         """Tell attempts apart: several may print into one container's log."""

@@ -198,7 +198,7 @@ class RankStarts:
         return {"localRank": local_rank, "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
 
     def store_order(self, log: str) -> Optional[dict[str, Any]]:
-        """Returns the same of the process that serves the store, which prints into `log`; None where there is none."""
+        """Returns the same of the process that serves the store, which prints into `log`; None if there is none."""
         if not self.serves_store:
             return None
         return {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
@@ -212,7 +212,7 @@ class RankStarts:
         return self._spawn(self._command, local_rank, streams)
 
     def spawn_store(self, log: str, warm: WarmProcess) -> int:
-        """Start the process that serves the store, 0 where there is none. Raises LaunchError or OSError."""
+        """Start the process that serves the store, 0 if there is none. Raises LaunchError or OSError."""
         if not self.serves_store or warm.lacks_torch:
             return 0
         stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

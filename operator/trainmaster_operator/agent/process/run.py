@@ -64,7 +64,7 @@ class RunProcesses:
         )
         self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, trainer_port)
         self.folder = self._starts.folder
-        """The folder of the attempt that the processes were started for, where they go on in others too."""
+        """The folder of the attempt that the processes were started for, and keep in later ones."""
         self.output = AttemptOutput(loop, settings, self.folder, printers)
         self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(assignment.attempt, line))
         self._warm = warm
@@ -139,7 +139,7 @@ class RunProcesses:
 
     @property
     def continuable(self) -> bool:
-        """Returns whether the agent starts the ranks itself, so that they can go on in a continued attempt."""
+        """Returns whether the agent starts the ranks itself, so that they can continue in another attempt."""
         if self._needs_launcher:
             single = not self._line.wraps_ranks and self._settings.processes == 1
             return single and not launcher.starts_torchrun(self._command)
@@ -266,13 +266,13 @@ class RunProcesses:
             # It may hang, and its ranks must not come later.
             self._warm.kill()
         if action.planned_seconds:
-            state_folder.say_planned(os.path.join(self.folder, "saving"), action.planned_seconds)
+            state_folder.announce_stop(os.path.join(self.folder, "saving"), action.planned_seconds)
         if action.launcher:
             children.send([action.launcher], signal.SIGKILL)
         children.send([children.signal_target(pid) for pid in action.pids], signal.SIGTERM)
 
     def regroup(self, action: Regroup) -> None:
-        """Go on in a continued attempt. Raises OSError where the group can't be written down."""
+        """Continue in another attempt. Raises OSError if the group can't be written."""
         # A continued attempt's lowest rank serves the store itself.
         store, self._ranks.store_pid = self._ranks.store_pid, 0
         children.send([*action.killed, *([store] if store else [])], signal.SIGKILL)
@@ -291,7 +291,7 @@ class RunProcesses:
             if local_rank in action.restarted:
                 self._ranks.forget(local_rank)
                 self._starts.remove_traces(local_rank)
-                self.output.begin_rank_anew(local_rank)
+                self.output.restart_rank(local_rank)
         self._to_restart.extend(action.restarted)
         self._restart_next()
 
@@ -382,11 +382,11 @@ class RunProcesses:
                 yield local_rank, RankProcess(rank, pid, (stacks, printed), self._environ)
 
     def pid_of(self, local_rank: int) -> int:
-        """Returns a rank's process; 0 where it isn't known."""
+        """Returns a rank's process; 0 if it isn't known."""
         return self._rank_pids().get(local_rank, 0)
 
     def provoke(self, local_rank: int) -> bool:
-        """End a rank in the way that makes Python print its stacks; False where it wouldn't print.
+        """End a rank in the way that makes Python print its stacks; False if it wouldn't print.
 
         The rank is about to be ended anyway, and had no other way to show its stacks. A core file is kept from being
         written: it could be as large as the rank.

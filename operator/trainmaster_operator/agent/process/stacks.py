@@ -25,7 +25,7 @@ BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 
 
 def ask_for_stacks(pid: int) -> bool:
-    """Ask a rank to print its stacks; False where it hasn't said that it can: the signal would kill it."""
+    """Ask a rank to print its stacks; False if it hasn't said that it can: the signal would kill it."""
     target = children.signal_target(pid, STACKS_SIGNAL)
     if not children.catches(target, STACKS_SIGNAL):
         return False
@@ -70,7 +70,7 @@ def threads_of(text: str) -> list[str]:
 
 
 def newest_frame(stacks: str) -> tuple[str, int] | None:
-    """Returns the file and the line in which the main thread is; None where no stack says."""
+    """Returns the file and the line in which the main thread is; None if no stack says."""
     main = "\n".join(threads_of(stacks)[:1])
     found = re.search(r'File "([^"\n]+)", line (\d+) in|\(([^():\n]+):(\d+)\)$', main, re.MULTILINE)
     return (found[1] or found[3], int(found[2] or found[4])) if found else None
@@ -98,7 +98,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def tail_of(path: str, limit: int, start: int = 0) -> str:
-    """Returns the end of a file from `start` on, at most `limit` bytes; empty where it can't be read."""
+    """Returns the end of a file from `start` on, at most `limit` bytes; empty if it can't be read."""
     try:
         with open(path, "rb") as file:
             end = file.seek(0, os.SEEK_END)

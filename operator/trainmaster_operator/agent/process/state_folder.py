@@ -31,7 +31,7 @@ def report_path(state_dir: str) -> str:
 
 
 def read_report(state_dir: str) -> SavedReport | None:
-    """Returns the saved report; None where nothing was ever started here, or the file is damaged."""
+    """Returns the saved report; None if nothing was ever started here, or the file is damaged."""
     try:
         with open(report_path(state_dir), "rb") as file:
             data = json.loads(file.read(MAX_REPORT_BYTES))
@@ -131,7 +131,7 @@ def unlink(path: str) -> None:
 MAX_SECONDS_BYTES = 64
 
 
-def say_planned(path: str, seconds: float) -> None:
+def announce_stop(path: str, seconds: float) -> None:
     """Tell ranks that a stop is planned, which gives them `seconds`; comes before SIGTERM."""
     with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
         partial = f"{path}.planned.partial"
@@ -147,7 +147,7 @@ def saving_ranks(path: str, ranks: Sequence[int]) -> dict[int, float]:
 
 
 def saving_seconds(path: str) -> Optional[float]:
-    """Returns the seconds that a rank asks for, 0 once it has written; None where it asks for none, or for nonsense."""
+    """Returns the seconds that a rank asks for, 0 once it has written; None if it asks for none, or for nonsense."""
     try:
         # A rank may have left anything there; a named pipe would wait for its writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

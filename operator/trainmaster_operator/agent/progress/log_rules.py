@@ -153,7 +153,7 @@ class Bar(NamedTuple):
 
 
 def read_bar(line: str) -> Optional[Bar]:
-    """Returns the bar that a line shows; None where it shows none."""
+    """Returns the bar that a line shows; None if it shows none."""
     found = BAR.search(line)
     if found is None:
         return None

@@ -43,7 +43,7 @@ class Recorded(NamedTuple):
     oldest_open: Optional[int] = None
     """The number of the oldest one that isn't done."""
     timeout: float = 0.0
-    """The seconds that the script itself gives that one; 0 where it says nothing, and torch's default holds."""
+    """The seconds that the script itself gives that one; 0 if it says nothing, and torch's default holds."""
 
 
 class FlightRecorder:
@@ -56,7 +56,7 @@ class FlightRecorder:
         self._before: dict[str, tuple[int, int]] = {}
 
     def ask(self) -> bool:
-        """Ask for a dump; False where nobody listens."""
+        """Ask for a dump; False if nobody listens."""
         self._before = {path: _version(path) for path in self._dumps}
         try:
             fd = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -71,7 +71,7 @@ class FlightRecorder:
         return True
 
     def answer(self) -> Recorded | None:
-        """Returns what was dumped since it was asked; None where nothing (whole) is there yet."""
+        """Returns what was dumped since it was asked; None if nothing (whole) is there yet."""
         for path in self._dumps:
             if _version(path) in (self._before.get(path), (0, 0)):
                 continue
@@ -96,7 +96,7 @@ def _load_plain(dump: bytes) -> Any:
 
 
 def summarize(dump: bytes) -> Recorded | None:
-    """Returns the essence of a dump; None where it isn't one (it may be half written)."""
+    """Returns the essence of a dump; None if it isn't one (it may be half written)."""
     if len(dump) > MAX_DUMP_BYTES:
         return None
     try:
@@ -141,7 +141,7 @@ def _is_done(entry: Mapping[str, Any]) -> bool:
 
 
 def _enqueued(data: Mapping[str, Any]) -> list[int]:
-    """Returns the last collective that the default group has entered, by `pg_status`; empty where that is unknown."""
+    """Returns the last collective that the default group has entered, by `pg_status`; empty if that is unknown."""
     groups = data.get("pg_status")
     group = groups.get("0") if isinstance(groups, dict) else None
     number = group.get("last_enqueued_collective") if isinstance(group, dict) else None
@@ -226,7 +226,7 @@ class Counters:
                 self._recorder = rank, recorder, now
 
     def waiting(self, rank: int) -> Optional[Waiting]:
-        """Returns the collective that a rank was in when it was asked last; None where it was in none, or can't say."""
+        """Returns the collective that a rank was in when it was asked last; None if it was in none, or can't say."""
         last = self._last.get(rank)
         if last is None or last.oldest_open is None:
             return None

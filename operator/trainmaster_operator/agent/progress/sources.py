@@ -221,7 +221,7 @@ class StepTimes:
         return progress._replace(step_seconds=sorted(self._intervals)[(len(self._intervals) - 1) // 2])
 
     def estimate(self, progress: RankProgress) -> Optional[float]:
-        """Returns what a step takes, also where that isn't worth reporting yet; None where nothing is known of it."""
+        """Returns what a step takes, also where that isn't worth reporting yet; None if nothing is known of it."""
         if progress.step_seconds is not None or self._began is None or self._last is None:
             return progress.step_seconds
         step, since = self._began
@@ -331,7 +331,7 @@ def _read_count(path: str) -> Optional[int]:
 
 
 def parse_progress(text: bytes) -> Optional[RankProgress]:
-    """Returns the well-formed fields of one progress file; None where it isn't a JSON object."""
+    """Returns the well-formed fields of one progress file; None if it isn't a JSON object."""
     if len(text) > MAX_PROGRESS_FILE_BYTES:
         return None
     try:

@@ -68,7 +68,7 @@ class Learning:
 
 
 def read_names(path: str) -> tuple[str, ...]:
-    """Returns the names in a rank's answer; empty where it isn't one."""
+    """Returns the names in a rank's answer; empty if it isn't one."""
     try:
         with open(path, "rb") as file:
             return module_names(json.loads(file.read(MAX_BYTES)), MAX_NAMES, MAX_CHARACTERS)

@@ -98,7 +98,7 @@ class WarmProcess:
         self.modules: Optional[Modules] = None
         """The modules learned; None: none yet."""
         self.reason = "it was not started"
-        """Why there is none; empty where there is one, or will be."""
+        """Why there is none; empty if there is one, or will be."""
         self.lacks_torch = False
         """Whether that is why."""
 
@@ -202,7 +202,7 @@ class WarmProcess:
         return self._order is not None
 
     def private_bytes(self) -> Optional[int]:
-        """Returns its own memory, which it shares with no rank; None where there is no process."""
+        """Returns its own memory, which it shares with no rank; None if there is no process."""
         return children.private_bytes(self.pid) if self.pid else None
 
     def kill(self, verdict: str = events.KILLED) -> None:

@@ -86,7 +86,7 @@ def _restore() -> None:
 
 
 def _warm_answers() -> dict[str, Any]:
-    """Returns what CUDA says, which a child asks once; empty where it says nothing."""
+    """Returns what CUDA says, which a child asks once; empty if it says nothing."""
     if not _known:
         read, write = os.pipe()
         pid = fork()

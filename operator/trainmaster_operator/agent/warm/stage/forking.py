@@ -109,7 +109,7 @@ class Forks:
         os.chdir(self._folder)
         os.umask(self._umask)
         set_oom_score(self._oom_score)
-        start_anew()
+        renew()
         collect_as_before(collects=self._collects)
 
 
@@ -144,7 +144,7 @@ STACKS_DESCRIPTOR = 500
 """The first descriptor that may be the file for stacks."""
 
 
-def start_anew() -> None:
+def renew() -> None:
     """Draw what a start draws from the system, and forget what was cached of folders and of this process.
 
     `random` does that itself (os.register_at_fork).
