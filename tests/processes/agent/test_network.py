@@ -243,8 +243,8 @@ def test_what_followers_never_read_is_kept_once_and_to_a_bound(alone: Alone) -> 
 def test_a_follower_that_sends_without_end_is_read_at_its_pace(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "FOLLOWER_BYTES_PER_SECOND", 1e-6)
     taken: list[int] = []
-    receive = alone.network._leader.receive_line
-    monkeypatch.setattr(alone.network._leader, "receive_line", lambda *given: taken.append(given[0]) or receive(*given))
+    receive = alone.network.leader.receive_line
+    monkeypatch.setattr(alone.network.leader, "receive_line", lambda *given: taken.append(given[0]) or receive(*given))
     connection, theirs = alone.follower(1)
     line = json_line({"type": "progress", "attempt": 3, "at": 1.0, "ranks": {"1": {"step": 1}}})
     for _ in range(2_000):

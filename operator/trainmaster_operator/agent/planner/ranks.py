@@ -22,8 +22,8 @@ FAILURE_GRACE = 0.4
 exited, and its code is what matters."""
 CONTINUE_SECONDS = 3.0
 """Ranks that can continue live for this long after another has failed, so that an operator can continue the attempt.
-Ranks of a deleted pod train for this long, and at most a quarter of their grace period, so that an operator can continue
-without them: their SIGTERM would end all ranks with a checkpoint."""
+Ranks of a deleted pod train for this long, and at most a quarter of their grace period, so that an operator can
+continue without them: their SIGTERM would end all ranks with a checkpoint."""
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
 SAVING_POLL_SECONDS = 0.02

@@ -283,8 +283,10 @@ def reaped_ending(pidfd: int) -> Ending | None:
 
 
 def leftovers(state_dir: str) -> list[int]:
-    """Returns the processes of attempts of an earlier agent that was killed: this state folder and an attempt are in their
-    environment. In a container of its own there are none: the kernel kills a PID namespace with its PID 1."""
+    """Returns the processes of an earlier agent's attempts: this state folder and an attempt are in their environment.
+
+    In a container of its own there are none: the kernel kills a PID namespace with its PID 1.
+    """
     wanted = f"TRAINMASTER_STATE_DIR={state_dir}"
     found = []
     for pid in _all_pids():
