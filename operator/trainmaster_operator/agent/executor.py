@@ -160,7 +160,7 @@ class AgentExecutor:
         planned = plan(self._state, now)
         while planned:
             for action in planned:
-                result = self._perform(action)
+                result = _PERFORMERS[type(action)](self, action)
                 self._state = done(self._state, action, now)
                 if result is not None:
                     self._state = update(self._state, result, now)
@@ -182,10 +182,6 @@ class AgentExecutor:
             self._events.append(events.DeadlinePassed())
 
     # Actions
-
-    def _perform(self, action: actions.Action) -> Optional[events.Event]:
-        """Do it; returns the event that follows at once, if any."""
-        return _PERFORMERS[type(action)](self, action)
 
     def _apply(self, action: actions.ApplyAssignment) -> events.Event:
         now = _now()
@@ -214,10 +210,6 @@ class AgentExecutor:
             self._warm = WarmProcess(self._loop, settings, self._command, self._printers, self._events.append)
         self._warm.start(*launcher.warm_environment(settings, action.environ))
 
-    def _preload(self, action: actions.Preload) -> None:
-        if self._warm is not None:
-            self._warm.preload(action.modules)
-
     def _launch(self, action: actions.Launch) -> events.Event:
         settings, put, node_rank, environ = self._settings, self._events.append, action.node_rank, action.environ
         assignment = with_master_address(settings, action.assignment, node_rank)
@@ -243,9 +235,6 @@ class AgentExecutor:
             answer = os.path.join(attempt_dir(settings, assignment.attempt), MODULES_FILE)
             self._learning = Learning(self._loop, run, answer, warm.learn)
         return launched
-
-    def _adopt(self, action: actions.Adopt) -> Optional[events.Event]:
-        return _save(lambda: state_folder.write_report(self._settings.state_dir, action.report))
 
     def _regroup(self, action: actions.Regroup) -> Optional[events.Event]:
         from trainmaster_operator.agent.hang.watch import RankWatch
@@ -441,7 +430,7 @@ _PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] 
     actions.KillLeftovers: lambda it, _: children.send(children.leftovers(it._settings.state_dir), signal.SIGKILL),
     actions.ApplyAssignment: AgentExecutor._apply,
     actions.Begin: AgentExecutor._begin,
-    actions.Adopt: AgentExecutor._adopt,
+    actions.Adopt: lambda it, action: _save(lambda: state_folder.write_report(it._settings.state_dir, action.report)),
     actions.Decline: lambda _, __: None,
     actions.Regroup: AgentExecutor._regroup,
     actions.Hurry: lambda it, _: it._network.hurry(_now()),
@@ -451,7 +440,7 @@ _PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] 
     actions.RunSetup: lambda it, _: it._setup.start(),
     actions.CancelSetup: lambda it, _: it._setup.cancel(),
     actions.WarmUp: AgentExecutor._warm_up,
-    actions.Preload: AgentExecutor._preload,
+    actions.Preload: lambda it, action: None if it._warm is None else it._warm.preload(action.modules),
     actions.Launch: AgentExecutor._launch,
     actions.DescribeEnvironment: AgentExecutor._describe_environment,
     actions.ExamineRank: lambda it, action: it._launched.examine_rank(action),

@@ -121,14 +121,6 @@ def _contact_changed(state: State, event: events.LeaderContactChanged, now: Now)
     return _name_resolved(state._replace(contact=contact), now)
 
 
-def _leader_joined(state: State, _event: events.LeaderJoined, _now: Now) -> State:
-    return state._replace(introducing=True)
-
-
-def _acknowledged(state: State, event: Ack, _now: Now) -> State:
-    return state._replace(acknowledged=max(state.acknowledged, event.attempt))
-
-
 # Before the ranks
 
 
@@ -224,18 +216,6 @@ def _launch_failed(state: State, event: events.LaunchFailed, now: Now) -> State:
     return state.change_run(lambda run: run._replace(awaited=0))
 
 
-def _launcher_started(state: State, event: events.LauncherStarted, _now: Now) -> State:
-    return state.change_run(lambda run: run._replace(launcher=event.pid, awaited=0, continuable=False))
-
-
-def _nothing_forked(state: State, _event: events.NothingForked, _now: Now) -> State:
-    return state.change_run(lambda run: run._replace(awaited=0))
-
-
-def _warm_process_killed(state: State, _event: events.WarmProcessKilled, _now: Now) -> State:
-    return state._replace(warm=state.warm._replace(ending=True))
-
-
 def _warm_process_ended(state: State, event: events.WarmProcessEnded, _now: Now) -> State:
     warm = state.warm._replace(runs=False, ending=False)
     if event.verdict == events.FAILED:
@@ -247,10 +227,6 @@ def _warm_process_ended(state: State, event: events.WarmProcessEnded, _now: Now)
     return state._replace(warm=warm)
 
 
-def _ranks_forked(state: State, _event: events.RanksForked, _now: Now) -> State:
-    return state._replace(warm=state.warm._replace(failures=0, lacking=0))
-
-
 def _modules_learned(state: State, event: events.ModulesLearned, _now: Now) -> State:
     state = state._replace(warm=state.warm._replace(modules=event.modules))
     return changes.post(state, actions.Publish(event.modules))
@@ -260,10 +236,6 @@ def _modules_received(state: State, event: Modules, _now: Now) -> State:
     if state.warm.modules is not None:
         return state
     return changes.post(state._replace(warm=state.warm._replace(modules=event)), actions.Preload(event))
-
-
-def _rank_started(state: State, event: events.RankStarted, _now: Now) -> State:
-    return state.change_run(lambda run: ranks.rank_started(run, event))
 
 
 def _process_ended(state: State, event: events.ProcessEnded, now: Now) -> State:
@@ -378,8 +350,8 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.TerminationRequested: _termination_requested,
     events.DeadlinePassed: _deadline_passed,
     events.LeaderContactChanged: _contact_changed,
-    events.LeaderJoined: _leader_joined,
-    Ack: _acknowledged,
+    events.LeaderJoined: lambda state, _, __: state._replace(introducing=True),
+    Ack: lambda state, event, _: state._replace(acknowledged=max(state.acknowledged, event.attempt)),
     Stop: _stop_requested,
     Mismatch: _mismatch_found,
     Collect: _stall_message,
@@ -391,14 +363,16 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.SaveFailed: _save_failed,
     events.Launched: _launched,
     events.LaunchFailed: _launch_failed,
-    events.LauncherStarted: _launcher_started,
-    events.NothingForked: _nothing_forked,
-    events.WarmProcessKilled: _warm_process_killed,
+    events.LauncherStarted: lambda state, event, _: state.change_run(
+        lambda run: run._replace(launcher=event.pid, awaited=0, continuable=False)
+    ),
+    events.NothingForked: lambda state, _, __: state.change_run(lambda run: run._replace(awaited=0)),
+    events.WarmProcessKilled: lambda state, _, __: state._replace(warm=state.warm._replace(ending=True)),
     events.WarmProcessEnded: _warm_process_ended,
-    events.RanksForked: _ranks_forked,
+    events.RanksForked: lambda state, _, __: state._replace(warm=state.warm._replace(failures=0, lacking=0)),
     events.ModulesLearned: _modules_learned,
     Modules: _modules_received,
-    events.RankStarted: _rank_started,
+    events.RankStarted: lambda state, event, _: state.change_run(lambda run: ranks.rank_started(run, event)),
     events.ProcessEnded: _process_ended,
     events.RankExamined: _rank_examined,
     events.RankNotStarted: _rank_not_started,
