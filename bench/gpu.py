@@ -164,9 +164,9 @@ async def hangs(bench: Bench) -> None:
     import random
 
     from trainloop import progress as ranks_progress
-    from trainmaster_operator.agent.hang.heartbeats import Heartbeats
     from trainmaster_operator.agent.hang.rank_states import classify_stall
-    from trainmaster_operator.wire.evidence import RankState
+    from trainmaster_operator.agent.progress.sources import Heartbeats
+    from trainmaster_operator.wire.ranks import RankState
 
     chance, wrong = random.Random(0), 0
     for _ in range(HANGS):

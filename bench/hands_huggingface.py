@@ -29,8 +29,8 @@ import os, sys
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.process.output import Printer, Pump
 from trainmaster_operator.agent.progress.printed import Printed
-from trainmaster_operator.agent.progress.trainer_reports import TrainerReports
-from trainmaster_operator.agent.progress.trainer_server import TrainerServer
+from trainmaster_operator.agent.progress.trainer import TrainerReports
+from trainmaster_operator.agent.progress.trainer import TrainerServer
 from tests.signer import environment
 from trainmaster_operator.agent.settings import read_settings
 

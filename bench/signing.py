@@ -20,8 +20,7 @@ from tests.signer import JOB, JOB_UID, KEYS, NAMESPACE, environment
 from trainmaster_operator.agent.authority import Authority
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.api.signing import SigningKeys
-from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.ports import port_at
+from trainmaster_operator.wire.assignment import Assignment, port_at
 from trainmaster_operator.wire.signing import canonical
 
 TRIES = 50

@@ -25,7 +25,7 @@ from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings, mac
 from trainmaster_local.embedded import LocalCluster
 from trainmaster_local.inside import Api, Change
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine
 
 PING_SECONDS = 5.0

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster_local.inside import Container, Exit, FakeRuntime
 from trainmaster_operator.agent.authority import Authority
-from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.assignment import Assignment, parse_text
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, JOB_UID_LABEL
 from trainmaster_operator.wire.names import POD_INDEX_LABEL as INDEX_LABEL
-from trainmaster_operator.wire.reasons import EXIT_BY_REASON
+from trainmaster_operator.wire.report import EXIT_BY_REASON
 from trainmaster_operator.wire.signing import job_token
+from trainmaster_operator.wire.values import ProtocolError
 
 if TYPE_CHECKING:
     from tests.cluster.faked_workers import FakedWorkers
@@ -82,7 +82,7 @@ class Timings:
     rendezvous: float = 60.0
 
 
-def settings_of(variables: Mapping[str, dict[str, Any]], secret: Callable[[str, str], str]) -> Settings:
+def settings_of(variables: Mapping[str, dict[str, Any]], secret: Callable[[str, str], str]) -> AgentSettings:
     """The settings that the real agent would read in a container with these variables."""
     environ = {"TRAINMASTER_WORKER": "0"}
     for name, variable in variables.items():

@@ -28,7 +28,7 @@ from tests.cluster.faked_agents import ENDED, Agent, Fail, Run, Script, Timings
 from trainmaster_local.embedded import LocalCluster
 from trainmaster_local.inside import Change, Container, ContainerConfig, FakeRuntime
 from trainmaster_operator.agent.authority import Authority
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL, TOKEN_HEADER
 
@@ -51,7 +51,7 @@ class FakedWorkers:
     on_joined: Callable[[str, int], None] | None = None
     record: list[Run] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)
-    authorities: dict[Settings, Authority] = field(default_factory=dict)
+    authorities: dict[AgentSettings, Authority] = field(default_factory=dict)
     # Why assignments weren't taken: nobody but the operator may sign them.
     refused: list[str] = field(default_factory=list)
     agents: dict[str, Agent] = field(default_factory=dict)

@@ -30,7 +30,7 @@ RESUMES = "It goes on from its last checkpoint. The last reported step is 15,000
 FAILURES: dict[int, dict[str, Any]] = {
     1: {
         "reason": "Signal", "worker": 2, "rank": 5, "pod": f"{NAME}-2", "node": "gpu-node-07", "exitCode": 137,
-        "counted": True, "recovery": {"seconds": 2.1, "seen": 0.1, "launched": 0.6},
+        "counted": True, "recovery": {"seconds": 2.1, "detected": 0.1, "launched": 0.6},
         "message": "rank 5 (worker 2, pod llama-8b-pretrain-2 on gpu-node-07) was killed by SIGKILL\n"
         "[rank5] step 5014/25000 loss 2.4101\n[rank5] step 5015/25000 loss 2.4093",
     },

@@ -130,7 +130,9 @@ def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
         torch.testing.assert_close(weight, other["weights"][name], rtol=1e-4, atol=1e-5)
 
 
-def goes_on(memory: Path, settings: dict[str, Any], fault: str, *, local_ranks: int = 1, writers: int = 1) -> int:
+def continues_here(
+    memory: Path, settings: dict[str, Any], fault: str, *, local_ranks: int = 1, writers: int = 1
+) -> int:
     """Meet a fault on rank 1, and go on from what is left; returns the first step that is made then. What comes of it
     is compared with a run that nothing interrupts.
     """
@@ -147,17 +149,17 @@ def goes_on(memory: Path, settings: dict[str, Any], fault: str, *, local_ranks: 
 
 @pytest.mark.parametrize("item", [True, False])
 def test_a_survivor_of_ddp_keeps_the_last_step(tmp_path: Path, item: bool) -> None:
-    assert goes_on(tmp_path / "memory", {"item": item}, "kill") == FAULT + 1
+    assert continues_here(tmp_path / "memory", {"item": item}, "kill") == FAULT + 1
 
 
 def test_parts_of_fsdp_are_kept_when_a_rank_hangs(tmp_path: Path) -> None:
     settings = {"sharded": True, "item": True}
-    assert goes_on(tmp_path / "memory", settings, "sleep", local_ranks=2, writers=2) == FAULT + 1
+    assert continues_here(tmp_path / "memory", settings, "sleep", local_ranks=2, writers=2) == FAULT + 1
 
 
 def test_a_run_of_fsdp_goes_on_from_its_snapshot_after_a_kill(tmp_path: Path) -> None:
     settings = {"sharded": True, "item": True}
-    assert 1 < goes_on(tmp_path / "memory", settings, "kill", local_ranks=2) <= FAULT + 1
+    assert 1 < continues_here(tmp_path / "memory", settings, "kill", local_ranks=2) <= FAULT + 1
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp"])

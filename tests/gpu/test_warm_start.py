@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM = """
 import json, os, sys
 native = frozenset(sys.modules)
-from trainmaster_operator.agent.warm.stage.imports import Imports
+from trainmaster_operator.agent.warm.stage.forkable import Imports
 imports = Imports({"path": "", "ownVariables": ["RANK"], "leftOut": []}, native)
 sys.path.insert(0, sys.argv[1])
 for name in ("torch", "torch._inductor.compile_fx", "asks"):

@@ -16,7 +16,7 @@ from trainmaster_operator.agent.hang.observation import POLL_SECONDS, Observatio
 from trainmaster_operator.agent.hang.rank_states import classify_stall
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.settings import read_settings
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.ranks import RankState
 
 STEP_SECONDS, LIMIT = 0.02, 24.0
 

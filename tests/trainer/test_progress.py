@@ -21,8 +21,8 @@ from trainloop.progress import MAXIMUM_MESSAGE, MAXIMUM_RESULTS, Progress, Secti
 from trainloop.report import read_metrics
 from trainloop.trainer import Trainer
 from trainmaster_operator.wire.limits import MAX_MESSAGE_CHARACTERS, MAX_RESULTS
-from trainmaster_operator.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED, EXIT_TERMINATED
-from trainmaster_operator.wire.states import SECTIONS
+from trainmaster_operator.wire.ranks import SECTIONS
+from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_DIVERGED, EXIT_TERMINATED
 
 
 def test_what_the_loop_repeats_of_the_protocol_is_what_the_wire_says() -> None:

@@ -38,7 +38,7 @@ def asking_steps(monkeypatch: pytest.MonkeyPatch, seconds: list[list[float]]) ->
     ranks = [Questions(group) for _ in range(size)]
     clocks = [1000.0 * (rank + 1) for rank in range(size)]
     for rank in ranks:
-        rank.begin_anew(0)
+        rank.restart(0)
     for step, of_ranks in enumerate(seconds, start=1):
         begun = list[Callable[[], list[int]] | None]()
         for number, rank in enumerate(ranks):

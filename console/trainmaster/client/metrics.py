@@ -17,7 +17,7 @@ from trainmaster.client.errors import ClientError
 from trainmaster.client.job import worker_index
 from trainmaster_operator.wire.limits import MAX_INDEX, MAX_PROCESSES
 from trainmaster_operator.wire.names import AGENT_PORT
-from trainmaster_operator.wire.states import STATES
+from trainmaster_operator.wire.report import STATES
 from trainmaster_operator.wire.values import decimal
 
 # A worker's page, with as many ranks as it can have and every figure of theirs, is half of it.

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trainmaster_operator.api.torchrun_words import FLAGS, VALUES, is_python, option_of
+from trainmaster_operator.api.torchrun_words import FLAGS, VALUES, option_of
+from trainmaster_operator.wire.names import TORCHRUN_MODULES, is_python
 
-_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _SHELL = re.compile(r"(ba|da|z|k)?sh")
 _SHELL_OPTION = re.compile(r"-[a-z]*c")
 # A text without these is one command, whose words are those that shlex finds.
@@ -65,7 +65,7 @@ def read_command(command: Sequence[str], args: Sequence[str]) -> Command:
     if begin is not None:
         return _of_torchrun(words, begin, len(command))
     text = _shell_text(words)
-    if text is None or ("torchrun" not in text and not any(module in text for module in _MODULES)):
+    if text is None or ("torchrun" not in text and not any(module in text for module in TORCHRUN_MODULES)):
         return Command(tuple(command), tuple(args))
     inner = _words(text)
     begin = _after_torchrun(inner) if inner else None
@@ -81,7 +81,7 @@ def _after_torchrun(words: Sequence[str]) -> int | None:
         return 1
     if words and is_python(words[0]):
         at = next((at for at, word in enumerate(words[1:], 1) if not word.startswith("-u")), len(words))
-        if list(words[at : at + 1]) == ["-m"] and len(words) > at + 1 and words[at + 1] in _MODULES:
+        if list(words[at : at + 1]) == ["-m"] and len(words) > at + 1 and words[at + 1] in TORCHRUN_MODULES:
             return at + 2
     return None
 

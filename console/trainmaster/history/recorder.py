@@ -20,7 +20,7 @@ from trainmaster.history.settings import HistorySettings
 from trainmaster.history.store import Store
 from trainmaster.history.trimming import Trimming
 from trainmaster_operator.api.records import Record, parse_record
-from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.values import ProtocolError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

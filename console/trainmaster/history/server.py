@@ -22,7 +22,7 @@ from trainmaster.history.reading import Body, Busy, Readers, TooSlow
 from trainmaster.history.recorder import CannotRecord, Recorder
 from trainmaster.history.schema import UnusableFile
 from trainmaster_operator.serving import Exposition, HttpServer, application
-from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.values import ProtocolError
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """This agent accepts the operator's assignments for its own job, and none that can't be meant.
 
-An assignment decides which program's data this worker's ranks unpack and which host they join, and it stands where
-whoever may read pods reads it. So each of its three ways in (push, the leader's broadcast, the annotation) passes
+An assignment decides which program's data this worker's ranks unpack and which host they join, and everybody who may
+read pods can read it. So each of its three ways in (push, the leader's broadcast, the annotation) passes
 `Authority.read`, which alone makes an `Assignment` of what came: the fields are plausible, the job and its hosts are
 this agent's, and one of the keys in the pod's environment has signed exactly that.
 """
@@ -9,26 +9,28 @@ this agent's, and one of the keys in the pod's environment has signed exactly th
 from __future__ import annotations
 
 import binascii
+import os
 import re
 from typing import Any
 
 from trainmaster_operator.agent import ed25519
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.agent.settings import AgentSettings
+from trainmaster_operator.wire.assignment import Assignment, parse_text
+from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 from trainmaster_operator.wire.signing import SIGNATURES, key_id, signed_text
+from trainmaster_operator.wire.values import ProtocolError
 
 MAX_AHEAD = 100_000
 """Attempts that one may be beyond the highest seen: more than an attempt a second makes in a day, which is longer than
 an agent is cut off and lives on."""
 REMEMBERED = 8
-"""Assignments that were verified: each comes three ways, and a file is written anew whenever any annotation changes."""
+"""Assignments that were verified: each comes three ways, and a file is rewritten whenever any annotation changes."""
 
 
 class Authority:
-    """See the module."""
+    """Authority reads assignments; nothing else makes an `Assignment` of what came."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AgentSettings) -> None:
         self._keys = settings.public_keys
         self._job = settings.job_uid
         job, namespace = re.escape(settings.job), re.escape(settings.namespace)
@@ -76,3 +78,31 @@ def _signature(value: Any) -> bytes:
         return binascii.a2b_base64(value.encode())
     except (binascii.Error, ValueError):
         return b""
+
+
+class AssignmentFile:
+    """AssignmentFile is the downward API's file, read again whenever it changes.
+
+    The kubelet replaces such files by swapping the symbolic link `..data`, so the file's own inode changes; `stat`
+    follows the link. Level-triggered: `poll` costs one `stat`, and a file that can't be read is read again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._seen: tuple[int, ...] | None = None
+
+    def poll(self) -> Any:
+        """Returns what the file holds, when it has changed since the last call; else None. Raises ProtocolError."""
+        try:
+            status = os.stat(self.path)
+            seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if seen == self._seen:
+                return None
+            with open(self.path, "rb") as file:
+                text = file.read(MAX_ASSIGNMENT_BYTES + 1)
+        except OSError:
+            # Not there yet, or between two versions: the next poll sees it.
+            return None
+        self._seen = seen
+        # The annotation isn't set: the pod was made by hand, or the file is from before the first patch.
+        return parse_text(text) if text.strip() else None

@@ -33,7 +33,7 @@ _UNCHECKED_HASH = b"\x01\x00\x00\x00"
 # has loaded would show in the file.
 _MARSHAL_VERSION = 2
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# What `trainloop.recovery` is, and what it imports of trainloop.
+# `trainloop.recovery`, and what it imports of trainloop.
 _LIBRARY = (
     "recovery/*.py",
     "continuing/*.py",
@@ -102,7 +102,6 @@ def _add(bundle: zipfile.ZipFile, path: str, data: bytes) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the zipapp to the path given."""
     if len(arguments) != 1:
         print("usage: python -m trainmaster_operator.agent.build <out.pyz>", file=sys.stderr)
         return 64

@@ -30,7 +30,7 @@ _BASE: _Point = (_BASE_X, _BASE_Y, 1, _BASE_X * _BASE_Y % _P)
 
 
 def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether the signature of the message was made with the key's private half. False for whatever isn't one."""
+    """Returns whether the signature of the message was made with the key's private half; False for malformed ones."""
     if len(public_key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     encoded_r, s = signature[:32], int.from_bytes(signature[32:], "little")
@@ -47,13 +47,13 @@ def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def is_key(public_key: bytes) -> bool:
-    """Whether this is the encoding of a point that can be a public key."""
+    """Returns whether this is the encoding of a point that can be a public key."""
     point = _decode(public_key) if len(public_key) == KEY_BYTES else None
     return point is not None and not _is_of_small_order(point)
 
 
 def _decode(encoded: bytes) -> Optional[_Point]:
-    """RFC 8032, section 5.1.3; None where no point has this encoding."""
+    """RFC 8032, section 5.1.3; None if no point has this encoding."""
     number = int.from_bytes(encoded, "little")
     sign, y = number >> 255, number & (2**255 - 1)
     if y >= _P:
@@ -80,7 +80,7 @@ def _encode(point: _Point) -> bytes:
 
 
 def _is_of_small_order(point: _Point) -> bool:
-    """Whether eight times the point is the neutral element: such a key fits signatures that nobody made."""
+    """Returns whether eight times the point is the neutral element: such a key fits signatures that nobody made."""
     for _ in range(3):
         point = _double(point)
     x, y, z, _ = point

@@ -1,8 +1,10 @@
 """The executor: one loop, one queue of events, and the actions that the planner asks for.
 
-Sockets, processes, files, timers and signals put events into the queue while the loop's round lasts; after it the
-executor takes them one after the other: the state is updated, the plan made, its actions performed, until the plan is
-empty. So nothing re-enters, and what is decided can be read, and tested, in `planner` alone.
+Sockets, processes, files, timers and signals put events into the queue during a round of the loop; after it the
+executor takes them one after the other. In a turn (`_take`) the state is updated, the plan made, and its actions
+performed, until the plan is empty. No turn begins inside another one: an action's result is part of its turn, and
+whatever else it causes waits in the queue. A pushed assignment and a change of the contact with the leader have their
+turns at once, before what is in the queue. So all decisions can be read, and tested, in `planner` alone.
 """
 
 from __future__ import annotations
@@ -17,59 +19,51 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from trainmaster_operator.agent import library
-from trainmaster_operator.agent.assignment import AssignmentFile
-from trainmaster_operator.agent.authority import Authority
+from trainmaster_operator.agent.authority import AssignmentFile, Authority
 from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.hang.stall import LeaveLeader
+from trainmaster_operator.agent.http import response
 from trainmaster_operator.agent.loop import Loop
-from trainmaster_operator.agent.network.actions import LeaveLeader
-from trainmaster_operator.agent.network.events import (
-    ConnectionEvent,
-    MetricsRequested,
-    NetworkEvent,
-    Pushed,
-    StateRequested,
-)
-from trainmaster_operator.agent.network.http import response
+from trainmaster_operator.agent.network import messages
+from trainmaster_operator.agent.network.joining import with_master_address
 from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
 from trainmaster_operator.agent.network.network import Network
 from trainmaster_operator.agent.planner import actions, events
 from trainmaster_operator.agent.planner.plan import done, plan, wake_at
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.planner.update import initial, update
-from trainmaster_operator.agent.process import children, environment, saved_report
-from trainmaster_operator.agent.process.launcher import attempt_dir
+from trainmaster_operator.agent.process import children, environment, state_folder
+from trainmaster_operator.agent.process.launcher import attempt_dir, trainer_token_file
 from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
-from trainmaster_operator.agent.process.run import RunProcesses
+from trainmaster_operator.agent.process.run import RunProcesses, problem_of
 from trainmaster_operator.agent.process.setup_line import SetupLine
-from trainmaster_operator.agent.process.surroundings import Surroundings
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
-from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster_operator.wire.output import OutputLine, newest_lines, output_share
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.stream import Ping
-from trainmaster_operator.wire.values import last_lines
+from trainmaster_operator.wire.log_rules import NONE
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.stream import OutputLine, Ping, newest_lines, output_share
+from trainmaster_operator.wire.values import ProtocolError
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.hang.watch import Found, RankWatch
-    from trainmaster_operator.agent.process.code import Code
+    from trainmaster_operator.agent.process.code import CodeFolder
+    from trainmaster_operator.agent.progress.trainer import TrainerServer
     from trainmaster_operator.agent.warm.learning import Learning
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
 FILE_SECONDS, PUSHED_FILE_SECONDS = 0.05, 0.5
-"""Between two looks at the assignment's file; the second while an operator can push assignments."""
+"""Time between two checks of the assignment's file; the second while an operator can push assignments."""
 KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
 """Between the decision to leave and the end, so that the report gets onto the wire first."""
 
-QueuedEvent = Union[events.Event, NetworkEvent]
+QueuedEvent = Union[events.Event, messages.NetworkEvent]
 
 
-class Executor:
-    """See the module. Everything happens in the loop's thread; `run` returns the exit code."""
+class AgentExecutor:
+    """AgentExecutor does everything in the loop's thread; `run` returns the exit code."""
 
-    def __init__(self, settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, settings: AgentSettings, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._settings = settings
         self._command = command
         self._loop = Loop()
@@ -81,11 +75,11 @@ class Executor:
         self._authority = Authority(settings)
         os.makedirs(settings.state_dir, exist_ok=True)
         environ = dict(environ)
-        self._code: Code | None = None
+        self._code: CodeFolder | None = None
         if settings.code_dir:
-            from trainmaster_operator.agent.process.code import Code
+            from trainmaster_operator.agent.process.code import CodeFolder
 
-            self._code = Code(self._loop, settings, self._events.append)
+            self._code = CodeFolder(self._loop, settings, self._events.append)
             self._code.enter(environ)
         self._complaint = ""
         try:
@@ -98,10 +92,10 @@ class Executor:
         self._processes: RunProcesses | None = None
         self._watch: RankWatch | None = None
         """It outlives its run, because what was seen last of the ranks is shown until the next one."""
-        self._surroundings = Surroundings(self._loop, settings, self._report_progress, self._complain)
+        self._trainer: Optional[TrainerServer] = None
         self._planned_at = _now()
         """The moment for which there was nothing left to do."""
-        self._state = initial(settings, environ, saved_report.read_report(settings.state_dir), self._planned_at)
+        self._state = initial(settings, environ, state_folder.read_report(settings.state_dir), self._planned_at)
         self._network = Network(self._loop, settings, self._events.append, _now())
 
     def run(self, terminated_already: bool) -> int:
@@ -139,30 +133,34 @@ class Executor:
             self._handle(self._events.popleft(), _now())
 
     def _handle(self, event: QueuedEvent, now: Now) -> None:
-        if isinstance(event, ConnectionEvent):
+        if isinstance(event, messages.CONNECTION_EVENTS):
             self._network.handle(event, now)
             self._receive(now)
-        elif isinstance(event, Pushed):
+        elif isinstance(event, messages.Pushed):
             self._answer_push(event, now)
-        elif isinstance(event, StateRequested):
+        elif isinstance(event, messages.StateRequested):
             body = json.dumps(self._show_state(), indent=1) + "\n"
-            self._network.answer(event.peer, response(200, body, "application/json"))
-        elif isinstance(event, MetricsRequested):
+            self._network.server.answer(event.peer, response(200, body, "application/json"))
+        elif isinstance(event, messages.MetricsRequested):
             report, settings = self._state.report, self._settings
             warm_bytes = None if self._warm is None else self._warm.private_bytes()
             kept = state_bytes(os.environ.get("TRAINMASTER_MEMORY_DIR"))
             page = render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes, kept)
-            self._network.show_metrics(page)
+            self._network.server.show_metrics(page)
         else:
-            self._state = update(self._state, event, now)
-            self._carry_out(now)
+            self._take(event, now)
             self._receive(now)
+
+    def _take(self, event: events.Event, now: Now) -> None:
+        """Give an event its turn."""
+        self._state = update(self._state, event, now)
+        self._carry_out(now)
 
     def _carry_out(self, now: Now) -> None:
         planned = plan(self._state, now)
         while planned:
             for action in planned:
-                result = self._perform(action)
+                result = _PERFORMERS[type(action)](self, action)
                 self._state = done(self._state, action, now)
                 if result is not None:
                     self._state = update(self._state, result, now)
@@ -174,8 +172,8 @@ class Executor:
             self._processes.ended = run is None or self._state.ended is not None
 
     def _wait(self) -> None:
-        """One round of the loop, at most until the next deadline of the plan, the network or the watch over ranks."""
-        # Of the plan's own moment: a deadline may have passed while its actions were performed.
+        """Run one round of the loop, at most until the next deadline of the plan, the network or the watch."""
+        # Not of now: a deadline may have passed while the plan's actions were performed.
         planned = wake_at(self._state, self._planned_at)
         watched = math.inf if self._watch is None else self._watch.deadline
         deadline = min(math.inf if planned is None else planned, self._network.deadline, watched)
@@ -185,59 +183,44 @@ class Executor:
 
     # Actions
 
-    def _perform(self, action: actions.Action) -> Optional[events.Event]:
-        """Do it; returns what came of it, where that is known at once and matters."""
-        return _PERFORMERS[type(action)](self, action)
-
     def _apply(self, action: actions.ApplyAssignment) -> events.Event:
         now = _now()
         self._network.assign(action.assignment, now)
         return events.LeaderContactChanged(self._network.contact(now))
 
     def _begin(self, action: actions.Begin) -> Optional[events.Event]:
-        try:
-            saved_report.write_report(self._settings.state_dir, action.report)
-            saved_report.prune_attempts(self._settings.state_dir, KEPT_ATTEMPTS)
-        except OSError as error:
-            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
-        return None
+        folder = self._settings.state_dir
+        failed = _save(lambda: state_folder.write_report(folder, action.report))
+        return failed or _save(lambda: state_folder.prune_attempts(folder, KEPT_ATTEMPTS))
 
     def _fetch_code(self, action: actions.FetchCode) -> Optional[events.Event]:
         if self._code is None:
-            error = "this pod mounts no code (TRAINMASTER_CODE_DIR is not set); delete it, so that it is made anew"
+            error = "this pod mounts no code (TRAINMASTER_CODE_DIR is not set); delete it, so that it is recreated"
             return events.CodeRefused(action.digest, error)
         self._code.fetch(action.digest)
         return None
 
     def _warm_up(self, action: actions.WarmUp) -> None:
         # Here, because a job that starts cold doesn't need it.
-        from trainmaster_operator.agent.process import torchrun
+        from trainmaster_operator.agent.process import launcher
         from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
         settings = self._settings
         if self._warm is None:
             self._warm = WarmProcess(self._loop, settings, self._command, self._printers, self._events.append)
-        self._warm.start(*torchrun.warm_environment(settings, action.environ))
-
-    def _preload(self, action: actions.Preload) -> None:
-        if self._warm is not None:
-            self._warm.preload(action.modules)
+        self._warm.start(*launcher.warm_environment(settings, action.environ))
 
     def _launch(self, action: actions.Launch) -> events.Event:
-        around, settings = self._surroundings, self._settings
-        assignment = around.with_address(action.assignment, action.node_rank)
-        port = around.serve_trainer(assignment.attempt)
-        environ = {**action.environ, **around.mlflow_run(action.environ, action.node_rank)}
-        put, node_rank = self._events.append, action.node_rank
+        settings, put, node_rank, environ = self._settings, self._events.append, action.node_rank, action.environ
+        assignment = with_master_address(settings, action.assignment, node_rank)
+        port = self._serve_trainer(assignment.attempt)
         run = RunProcesses(
             self._loop, settings, assignment, node_rank, self._printers, put, self._command, environ, self._warm, port
         )
         try:
             launched = run.start()
-        except LaunchError as error:
-            return events.LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS))
-        except OSError as error:
-            return events.LaunchFailed(f"cannot write {error.filename}: {error.strerror}")
+        except (LaunchError, OSError) as error:
+            return events.LaunchFailed(problem_of(error))
         self._processes = run
         # Here, because the ranks have been started by now: their start doesn't wait for it.
         from trainmaster_operator.agent.hang.watch import RankWatch
@@ -253,30 +236,32 @@ class Executor:
             self._learning = Learning(self._loop, run, answer, warm.learn)
         return launched
 
-    def _adopt(self, action: actions.Adopt) -> Optional[events.Event]:
-        try:
-            saved_report.write_report(self._settings.state_dir, action.report)
-        except OSError as error:
-            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
-        return None
-
     def _regroup(self, action: actions.Regroup) -> Optional[events.Event]:
         from trainmaster_operator.agent.hang.watch import RankWatch
 
-        run, assignment = self._launched, self._surroundings.with_address(action.assignment, action.node_rank)
-        try:
-            run.regroup(actions.Regroup(assignment, action.node_rank, action.killed, action.restarted))
-        except OSError as error:
-            return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
-        self._watch = RankWatch(self._settings, run)
-        return None
+        run, assignment = self._launched, with_master_address(self._settings, action.assignment, action.node_rank)
+        failed = _save(lambda: run.regroup(action._replace(assignment=assignment)))
+        if failed is None:
+            self._watch = RankWatch(self._settings, run)
+        return failed
+
+    def _serve_trainer(self, attempt: int) -> int:
+        """Listen for what Hugging Face's Trainer reports of an attempt; returns the port, 0 if nobody listens."""
+        if self._settings.progress_preset == NONE:
+            return 0
+        # Here, because an agent that waits for its first assignment doesn't need it.
+        from trainmaster_operator.agent.progress.trainer import TrainerServer
+
+        if self._trainer is None:
+            self._trainer = TrainerServer(self._loop, self._report_progress)
+        return self._trainer.serve(trainer_token_file(self._settings, attempt))
 
     def _report_progress(self, body: Any) -> None:
         if self._watch is not None:
             self._watch.report(body, _now())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
-        """In a thread: code and packages may lie on a file server that has gone, and the agent answers all the same."""
+        """Describe it in a thread: code and packages may lie on a lost file server, and the agent still answers."""
         import threading
 
         code = self._state.code.has
@@ -295,7 +280,7 @@ class Executor:
 
     def _save_report(self, action: actions.SaveReport) -> Optional[events.Event]:
         try:
-            saved_report.write_report(self._settings.state_dir, action.report, exited=action.exited)
+            state_folder.write_report(self._settings.state_dir, action.report, exited=action.exited)
         except OSError as error:
             self._complain(f"cannot write the report: {error.strerror}")
         return None
@@ -355,8 +340,7 @@ class Executor:
         """Give the planner the contact with the leader, where it has changed, and put messages into the queue."""
         contact = self._network.contact(now)
         if contact != self._state.contact:
-            self._state = update(self._state, events.LeaderContactChanged(contact), now)
-            self._carry_out(now)
+            self._take(events.LeaderContactChanged(contact), now)
             pushed = contact.leader is not None and contact.watched
             self._polls.seconds = PUSHED_FILE_SECONDS if pushed else FILE_SECONDS
             if not pushed:
@@ -372,15 +356,14 @@ class Executor:
             elif not isinstance(message, (Watched, Ping)):
                 self._events.append(message)
 
-    def _answer_push(self, event: Pushed, now: Now) -> None:
-        """An assignment was pushed to this agent: say which one holds now."""
+    def _answer_push(self, event: messages.Pushed, now: Now) -> None:
+        """Answer a pushed assignment with the one that holds now."""
         try:
             pushed = self._authority.read(event.data)
         except ProtocolError as error:
-            self._network.answer(event.peer, response(400, f"{error}\n"))
+            self._network.server.answer(event.peer, response(400, f"{error}\n"))
             return
-        self._state = update(self._state, events.AssignmentReceived(pushed), now)
-        self._carry_out(now)
+        self._take(events.AssignmentReceived(pushed), now)
         self._receive(now)
         holds = self._state.assignment or pushed
         if (holds.attempt, holds.state) == (pushed.attempt, pushed.state):
@@ -389,7 +372,7 @@ class Executor:
             answer = response(503, "this agent is on its way out\n")
         else:
             answer = response(409, json.dumps(holds.signed) + "\n", "application/json")
-        self._network.answer(event.peer, answer)
+        self._network.server.answer(event.peer, answer)
 
     def _send_found(self, found: Sequence[Found], now: Now) -> list[events.Event]:
         """Send what the watch over the ranks has for the leader; returns what it has for the planner."""
@@ -408,7 +391,7 @@ class Executor:
     # Views
 
     def _ranks(self) -> dict[int, RankProgress]:
-        """What is known of each rank of the newest attempt that was launched."""
+        """Returns the newest progress of each rank of the attempt launched last."""
         return {} if self._watch is None else self._watch.ranks
 
     def _show_state(self) -> dict[str, Any]:
@@ -421,7 +404,7 @@ class Executor:
             "report": state.report.to_wire() if state.report else None,
             "progress": {str(rank): progress.to_wire() for rank, progress in self._ranks().items()},
             "environment": {} if state.environment is None else state.environment.environment,
-            "workers": [line._asdict() for line in self._network.workers()],
+            "workers": [line._asdict() for line in self._network.leader.workers()],
         }
 
     def _complain(self, sentence: str) -> None:
@@ -430,44 +413,53 @@ class Executor:
             self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
 
 
+def _save(write: Callable[[], None]) -> Optional[events.SaveFailed]:
+    """Returns why something can't be written; None: it was."""
+    try:
+        write()
+    except OSError as error:
+        return events.SaveFailed(problem_of(error))
+    return None
+
+
 def _now() -> Now:
     return Now(time.monotonic(), time.time())
 
 
-_PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
+_PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] = {
     actions.KillLeftovers: lambda it, _: children.send(children.leftovers(it._settings.state_dir), signal.SIGKILL),
-    actions.ApplyAssignment: Executor._apply,
-    actions.Begin: Executor._begin,
-    actions.Adopt: Executor._adopt,
+    actions.ApplyAssignment: AgentExecutor._apply,
+    actions.Begin: AgentExecutor._begin,
+    actions.Adopt: lambda it, action: _save(lambda: state_folder.write_report(it._settings.state_dir, action.report)),
     actions.Decline: lambda _, __: None,
-    actions.Regroup: Executor._regroup,
+    actions.Regroup: AgentExecutor._regroup,
     actions.Hurry: lambda it, _: it._network.hurry(_now()),
-    actions.FetchCode: Executor._fetch_code,
+    actions.FetchCode: AgentExecutor._fetch_code,
     actions.RefuseLaunch: lambda _, action: events.LaunchFailed(action.error),
     actions.EndWarm: lambda it, _: None if it._warm is None else it._warm.kill(),
     actions.RunSetup: lambda it, _: it._setup.start(),
     actions.CancelSetup: lambda it, _: it._setup.cancel(),
-    actions.WarmUp: Executor._warm_up,
-    actions.Preload: Executor._preload,
-    actions.Launch: Executor._launch,
-    actions.DescribeEnvironment: Executor._describe_environment,
+    actions.WarmUp: AgentExecutor._warm_up,
+    actions.Preload: lambda it, action: None if it._warm is None else it._warm.preload(action.modules),
+    actions.Launch: AgentExecutor._launch,
+    actions.DescribeEnvironment: AgentExecutor._describe_environment,
     actions.ExamineRank: lambda it, action: it._launched.examine_rank(action),
     actions.ExamineLauncher: lambda it, action: it._launched.examine_launcher(action),
     actions.Terminate: lambda it, action: it._launched.terminate(action),
     actions.FindSavingRanks: lambda it, _: it._launched.saving_ranks(),
-    actions.Kill: lambda it, action: children.send(action.pids, signal.SIGKILL),
+    actions.KillProcesses: lambda it, action: children.send(action.pids, signal.SIGKILL),
     actions.KillRemains: lambda _, action: children.send(children.session_members([action.pid]), signal.SIGKILL),
     actions.Sweep: lambda it, _: it._launched.sweep(),
-    actions.Conclude: Executor._conclude,
+    actions.Conclude: AgentExecutor._conclude,
     actions.FlushProgress: lambda it, _: None if it._watch is None else it._watch.finish(_now()),
-    actions.SaveReport: Executor._save_report,
+    actions.SaveReport: AgentExecutor._save_report,
     actions.PublishReport: lambda it, action: it._network.publish(Reported(action.report), _now()),
     actions.Publish: lambda it, action: it._network.publish(action.message, _now()),
     actions.SendToLeader: lambda it, action: it._network.send_to_leader(action.message, _now()),
     actions.Introduce: lambda it, action: it._network.introduce(action.messages),
     actions.KeepReport: lambda it, action: it._network.record(action.report),
-    actions.Diagnose: Executor._diagnose,
-    actions.WriteTerminationMessage: Executor._write_termination_message,
-    actions.HandOver: Executor._hand_over,
-    actions.Exit: Executor._exit,
+    actions.Diagnose: AgentExecutor._diagnose,
+    actions.WriteTerminationMessage: AgentExecutor._write_termination_message,
+    actions.HandOver: AgentExecutor._hand_over,
+    actions.Exit: AgentExecutor._exit,
 }

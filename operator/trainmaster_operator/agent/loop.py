@@ -26,7 +26,6 @@ class Timer:
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """Don't call."""
         self.call = None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.settings import Settings
+    from trainmaster_operator.agent.settings import AgentSettings
 
 _HELP = """usage: agent run -- <command> [args...]   train: start, watch and report the ranks of this worker
        agent state                      print this worker's state as JSON
@@ -54,7 +54,7 @@ def _run(given: list[str]) -> int:
     from trainmaster_operator.agent.errors import LaunchError, UsageError
     from trainmaster_operator.agent.settings import read_settings
     from trainmaster_operator.wire.names import AGENTS_SECRET_VARIABLE
-    from trainmaster_operator.wire.reasons import EXIT_USAGE
+    from trainmaster_operator.wire.report import EXIT_USAGE
 
     command = given[1:] if given[:1] == ["--"] else given
     try:
@@ -63,12 +63,12 @@ def _run(given: list[str]) -> int:
         settings = read_settings(os.environ)
     except UsageError as error:
         return _refuse(os.environ.get("TRAINMASTER_TERMINATION_LOG", ""), str(error), EXIT_USAGE)
-    from trainmaster_operator.agent.executor import Executor
+    from trainmaster_operator.agent.executor import AgentExecutor
 
     # With it ranks could speak for any job of the namespace.
     environ = {name: value for name, value in os.environ.items() if name != AGENTS_SECRET_VARIABLE}
     try:
-        return Executor(settings, command, environ).run(_terminated)
+        return AgentExecutor(settings, command, environ).run(_terminated)
     except LaunchError as error:
         from trainmaster_operator.agent.planner.classification import failed
         from trainmaster_operator.wire.report import Report
@@ -80,10 +80,9 @@ def _run(given: list[str]) -> int:
         return _refuse(settings.termination_log, str(error), report.process_exit_code(), report.termination_message())
 
 
-def _assigned_attempt(settings: Settings) -> int:
-    from trainmaster_operator.agent.assignment import AssignmentFile
-    from trainmaster_operator.agent.authority import Authority
-    from trainmaster_operator.wire.errors import ProtocolError
+def _assigned_attempt(settings: AgentSettings) -> int:
+    from trainmaster_operator.agent.authority import AssignmentFile, Authority
+    from trainmaster_operator.wire.values import ProtocolError
 
     try:
         data = AssignmentFile(settings.assignment_file).poll()
@@ -106,10 +105,10 @@ def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -
 def _state() -> int:
     """Ask the agent of this container; what it left on disk where it doesn't answer."""
     from trainmaster_operator.agent.errors import AgentError
-    from trainmaster_operator.agent.process.saved_report import read_report
+    from trainmaster_operator.agent.process.state_folder import read_report
     from trainmaster_operator.agent.settings import read_settings
     from trainmaster_operator.wire.names import TOKEN_HEADER
-    from trainmaster_operator.wire.reasons import EXIT_USAGE
+    from trainmaster_operator.wire.report import EXIT_USAGE
     from trainmaster_operator.wire.signing import job_token
 
     try:

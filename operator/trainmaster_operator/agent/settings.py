@@ -13,7 +13,7 @@ from trainmaster_operator.wire.log_rules import AUTO, PRESETS, check_pattern
 from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, PUBLIC_KEYS_VARIABLE
 
 
-class Settings(NamedTuple):
+class AgentSettings(NamedTuple):
     """The settings of one worker; times are in seconds."""
 
     worker: int
@@ -34,7 +34,7 @@ class Settings(NamedTuple):
     public_keys: tuple[bytes, ...]
     """Ed25519 keys of the operator: only what is signed with one of them is accepted as an assignment."""
     agents_secret: str
-    """The namespace's; empty where its Secret is missing, and then the agents' port opens for nobody. Not for
+    """The namespace's; empty if its Secret is missing, and then the agents' port opens for nobody. Not for
     the ranks: `main` takes it out of their environment."""
     node: str
     pod_uid: str
@@ -48,15 +48,15 @@ class Settings(NamedTuple):
     hosts_file: str
     """A file like /etc/hosts asked before DNS; empty: none."""
     grace_seconds: float
-    """What ranks get between SIGTERM and SIGKILL when the pod is stopped."""
+    """The ranks' time between SIGTERM and SIGKILL when the pod is stopped."""
     progress_timeout: float
     """A step may take this long; 0: no limit."""
     first_step_timeout: float
     """The first step may take this long; 0: no limit."""
     progress_pattern: str
-    """What a rank prints is matched with it; empty: with the preset."""
+    """Ranks' output is matched with it; empty: with the preset."""
     progress_preset: str
-    """Whose lines count as progress: `auto`, `none`, or a framework's name."""
+    """The lines that count as progress: `auto`, `none`, or a framework's name."""
     startup_timeout: float
     """How long worker 0's name may be unknown before the attempt fails as MasterUnreachable."""
     cgroup_root: str
@@ -64,12 +64,12 @@ class Settings(NamedTuple):
     code_dir: str
     """Where the archive of the user's code is mounted; empty: the image has the code."""
     code_source: str
-    """What is mounted there, for a person."""
+    """The mounted volume, in words for a person."""
     config_file: str
     """The training loop's configuration, hashed into the environment that is compared across workers."""
 
 
-def read_settings(environ: Mapping[str, str]) -> Settings:
+def read_settings(environ: Mapping[str, str]) -> AgentSettings:
     """Read the settings; raises UsageError with the variable, its value and what it should be."""
     launcher = environ.get("TRAINMASTER_LAUNCHER") or "torchrun"
     if launcher not in ("torchrun", "exec"):
@@ -77,7 +77,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     if not environ.get("TRAINMASTER_WORKER"):
         raise UsageError("TRAINMASTER_WORKER is not set; it is this worker's global index, from the pod-index label")
     first_step_timeout = _number(environ, "TRAINMASTER_FIRST_STEP_TIMEOUT", 0.0)
-    return Settings(
+    return AgentSettings(
         worker=_whole(environ, "TRAINMASTER_WORKER", 0, 0),
         processes=_whole(environ, "NPROC_PER_NODE", 1, 1),
         launcher=launcher,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-from trainmaster_operator.wire.reasons import EXIT_CODES
+from trainmaster_operator.wire.report import EXIT_CODES
 
 Answer = Literal["Restart", "Fail", "Ignore"]
 

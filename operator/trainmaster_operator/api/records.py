@@ -19,11 +19,20 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_HOST, MAX_INDEX, MAX_NODE, MAX_UID
-from trainmaster_operator.wire.values import mapping, mappings, number, shown, text, time_in, whole, whole_in
+from trainmaster_operator.wire.values import (
+    ProtocolError,
+    mapping,
+    mappings,
+    number,
+    shown,
+    text,
+    time_in,
+    whole,
+    whole_in,
+)
 
-# Figures of a rank in a sample, by their names in RankProgress (wire/progress.py), and on the wire. `step_seconds` is
+# Figures of a rank in a sample, by their names in RankProgress (wire/ranks.py), and on the wire. `step_seconds` is
 # what the rank itself takes for a step: its `compute_seconds` where it reports them.
 FIGURES: Mapping[str, str] = {
     "step": "step",

@@ -19,9 +19,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trainmaster_operator.wire.assignment import Assignment, parse_text
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION
 from trainmaster_operator.wire.signing import SIGNATURES, canonical, job_token, key_id, signed_text
+from trainmaster_operator.wire.values import ProtocolError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

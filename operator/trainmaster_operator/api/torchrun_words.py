@@ -1,14 +1,10 @@
-"""Words of a command are known here: whether they start Python, and torchrun's options.
+"""These are torchrun's options, by which the words of a command are read.
 
 Options: torch 2.13, torch/distributed/run.py.
 """
 
 from __future__ import annotations
 
-import posixpath
-import re
-
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
 FLAGS = {"standalone", "use_env", "module", "no_python", "run_path", "virtual_local_rank"}
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 VALUES = {
@@ -37,11 +33,6 @@ VALUES = {
     "numa_binding",
     "signals_to_handle",
 }
-
-
-def is_python(word: str) -> bool:
-    """Returns whether a word is an interpreter of Python."""
-    return _PYTHON.fullmatch(posixpath.basename(word)) is not None
 
 
 def option_of(word: str) -> str:

@@ -52,8 +52,7 @@ from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.rendering import AgentConfigMap, AgentImageVolume, NetworkPeers
 from trainmaster_operator.rendering import Settings as RenderingSettings
-from trainmaster_operator.wire.output import OutputLine
-from trainmaster_operator.wire.stream import EvidenceLine
+from trainmaster_operator.wire.stream import EvidenceLine, OutputLine
 
 LOOKUPS = (UNSEEN_PODS, KILLED_CONTAINERS, MISSING_PODS, NODE_DOMAINS, PRIORITIES, FLAVORS)
 

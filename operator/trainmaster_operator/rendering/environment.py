@@ -31,8 +31,8 @@ from trainmaster_operator.rendering.paths import (
     TRAINING_FILE,
 )
 from trainmaster_operator.rendering.settings import Settings
+from trainmaster_operator.wire.assignment import DEFAULT_MASTER_PORT
 from trainmaster_operator.wire.names import AGENT_PORT, POD_INDEX_LABEL, PUBLIC_KEYS_VARIABLE
-from trainmaster_operator.wire.ports import DEFAULT_MASTER_PORT
 from trainmaster_operator.wire.signing import canonical
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster_operator.api.v1alpha1 import Accelerator, JobSpec, Resources
-from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.ports import master_port
+from trainmaster_operator.wire.assignment import Assignment, master_port
 
 # The group of a job that gives `workers` and no groups.
 DEFAULT_GROUP = "worker"

@@ -12,7 +12,7 @@ from aiohttp import web
 from trainmaster_operator.serving.app import MOST_BODY
 from trainmaster_operator.serving.connection import Connection
 from trainmaster_operator.serving.places import Places
-from trainmaster_operator.wire.addresses import group_of
+from trainmaster_operator.wire.names import group_of
 
 ACCEPTS_AT_ONCE = 8
 """Then the loop sees to everything else. Far fewer than the places of an address, so that a connection is read before

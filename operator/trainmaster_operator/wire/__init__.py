@@ -2,12 +2,10 @@
 
 Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to read:
 
-- `limits`, `names`, `states`, `reasons`, `ports`: the facts. `addresses`: whose connections count together.
-- `log_rules`: patterns that read progress out of what ranks print.
-- `values`: readers of JSON that others wrote; `errors`: the one exception that they raise.
-- `assignment` (operator -> agents) and `signing`; `report`, `progress`, `recovery`, `evidence`, `output` (agents ->
-  operator).
-- `lines` and what they hold: `stream` (leader -> operator), `joining` (between a leader and its followers).
+- `limits`, `names`: the facts. `log_rules`: patterns that read progress out of what ranks print.
+- `values`: readers of JSON that others wrote, and the one exception that they raise.
+- `assignment` (operator -> agents) and `signing`; `report` and `ranks` (agents -> operator).
+- `stream` (leader -> operator) and `joining` (between a leader and its followers) are the lines that hold them.
 
 `X.parse(data)` checks and bounds decoded JSON and raises `ProtocolError`, nothing else; `x.to_wire()` is the JSON
 object again. Nothing is imported here: an agent's start pays for every module.

@@ -2,6 +2,7 @@
 
 It comes to an agent three ways (the annotation's file, a push to the leader, the leader's broadcast), in any order and
 more than once. `newer` is the merge of them all: the highest attempt wins, at the same attempt `Hold` wins over `Run`.
+Each attempt's rendezvous has a port of its own, so that a rank left over can't join it (`master_port`).
 """
 
 from __future__ import annotations
@@ -9,19 +10,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Optional
 
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.limits import (
-    MAX_ASSIGNMENT_BYTES,
-    MAX_ATTEMPT,
-    MAX_HOST,
-    MAX_INDEX,
-    MAX_PROCESSES,
-    MAX_SECONDS,
-    MAX_UID,
-    MAX_WORKERS,
-)
-from trainmaster_operator.wire.ports import FIRST_PORT, LAST_PORT, is_master_port
-from trainmaster_operator.wire.values import loads, number, shown, whole
+from trainmaster_operator.wire import limits
+from trainmaster_operator.wire.values import ProtocolError, loads, number, shown, whole
+
+DEFAULT_MASTER_PORT = 29_500
+"""torch's own default: what a manifest shows before an assignment names the attempt's port."""
+FIRST_PORT, LAST_PORT, PORTS = 20_000, 28_979, 8_971
+"""Below torch's defaults (29400 and 29500, where jobs of others are), NodePorts (30000) and ephemeral ports (32768).
+Their number is a prime, so that every stride visits all of them."""
+_TAKEN = (22_623, 22_624, 24_007, 24_008, 25_000, 26_257, 27_017, 27_018, 27_019)
+"""Ports that nodes serve themselves, which matters to jobs with hostNetwork: OpenShift's machine configs, GlusterFS,
+MicroK8s' cluster agent, CockroachDB, MongoDB."""
+
+
+def master_port(job_uid: str, attempt: int) -> int:
+    """Returns the port of an attempt's rendezvous.
+
+    Each job walks through the ports from a place and with a stride of its own: jobs on one network hardly meet at a
+    port, and two that did don't meet again at the next attempt.
+    """
+    from hashlib import sha256
+
+    spread = int.from_bytes(sha256(job_uid.encode()).digest()[:8], "big")
+    start, stride = spread % PORTS, 1 + spread // PORTS % (PORTS - 1)
+    return port_at((start + attempt * stride) % PORTS)
+
+
+def port_at(place: int) -> int:
+    """Returns the port at a place from 0 to below PORTS, in rising order."""
+    port = FIRST_PORT + place
+    for taken in _TAKEN:
+        if port >= taken:
+            port += 1
+    return port
+
+
+def is_master_port(port: int) -> bool:
+    """Returns whether it is a port that an operator gives an attempt."""
+    return FIRST_PORT <= port <= LAST_PORT and port not in _TAKEN
 
 
 class Assignment(NamedTuple):
@@ -43,13 +69,13 @@ class Assignment(NamedTuple):
     code: Optional[str] = None
     """The digest of the code that the attempt runs (spec.code); None: what the image has."""
     continues: Optional[int] = None
-    """The last attempt whose ranks all started anew: this one goes on with their processes. None: all start anew."""
+    """This attempt continues the processes of that one, the last in which all ranks started. None: all ranks start."""
     absent: tuple[int, ...] = ()
     """Global ranks that aren't in the group of a continued attempt."""
     master_place: int = 0
     """The position of the worker that the lowest present rank is on."""
     signed: Optional[Mapping[str, Any]] = None
-    """The JSON object as an agent got it, with its signatures: what goes on to others is what was signed."""
+    """The JSON object as an agent got it, with its signatures: others get exactly what was signed."""
 
     @property
     def master(self) -> str:
@@ -58,35 +84,37 @@ class Assignment(NamedTuple):
 
     @classmethod
     def parse(cls, data: object) -> Assignment:
-        """Check a JSON object; raises ProtocolError with the field and its value. Unknown fields are passed over."""
+        """Check a JSON object; raises ProtocolError with the field and its value. Unknown fields are ignored."""
         if not isinstance(data, dict):
             raise ProtocolError(f"assignment: {shown(data)} is not an object")
         workers = _list(data, "workers")
         hosts = _list(data, "hosts", len(workers))
         uids = None if data.get("uids") is None else _list(data, "uids", len(workers))
         processes = None if data.get("processes") is None else _list(data, "processes", len(workers))
-        indexes = tuple(_whole(worker, "workers", 0, MAX_INDEX - 1) for worker in workers)
+        indexes = tuple(_whole(worker, "workers", 0, limits.MAX_INDEX - 1) for worker in workers)
         if len(set(indexes)) != len(indexes):
             raise ProtocolError("assignment.workers: an index stands there twice")
         state = data.get("state", "Run")
         if state != "Run" and state != "Hold":
             raise ProtocolError(f"assignment.state: {shown(state)} is neither Run nor Hold")
-        attempt = _whole(data.get("attempt"), "attempt", 0, MAX_ATTEMPT)
+        attempt = _whole(data.get("attempt"), "attempt", 0, limits.MAX_ATTEMPT)
         continues = None if data.get("continues") is None else _whole(data["continues"], "continues", 1, attempt - 1)
-        master = _text(data.get("master", hosts[0]), "master", MAX_HOST)
+        master = _text(data.get("master", hosts[0]), "master", limits.MAX_HOST)
         if master not in hosts[: 1 if continues is None else len(hosts)]:
             place = "the first" if continues is None else "one"
             raise ProtocolError(f"assignment.master: {shown(data['master'])} is not {place} of the hosts")
-        counts = None if processes is None else tuple(_whole(n, "processes", 1, MAX_PROCESSES) for n in processes)
+        counts = (
+            None if processes is None else tuple(_whole(n, "processes", 1, limits.MAX_PROCESSES) for n in processes)
+        )
         port = _whole(data.get("port"), "port", FIRST_PORT, LAST_PORT)
         if not is_master_port(port):
             raise ProtocolError(f"assignment.port: {port} is one that nodes serve themselves")
         return cls(
-            job=_text(data.get("job"), "job", MAX_UID),
+            job=_text(data.get("job"), "job", limits.MAX_UID),
             attempt=attempt,
             workers=indexes,
-            uids=None if uids is None else tuple(_text(uid, "uids", MAX_UID, least=0) for uid in uids),
-            hosts=tuple(_text(host, "hosts", MAX_HOST) for host in hosts),
+            uids=None if uids is None else tuple(_text(uid, "uids", limits.MAX_UID, least=0) for uid in uids),
+            hosts=tuple(_text(host, "hosts", limits.MAX_HOST) for host in hosts),
             port=port,
             state=state,
             grace_seconds=_seconds(data.get("graceSeconds", 0.4)),
@@ -94,13 +122,12 @@ class Assignment(NamedTuple):
             code=_digest(data.get("code")),
             continues=continues,
             absent=_absent(
-                data.get("absent"), continues, len(workers) * MAX_PROCESSES if counts is None else sum(counts)
+                data.get("absent"), continues, len(workers) * limits.MAX_PROCESSES if counts is None else sum(counts)
             ),
             master_place=hosts.index(master),
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object, without signatures."""
         return {
             "job": self.job,
             "attempt": self.attempt,
@@ -136,11 +163,11 @@ class Assignment(NamedTuple):
         return tuple(local_rank for local_rank in range(count) if first + local_rank not in absent)
 
     def uid_of(self, worker: int) -> str:
-        """Returns the pod that is named for a worker; empty where none is, as in the first attempt."""
+        """Returns the pod that is named for a worker; empty if none is, as in the first attempt."""
         return self.uids[self.workers.index(worker)] if self.uids is not None and worker in self.workers else ""
 
     def node_rank(self, worker: int, uid: str) -> int | None:
-        """Returns the NODE_RANK of a worker's pod, or None where its index or its uid isn't listed.
+        """Returns the NODE_RANK of a worker's pod, or None if its index or its uid isn't listed.
 
         A continued attempt lists an empty uid for a worker whose ranks are absent: any pod of it may prepare to join.
         """
@@ -168,8 +195,8 @@ def parse_text(text: object) -> Any:
     """Returns the JSON of an assignment's text, to be checked by `Assignment.parse`. Raises ProtocolError."""
     if not isinstance(text, (str, bytes)):
         raise ProtocolError("assignment: not a text")
-    if len(text) > MAX_ASSIGNMENT_BYTES:
-        raise ProtocolError(f"assignment: longer than {MAX_ASSIGNMENT_BYTES} bytes")
+    if len(text) > limits.MAX_ASSIGNMENT_BYTES:
+        raise ProtocolError(f"assignment: longer than {limits.MAX_ASSIGNMENT_BYTES} bytes")
     try:
         return loads(text)
     except ValueError as error:
@@ -178,8 +205,8 @@ def parse_text(text: object) -> Any:
 
 def _list(data: Mapping[str, Any], name: str, length: int | None = None) -> list[Any]:
     value = data.get(name)
-    if not isinstance(value, list) or not 1 <= len(value) <= MAX_WORKERS:
-        raise ProtocolError(f"assignment.{name}: {shown(value)} is not a list of 1 to {MAX_WORKERS} items")
+    if not isinstance(value, list) or not 1 <= len(value) <= limits.MAX_WORKERS:
+        raise ProtocolError(f"assignment.{name}: {shown(value)} is not a list of 1 to {limits.MAX_WORKERS} items")
     if length is not None and len(value) != length:
         raise ProtocolError(f"assignment.{name}: {len(value)} items for {length} workers")
     return value
@@ -207,7 +234,7 @@ def _absent(value: object, continues: int | None, most: int) -> tuple[int, ...]:
 
 def _seconds(value: object) -> float:
     found = number(value)
-    if found is None or not 0 <= found < MAX_SECONDS:
+    if found is None or not 0 <= found < limits.MAX_SECONDS:
         raise ProtocolError(f"assignment.graceSeconds: {shown(value)} is not a number of seconds of at least 0")
     return found
 

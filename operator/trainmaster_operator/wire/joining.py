@@ -9,29 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional, Union
 
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.limits import (
-    MAX_DIFFERENCE_CHARACTERS,
-    MAX_DIFFERENCES,
-    MAX_ENVIRONMENT,
-    MAX_ERROR_CHARACTERS,
-    MAX_EVIDENCE_BYTES,
-    MAX_INDEX,
-    MAX_MODULE_NAME,
-    MAX_MODULES,
-    MAX_MODULES_CHARACTERS,
-    MAX_RANK_GRACE_SECONDS,
-    MAX_REQUEST,
-    MAX_SECONDS,
-    MAX_UID,
-    MAX_VARIABLE_CHARACTERS,
-    MAX_VARIABLE_NAME,
-    MAX_VARIABLES,
-)
-from trainmaster_operator.wire.output import OutputLine
+from trainmaster_operator.wire import limits
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import EvidenceLine, Ping, ProgressLine, parse_ranks_line
-from trainmaster_operator.wire.values import mapping_in, seconds_in, shown, text, whole_in
+from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, Ping, ProgressLine, parse_ranks_line
+from trainmaster_operator.wire.values import ProtocolError, mapping_in, seconds_in, shown, text, whole_in
 
 
 class Joined(NamedTuple):
@@ -43,7 +24,6 @@ class Joined(NamedTuple):
     seen: int
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "hello", **self._asdict()}
 
 
@@ -53,7 +33,6 @@ class Reported(NamedTuple):
     report: Report
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "report", "report": self.report.to_wire()}
 
 
@@ -63,7 +42,6 @@ class Stalled(NamedTuple):
     attempt: int
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "stalled", "attempt": self.attempt}
 
 
@@ -73,7 +51,6 @@ class Seen(NamedTuple):
     attempt: int
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "seen", "attempt": self.attempt}
 
 
@@ -85,7 +62,7 @@ class Environment(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Returns what of it says what the ranks run on, for a person."""
+        """Returns the devices and libraries that the ranks run on, for a person."""
         found = self.environment
         nccl = next((value for name, value in found.items() if name.startswith("nvidia-nccl")), "")
         named = {
@@ -96,10 +73,9 @@ class Environment(NamedTuple):
             "torch": found.get("torch"),
         }
         known = (f"{name} {value}" for name, value in named.items() if value)
-        return ", ".join(filter(None, (found.get("gpus"), *known)))[:MAX_ENVIRONMENT]
+        return ", ".join(filter(None, (found.get("gpus"), *known)))[: limits.MAX_ENVIRONMENT]
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "environment", "attempt": self.attempt, "environment": dict(self.environment)}
 
 
@@ -109,7 +85,6 @@ class Assigned(NamedTuple):
     assignment: Mapping[str, Any]
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "assignment", "assignment": dict(self.assignment)}
 
 
@@ -119,7 +94,6 @@ class Ack(NamedTuple):
     attempt: int
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "ack", "attempt": self.attempt}
 
 
@@ -130,7 +104,6 @@ class Watched(NamedTuple):
     uid: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "watched", "value": self.value, **({"uid": self.uid} if self.uid else {})}
 
 
@@ -144,7 +117,6 @@ class Stop(NamedTuple):
     """The failed worker's, which the follower publishes too: an operator that watches it receives the cause first."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {
             "type": "stop",
             "attempt": self.attempt,
@@ -165,7 +137,6 @@ class Collect(NamedTuple):
     request: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         request = {"request": self.request} if self.request else {}
         return {"type": "collect", "attempt": self.attempt, "bytes": self.bytes, **request}
 
@@ -178,7 +149,6 @@ class Hung(NamedTuple):
     message: str
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "hung", "attempt": self.attempt, "rank": self.rank, "message": self.message}
 
 
@@ -189,7 +159,6 @@ class Patience(NamedTuple):
     seconds: float
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "patience", "attempt": self.attempt, "seconds": round(self.seconds, 3)}
 
 
@@ -200,7 +169,6 @@ class Mismatch(NamedTuple):
     lines: tuple[str, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "mismatch", "attempt": self.attempt, "lines": list(self.lines)}
 
 
@@ -210,7 +178,6 @@ class Modules(NamedTuple):
     names: tuple[str, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "modules", "names": list(self.names)}
 
 
@@ -231,10 +198,10 @@ def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
         return Reported(Report.parse(data.get("report")))
     if kind == "hello":
         uid = data.get("uid")
-        if not isinstance(uid, str) or len(uid) > MAX_UID:
-            raise ProtocolError(f"hello.uid: {shown(uid)} is not a text of at most {MAX_UID} characters")
+        if not isinstance(uid, str) or len(uid) > limits.MAX_UID:
+            raise ProtocolError(f"hello.uid: {shown(uid)} is not a text of at most {limits.MAX_UID} characters")
         seen = whole_in({"seen": 0, **data}, "seen")
-        return Joined(text(data.get("job"), MAX_UID), whole_in(data, "worker", MAX_INDEX), uid, seen)
+        return Joined(text(data.get("job"), limits.MAX_UID), whole_in(data, "worker", limits.MAX_INDEX), uid, seen)
     if kind == "stalled":
         return Stalled(whole_in(data, "attempt"))
     if kind == "seen":
@@ -254,28 +221,29 @@ def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
     if kind == "ack":
         return Ack(whole_in(data, "attempt"))
     if kind == "watched":
-        return Watched(data.get("value") is True, text(data.get("uid"), MAX_UID))
+        return Watched(data.get("value") is True, text(data.get("uid"), limits.MAX_UID))
     if kind == "stop":
         return Stop(
             whole_in(data, "attempt"),
-            seconds_in(data, "graceSeconds", MAX_RANK_GRACE_SECONDS),
-            seconds_in({"afterSeconds": 0, **data}, "afterSeconds", MAX_RANK_GRACE_SECONDS),
+            seconds_in(data, "graceSeconds", limits.MAX_RANK_GRACE_SECONDS),
+            seconds_in({"afterSeconds": 0, **data}, "afterSeconds", limits.MAX_RANK_GRACE_SECONDS),
             None if data.get("report") is None else Report.parse(data["report"]),
         )
     if kind == "collect":
-        request = text(data.get("request"), MAX_REQUEST)
-        return Collect(whole_in(data, "attempt"), whole_in(data, "bytes", MAX_EVIDENCE_BYTES + 1), request)
+        request = text(data.get("request"), limits.MAX_REQUEST)
+        return Collect(whole_in(data, "attempt"), whole_in(data, "bytes", limits.MAX_EVIDENCE_BYTES + 1), request)
     if kind == "hung":
-        message = text(data.get("message"), MAX_ERROR_CHARACTERS)
-        return Hung(whole_in(data, "attempt"), whole_in(data, "rank", MAX_INDEX), message)
+        message = text(data.get("message"), limits.MAX_ERROR_CHARACTERS)
+        return Hung(whole_in(data, "attempt"), whole_in(data, "rank", limits.MAX_INDEX), message)
     if kind == "patience":
-        return Patience(whole_in(data, "attempt"), seconds_in(data, "seconds", MAX_SECONDS))
+        return Patience(whole_in(data, "attempt"), seconds_in(data, "seconds", limits.MAX_SECONDS))
     if kind == "mismatch":
         lines = data.get("lines")
         if not isinstance(lines, list):
             raise ProtocolError(f"mismatch.lines: {shown(lines)} is not a list")
         return Mismatch(
-            whole_in(data, "attempt"), tuple(text(line, MAX_DIFFERENCE_CHARACTERS) for line in lines[:MAX_DIFFERENCES])
+            whole_in(data, "attempt"),
+            tuple(text(line, limits.MAX_DIFFERENCE_CHARACTERS) for line in lines[: limits.MAX_DIFFERENCES]),
         )
     if kind == "modules":
         return Modules(module_names(data.get("names")))
@@ -285,17 +253,21 @@ def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
 
 
 def module_names(
-    data: object, most: int = MAX_MODULES, most_characters: int = MAX_MODULES_CHARACTERS
+    data: object, most: int = limits.MAX_MODULES, most_characters: int = limits.MAX_MODULES_CHARACTERS
 ) -> tuple[str, ...]:
     """Returns the names of a list that can be modules', as many as may be sent; raises ProtocolError for another thing.
 
-    What a rank has imported under a stranger name is passed over: it was made by a program, not found in a folder.
+    What a rank has imported under a stranger name is ignored: it was made by a program, not found in a folder.
     """
     if not isinstance(data, list):
         raise ProtocolError(f"modules.names: {shown(data)} is not a list")
     names: list[str] = []
     for name in data[:most]:
-        if isinstance(name, str) and len(name) <= MAX_MODULE_NAME and all(map(str.isidentifier, name.split("."))):
+        if (
+            isinstance(name, str)
+            and len(name) <= limits.MAX_MODULE_NAME
+            and all(map(str.isidentifier, name.split(".")))
+        ):
             most_characters -= len(name)
             if name.isascii() and most_characters >= 0:
                 names.append(name)
@@ -303,5 +275,5 @@ def module_names(
 
 
 def _environment(data: Mapping[str, Any]) -> dict[str, str]:
-    items = list(data.items())[:MAX_VARIABLES]
-    return {text(name, MAX_VARIABLE_NAME): text(value, MAX_VARIABLE_CHARACTERS) for name, value in items}
+    items = list(data.items())[: limits.MAX_VARIABLES]
+    return {text(name, limits.MAX_VARIABLE_NAME): text(value, limits.MAX_VARIABLE_CHARACTERS) for name, value in items}

@@ -40,16 +40,16 @@ ALONE_SECONDS = 120
 MAX_SECONDS = 1e9
 """Any duration: thirty years."""
 MAX_RANK_GRACE_SECONDS = 3_600
-"""What a leader may ask its followers to give their ranks when one has failed."""
+"""The longest grace that a leader may order when a rank has failed."""
 MAX_ENVIRONMENT = 300
 """The line that says what a worker's ranks run on."""
 MAX_VARIABLES, MAX_VARIABLE_NAME, MAX_VARIABLE_CHARACTERS = 64, 64, 256
-"""What a worker sends of the environment that it has started an attempt in."""
+"""The description of the environment that a worker starts an attempt in."""
 MAX_MODULES, MAX_MODULE_NAME, MAX_MODULES_CHARACTERS = 1_000, 200, 50_000
 """Modules that ranks import before their first step, beside those that these import themselves: a line has them all."""
 MAX_CODE_BYTES = 67_108_864
 """An archive of a job's code, compressed (spec.code)."""
 MAX_UNPACKED_CODE_BYTES, MAX_CODE_FILES = 536_870_912, 20_000
-"""What is in it."""
+"""Its content."""
 MAX_DIFFERENCES, MAX_DIFFERENCE_CHARACTERS = 32, 500
 """Lines about what differs in the workers' environments."""

@@ -13,18 +13,18 @@ GROUPS = (
     *("step", "totalSteps", "epoch", "loss", "gradNorm", "learningRate", "samplesPerSecond"),
     *("stepSeconds", "stepsPerSecond", "computeSeconds", "etaSeconds"),
 )
-"""What a pattern may name: the fields of a rank's progress, and `stepsPerSecond`, whose inverse is `stepSeconds`."""
+"""A pattern's groups: fields of a rank's progress, and `stepsPerSecond`, the inverse of `stepSeconds`."""
 AUTO, NONE = "auto", "none"
 FRAMEWORKS = ("huggingface", "lightning", "deepspeed", "torchtune", "tqdm")
 PRESETS = (AUTO, *FRAMEWORKS, NONE)
-"""What a job may name in place of a pattern: recognise what nothing but training prints, a framework's lines, nothing
-at all."""
+"""A job may name one of these instead of a pattern: recognise lines that only training prints, a framework's lines, or
+no lines."""
 MAX_PATTERN_CHARACTERS = 500
 _EXAMPLE = r"(?P<step>\d+)"
 
 
 def check_pattern(pattern: str) -> Optional[str]:
-    """Returns what is wrong with a pattern and what would be right, as a sentence goes on after it; None: nothing."""
+    """Returns what is wrong with a pattern and what to do, as the rest of a sentence about it; None: nothing."""
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         return f"is too long; use at most {MAX_PATTERN_CHARACTERS} characters"
     try:

@@ -1,6 +1,10 @@
-"""Names that both sides know: labels, annotations, headers, variables of the environment."""
+"""Names that both sides know: labels, annotations, headers, variables of the environment, Python's own."""
 
 from __future__ import annotations
+
+import posixpath
+import re
+import socket
 
 JOB_NAME_LABEL = "trainmaster.dev/job-name"
 JOB_UID_LABEL = "trainmaster.dev/job-uid"
@@ -22,3 +26,20 @@ AGENTS_SECRET_VARIABLE = "TRAINMASTER_AGENTS_SECRET"
 
 CODE_ARCHIVE = "code.tar.gz"
 """The key of a job's code in its ConfigMap. In a claim an archive is called by its digest (`<sha256>.tar.gz`)."""
+
+
+TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_PYTHON = r"python(\d(\.\d+)?)?t?"
+
+
+def is_python(program: str) -> bool:
+    """Returns whether a program, a path or a name, is an interpreter of Python."""
+    return re.fullmatch(_PYTHON, posixpath.basename(program)) is not None
+
+
+def group_of(address: str) -> str:
+    """Names the addresses that count as one: of IPv6 the /64 that one machine usually has to itself."""
+    if ":" not in address:
+        return address
+    packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    return packed.hex() if packed.startswith(bytes(10) + b"\xff\xff") else packed[:8].hex()

@@ -1,23 +1,58 @@
-"""A report is a worker's state in an attempt: in the stream, in the saved report and in the termination message."""
+"""A report is a worker's state in an attempt: in the stream, in the saved report and in the termination message.
+
+A worker's end has a reason, and the agent an exit code: the kubelet shows them, and the job's rules match them.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple, Optional
+from typing import Any, Literal, NamedTuple, Optional
 
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.limits import (
-    MAX_ENVIRONMENT,
-    MAX_ERROR_CHARACTERS,
-    MAX_INDEX,
-    MAX_NODE,
-    MAX_REASON,
-    MAX_TERMINATION_BYTES,
-    MAX_UID,
+from trainmaster_operator.wire import limits
+from trainmaster_operator.wire.values import ProtocolError, last_lines, optional_whole, shown, text, time_in, whole_in
+
+WorkerState = Literal["Waiting", "Starting", "Running", "Finished", "Failed", "Stopped"]
+STATES: tuple[WorkerState, ...] = ("Waiting", "Starting", "Running", "Finished", "Failed", "Stopped")
+ENDED: tuple[WorkerState, ...] = ("Finished", "Failed", "Stopped")
+"""Nothing of the attempt runs on the worker any more."""
+
+
+FAILURE_REASONS = frozenset(
+    {
+        *("Error", "Signal", "OOMKilled", "Hung", "PreflightMismatch", "MasterUnreachable"),
+        *("LaunchError", "Usage", "AgentLost", "Diverged"),
+    }
 )
-from trainmaster_operator.wire.reasons import EXIT_BY_REASON, EXIT_FINISHED, EXIT_TERMINATED
-from trainmaster_operator.wire.states import ENDED, STATES, WorkerState
-from trainmaster_operator.wire.values import last_lines, optional_whole, shown, text, time_in, whole_in
+"""The reasons of a failure that an agent may report."""
+
+EXIT_FINISHED = 0
+EXIT_USAGE = 64
+EXIT_DIVERGED = 70
+"""A script's own, which ends with an exception of that name."""
+EXIT_KILLED = 137
+"""128 + SIGKILL."""
+EXIT_TERMINATED = 143
+"""128 + SIGTERM, which the agent has obeyed."""
+EXIT_BY_REASON = {
+    "LaunchError": 65,
+    "MasterUnreachable": 66,
+    "PreflightMismatch": 67,
+    "Hung": 68,
+    "AgentLost": 69,
+}
+"""The agent's own reasons for a failure; any other failure ends with the child's code."""
+REASON_BY_EXIT_CODE = {
+    EXIT_USAGE: "Usage",
+    EXIT_TERMINATED: "Stopped",
+    **{code: reason for reason, code in EXIT_BY_REASON.items()},
+}
+"""For the case that a termination message was lost."""
+EXIT_CODES = {
+    **{reason: code for code, reason in REASON_BY_EXIT_CODE.items()},
+    "Diverged": EXIT_DIVERGED,
+    "OOMKilled": EXIT_KILLED,
+}
+"""Every code that goes with one reason."""
 
 
 class Report(NamedTuple):
@@ -33,15 +68,15 @@ class Report(NamedTuple):
     exit_code: Optional[int] = None
     signal: Optional[int] = None
     reason: str = ""
-    """Why it failed. Beside `Starting` or `Running`: why a rank failed that was to join the others, which go on."""
+    """Why it failed. Beside `Starting` or `Running`: why a rank failed before it joined the others, which continue."""
     error: str = ""
     at: float = 0.0
     culprit: bool = True
-    """False where the ranks only suffered from another's end."""
+    """False if the ranks only suffered from another's end."""
     environment: str = ""
-    """What the ranks run on: GPUs, driver and libraries, as far as it is known."""
+    """GPUs, driver and libraries of the ranks, as far as they are known."""
     able: bool = False
-    """Whether all ranks of this worker that are in the group can go on in a continued attempt; once a rank has failed,
+    """Whether all ranks of this worker that are in the group can continue in another attempt; once a rank has failed,
     whether the others can."""
     ready: bool = False
     """Whether all ranks of this worker that are absent from the group have started, and wait to join."""
@@ -61,32 +96,31 @@ class Report(NamedTuple):
             raise ProtocolError(f"report.state: {shown(state)} is none of {', '.join(STATES)}")
         return cls(
             attempt=whole_in(data, "attempt"),
-            worker=whole_in(data, "worker", MAX_INDEX),
-            uid=text(data.get("uid"), MAX_UID),
+            worker=whole_in(data, "worker", limits.MAX_INDEX),
+            uid=text(data.get("uid"), limits.MAX_UID),
             state=state,
-            node=text(data.get("node"), MAX_NODE),
+            node=text(data.get("node"), limits.MAX_NODE),
             rank=optional_whole(data, "rank"),
             exit_code=optional_whole(data, "exitCode"),
             signal=optional_whole(data, "signal"),
-            reason=text(data.get("reason"), MAX_REASON),
-            error=last_lines(text(data.get("error"), None), MAX_ERROR_CHARACTERS),
+            reason=text(data.get("reason"), limits.MAX_REASON),
+            error=last_lines(text(data.get("error"), None), limits.MAX_ERROR_CHARACTERS),
             at=time_in(data, "at"),
             culprit=data.get("culprit") is not False,
-            environment=text(data.get("environment"), MAX_ENVIRONMENT),
+            environment=text(data.get("environment"), limits.MAX_ENVIRONMENT),
             able=data.get("able") is True,
             ready=data.get("ready") is True,
         )
 
     @classmethod
     def read(cls, data: object) -> Report | None:
-        """Returns the same, or None where it isn't a report."""
+        """Returns the same, or None if it isn't a report."""
         try:
             return cls.parse(data)
         except ProtocolError:
             return None
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object of docs/protocol.md."""
         return {
             "attempt": self.attempt,
             "worker": self.worker,
@@ -118,8 +152,8 @@ class Report(NamedTuple):
         error = self.error
         while True:
             line = json.dumps(self._replace(error=error).to_wire(), separators=(",", ":"))
-            if len(line) <= MAX_TERMINATION_BYTES or not error:
-                return line[:MAX_TERMINATION_BYTES]
+            if len(line) <= limits.MAX_TERMINATION_BYTES or not error:
+                return line[: limits.MAX_TERMINATION_BYTES]
             error = last_lines(error, len(error) - max(1, len(error) // 8))
 
 
@@ -128,9 +162,9 @@ def merge(known: Report | None, report: Report) -> Report:
 
     An end outlasts what was reported before it. An end that only says that the agent was lost gives way to one that
     says how the ranks ended, whichever is later: an agent that starts again without a saved end, and a leader whose
-    follower is silent, know less than who saw it. Of other ends the later one holds, because agents correct themselves:
-    a bystander's broken connection is often seen before the exit of the rank that caused it. A report of another pod is
-    of the worker's newer life, but a worker that has finished stays finished.
+    follower is silent, know less than an agent that saw it. Otherwise the later end holds, because agents correct
+    themselves: a bystander's broken connection is often seen before the exit of the rank that caused it. A report of
+    another pod is of the worker's newer life, but a worker that has finished stays finished.
     """
     if known is None or not known.ended:
         return report

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional, TypeVar, Union
 
-from trainmaster_operator.wire import evidence, progress
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.evidence import RankState
-from trainmaster_operator.wire.limits import (
-    MAX_INDEX,
-    MAX_PROCESSES,
-    MAX_RANKS_IN_LINE,
-    MAX_REQUEST,
-    MAX_UID,
-    MAX_WORKERS,
-)
-from trainmaster_operator.wire.output import OutputLine
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire import limits
+from trainmaster_operator.wire.ranks import RankProgress, RankState, parse_rank_progress, parse_rank_states
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.values import loads, shown, text, time_in, whole_in
+from trainmaster_operator.wire.values import (
+    ProtocolError,
+    camel,
+    is_whole,
+    loads,
+    mapping_in,
+    seconds_in,
+    shown,
+    text,
+    time_in,
+    whole_in,
+)
+
+_HEAD_BYTES, _TIME_BYTES = 512, 14
+"""The room for what surrounds the lines, and for each line's time."""
+_LEAST_BYTES = 1_024
 
 
 class WorkerLine(NamedTuple):
@@ -37,14 +41,13 @@ class WorkerLine(NamedTuple):
         if not isinstance(data, Mapping):
             raise ProtocolError(f"hello.workers: {shown(data)} is not an object")
         return cls(
-            worker=whole_in(data, "worker", MAX_INDEX),
-            uid=text(data.get("uid"), MAX_UID),
+            worker=whole_in(data, "worker", limits.MAX_INDEX),
+            uid=text(data.get("uid"), limits.MAX_UID),
             seen=whole_in(data, "seen"),
             connected=data.get("connected") is True,
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "worker", **self._asdict()}
 
 
@@ -60,17 +63,18 @@ class Hello(NamedTuple):
     def parse(cls, data: Mapping[str, Any]) -> Hello:
         """Check a line. Raises ProtocolError."""
         workers = data.get("workers")
-        if not isinstance(workers, list) or len(workers) > MAX_WORKERS:
-            raise ProtocolError(f"hello.workers: {shown(workers)} is not a list of at most {MAX_WORKERS} workers")
+        if not isinstance(workers, list) or len(workers) > limits.MAX_WORKERS:
+            raise ProtocolError(
+                f"hello.workers: {shown(workers)} is not a list of at most {limits.MAX_WORKERS} workers"
+            )
         return cls(
-            leader=whole_in(data, "leader", MAX_INDEX),
-            uid=text(data.get("uid"), MAX_UID),
+            leader=whole_in(data, "leader", limits.MAX_INDEX),
+            uid=text(data.get("uid"), limits.MAX_UID),
             attempt=whole_in(data, "attempt"),
             workers=tuple(WorkerLine.parse(worker) for worker in workers),
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         workers = [worker._asdict() for worker in self.workers]
         return {"type": "hello", "leader": self.leader, "uid": self.uid, "attempt": self.attempt, "workers": workers}
 
@@ -82,12 +86,43 @@ class ReportLine(NamedTuple):
     report: Report
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "report", "seq": self.seq, "report": self.report.to_wire()}
 
 
+class Recovery(NamedTuple):
+    """A worker measures when each part was done, in seconds from the fault by its own clock; None: it doesn't know."""
+
+    detected: Optional[float] = None
+    """The worker knew of the fault. More than 0 only for a hang, which began with the last progress."""
+    assigned: Optional[float] = None
+    """The next attempt's assignment was here."""
+    stopped: Optional[float] = None
+    """No process of the attempt before was left."""
+    launched: Optional[float] = None
+    """The next attempt's ranks, or their launcher, had been started."""
+    joined: Optional[float] = None
+    """The ranks had formed their process group."""
+    restored: Optional[float] = None
+    """The ranks had the state that they continue from."""
+    first_step: Optional[float] = None
+    """The ranks had done their first step."""
+
+    @classmethod
+    def within(cls, data: Any, name: str) -> Recovery | None:
+        """Returns a field of a line; None if it is missing. Raises ProtocolError."""
+        if data.get(name) is None:
+            return None
+        found = mapping_in(data, name)
+        keys = (camel(part) for part in cls._fields)
+        return cls(*(None if found.get(key) is None else seconds_in(found, key, limits.MAX_SECONDS) for key in keys))
+
+    def to_wire(self) -> dict[str, float]:
+        known = {part: value for part, value in self._asdict().items() if value is not None}
+        return {camel(part): round(value, 4) for part, value in known.items()}
+
+
 class ProgressLine(NamedTuple):
-    """The line says how far ranks of a worker are; `more`: the worker's next line goes on with its other ranks."""
+    """The line says how far ranks of a worker are; `more`: the worker's next line has its other ranks."""
 
     attempt: int
     worker: int
@@ -98,13 +133,12 @@ class ProgressLine(NamedTuple):
     """How the attempt came about, where a fault ended the one before it."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         recovery = {} if self.recovery is None else {"recovery": self.recovery.to_wire()}
         return {"type": "progress", **_ranks_to_wire(self), **recovery}
 
 
 class EvidenceLine(NamedTuple):
-    """The line says how ranks stand; `more`: the worker's next line goes on with its other ranks."""
+    """The line says how ranks stand; `more`: the worker's next line has its other ranks."""
 
     attempt: int
     worker: int
@@ -112,19 +146,54 @@ class EvidenceLine(NamedTuple):
     at: float = 0.0
     more: bool = False
     request: str = ""
-    """The request for stacks that it answers; empty where a rank has stalled."""
+    """The request for stacks that it answers; empty if a rank has stalled."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         request = {"request": self.request} if self.request else {}
         return {"type": "evidence", **_ranks_to_wire(self), **request}
+
+
+class OutputLine(NamedTuple):
+    """OutputLine is the end of what a worker's container has printed, in attempt `attempt` and before."""
+
+    attempt: int
+    worker: int
+    uid: str
+    lines: tuple[str, ...]
+    times: tuple[int, ...]
+    """When each line was printed, in milliseconds since the epoch."""
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> OutputLine:
+        """Check a line, in which `worker` may be missing. Raises ProtocolError."""
+        lines, after = data.get("lines"), data.get("after")
+        if not isinstance(lines, list) or not isinstance(after, list) or len(lines) != len(after):
+            raise ProtocolError(f"output.lines: {shown(lines)} and {shown(after)} aren't two lists of one length")
+        if not all(map(is_whole, after)):
+            raise ProtocolError("output.after: these aren't all whole numbers of milliseconds")
+        begin = round(time_in(data, "at") * 1_000)
+        times = tuple(begin + milliseconds for milliseconds in after)
+        lines = [text(line, limits.MAX_OUTPUT_BYTES).replace("\n", " ").replace("\x00", "") for line in lines]
+        worker = whole_in({"worker": 0, **data}, "worker", limits.MAX_INDEX)
+        return cls(whole_in(data, "attempt"), worker, text(data.get("uid"), limits.MAX_UID), tuple(lines), times)
+
+    def to_wire(self) -> dict[str, Any]:
+        begin = min(self.times, default=0)
+        return {
+            "type": "output",
+            "attempt": self.attempt,
+            "worker": self.worker,
+            "uid": self.uid,
+            "lines": list(self.lines),
+            "at": begin / 1_000,
+            "after": [time - begin for time in self.times],
+        }
 
 
 class Ping(NamedTuple):
     """Ping is a sign of life, a line of a kind that a newer agent knows, or one that can't be this job's."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the JSON object."""
         return {"type": "ping"}
 
 
@@ -132,10 +201,10 @@ StreamLine = Union[Hello, WorkerLine, ReportLine, ProgressLine, EvidenceLine, Ou
 RanksLine = TypeVar("RanksLine", ProgressLine, EvidenceLine)
 
 
-def parse_line(line: bytes, most_ranks: int = MAX_PROCESSES) -> StreamLine:
+def parse_line(line: bytes, most_ranks: int = limits.MAX_PROCESSES) -> StreamLine:
     """Parse one line. Raises ProtocolError with what is wrong.
 
-    `most_ranks` is how many a worker of the job has. A line with more of them is passed over.
+    `most_ranks` is how many a worker of the job has. A line with more of them is ignored.
     """
     try:
         data = loads(line)
@@ -164,19 +233,19 @@ def parse_line(line: bytes, most_ranks: int = MAX_PROCESSES) -> StreamLine:
 
 def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
     """Returns a line of progress, or else of evidence, checked. Raises ProtocolError with what is wrong."""
-    attempt, worker = whole_in(data, "attempt"), whole_in(data, "worker", MAX_INDEX)
+    attempt, worker = whole_in(data, "attempt"), whole_in(data, "worker", limits.MAX_INDEX)
     at, more = time_in(data, "at"), data.get("more") is True
     if data.get("type") == "progress":
         recovery = Recovery.within(data, "recovery")
-        return ProgressLine(attempt, worker, progress.parse_ranks(data.get("ranks")), at, more, recovery)
-    request = text(data.get("request"), MAX_REQUEST)
-    return EvidenceLine(attempt, worker, evidence.parse_ranks(data.get("ranks")), at, more, request)
+        return ProgressLine(attempt, worker, parse_rank_progress(data.get("ranks")), at, more, recovery)
+    request = text(data.get("request"), limits.MAX_REQUEST)
+    return EvidenceLine(attempt, worker, parse_rank_states(data.get("ranks")), at, more, request)
 
 
 def split(line: RanksLine) -> list[RanksLine]:
-    """Returns the same in lines of at most MAX_RANKS_IN_LINE ranks in order; one line where there are no ranks."""
-    ranks = sorted(line.ranks)
-    pieces = [ranks[at : at + MAX_RANKS_IN_LINE] for at in range(0, len(ranks), MAX_RANKS_IN_LINE)] or [[]]
+    """Returns the same in lines of at most MAX_RANKS_IN_LINE ranks, in order; one line if there are no ranks."""
+    ranks, most = sorted(line.ranks), limits.MAX_RANKS_IN_LINE
+    pieces = [ranks[at : at + most] for at in range(0, len(ranks), most)] or [[]]
     last = len(pieces) - 1
     return [
         line._replace(ranks={rank: line.ranks[rank] for rank in piece}, more=place < last)
@@ -193,3 +262,44 @@ def _ranks_to_wire(line: ProgressLine | EvidenceLine) -> dict[str, Any]:
         "at": round(line.at, 3),
         **({"more": True} if line.more else {}),
     }
+
+
+def output_share(workers: int) -> int:
+    """Returns how long the line of one of so many workers may be, so that a leader can keep them all [bytes]."""
+    return max(_LEAST_BYTES, min(limits.MAX_OUTPUT_BYTES, limits.MAX_KEPT_OUTPUT_BYTES // max(workers, 1)))
+
+
+def newest_lines(lines: Iterable[tuple[int, str]], limit: int) -> list[tuple[int, str]]:
+    """Returns the last lines, with their times, of which a line of at most `limit` bytes can be made."""
+    kept: list[tuple[int, str]] = []
+    left = limit - _HEAD_BYTES
+    for time, line in reversed(list(lines)):
+        left -= len(json.dumps(line)) + _TIME_BYTES
+        if left < 0:
+            break
+        kept.append((time, line))
+    return kept[::-1]
+
+
+class LineBuffer:
+    """LineBuffer cuts a connection's bytes into lines, none of them longer than `longest` bytes."""
+
+    def __init__(self, longest: int = limits.MAX_LINE_BYTES) -> None:
+        self._longest = longest
+        self._rest = bytearray()
+        # So many bytes of the rest hold no line's end: a line that comes byte by byte is searched once.
+        self._searched = 0
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Returns the lines that are complete now. Raises ProtocolError when one is too long, or doesn't end."""
+        self._rest += chunk
+        while (end := self._rest.find(b"\n", self._searched)) >= 0:
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            self._searched = 0
+            if len(line) > self._longest:
+                raise ProtocolError(f"a line of {len(line)} bytes is longer than {self._longest}")
+            yield line
+        self._searched = len(self._rest)
+        if len(self._rest) > self._longest:
+            raise ProtocolError(f"a line is longer than {self._longest} bytes")

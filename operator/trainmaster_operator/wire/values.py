@@ -1,4 +1,4 @@
-"""These readers read JSON that others wrote: ranks, agents, annotations, statuses, whoever may edit an object.
+"""These readers read JSON that others wrote: ranks, agents, annotations, statuses, anybody who may edit an object.
 
 JSON of the right form can still hold what breaks a naive reader: `int(Infinity)`, `math.isfinite(10**400)` and
 `float(10**400)` raise OverflowError, `int("9" * 5000)` ValueError, `json.loads` of lists a thousand deep
@@ -12,8 +12,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster_operator.wire.errors import ProtocolError
-
 # Whole numbers that every reader of JSON agrees on.
 MAX_WHOLE = 2**53
 # It is beyond any loss, rate or count of seconds, and a million of them still add up to a finite number.
@@ -22,8 +20,18 @@ MAX_NUMBER = 1e100
 MAX_TIME = 253_402_300_799.0
 
 
+class ProtocolError(ValueError):
+    """A message doesn't fit docs/protocol.md; the text names the field and what is wrong."""
+
+
+def camel(name: str) -> str:
+    """Returns a field's name as it is in JSON: `first_step` is `firstStep`."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))
+
+
 def loads(text: str | bytes) -> Any:
-    """Does what `json.loads` does, but raises nothing but ValueError."""
+    """Does what `json.loads` does, but raises only ValueError."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -63,7 +71,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def mappings(value: object) -> Sequence[Mapping[str, Any]]:
-    """Returns the objects in a list; whatever else stands in it is passed over."""
+    """Returns the objects in a list; everything else in it is ignored."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
@@ -118,12 +126,12 @@ def whole_in(data: Mapping[str, Any], name: str, most: int = MAX_WHOLE) -> int:
 
 
 def optional_whole(data: Mapping[str, Any], name: str) -> int | None:
-    """Returns the same, or None where it is null or missing. Raises ProtocolError."""
+    """Returns the same, or None if it is null or missing. Raises ProtocolError."""
     return None if data.get(name) is None else whole_in(data, name)
 
 
 def optional_number(data: Mapping[str, Any], name: str) -> float | None:
-    """Returns a field that is a finite number, or None where it is null or missing. Raises ProtocolError."""
+    """Returns a field that is a finite number, or None if it is null or missing. Raises ProtocolError."""
     value = data.get(name)
     found = number(value)
     if found is None and value is not None:
@@ -148,5 +156,5 @@ def mapping_in(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def time_in(data: Mapping[str, Any], name: str) -> float:
-    """Returns a field that is a time in seconds since the epoch, 0 where it is missing. Raises ProtocolError."""
+    """Returns a field that is a time in seconds since the epoch, 0 if it is missing. Raises ProtocolError."""
     return 0.0 if data.get(name) is None else seconds_in(data, name, MAX_TIME)

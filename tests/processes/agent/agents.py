@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tests.signer import JOB_UID, TOKEN, environment, signed
 from trainmaster_operator.agent.process.children import process_state
-from trainmaster_operator.wire.ports import PORTS, port_at
+from trainmaster_operator.wire.assignment import PORTS, port_at
 
 AGENT = [sys.executable, "-m", "trainmaster_operator.agent"]
 T = TypeVar("T")

@@ -172,7 +172,7 @@ def test_a_pod_without_a_volume_of_code_says_so(job: Job) -> None:
     agent = job.agent(0).start("true")
     job.annotate(job.assignment(1, code=digest(b"")))
     assert agent.until_state("Failed")["error"] == (
-        "this pod mounts no code (TRAINMASTER_CODE_DIR is not set); delete it, so that it is made anew"
+        "this pod mounts no code (TRAINMASTER_CODE_DIR is not set); delete it, so that it is recreated"
     )
 
 

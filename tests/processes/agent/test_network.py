@@ -15,19 +15,18 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID, TOKEN, environment
+from trainmaster_operator.agent.connection import Pace, PeerConnection, json_line
+from trainmaster_operator.agent.http import UPGRADED
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network import follower, network
-from trainmaster_operator.agent.network.connection import Connection
-from trainmaster_operator.agent.network.events import Upgraded
-from trainmaster_operator.agent.network.http import UPGRADED
-from trainmaster_operator.agent.network.lines import Pace, json_line
+from trainmaster_operator.agent.network.messages import Upgraded
 from trainmaster_operator.agent.network.network import MAX_FOLLOWER_PENDING_BYTES, Network
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Ack, Joined
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine
 
 
@@ -75,14 +74,14 @@ class Alone:
     def leader(self) -> int | None:
         return self.network.contact(self.now()).leader
 
-    def follower(self, worker: int) -> tuple[Connection, socket.socket]:
+    def follower(self, worker: int) -> tuple[PeerConnection, socket.socket]:
         """One that has joined, whose buffers in the kernel are small."""
         ours, theirs = tcp_pair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         theirs.setblocking(False)
         self.sockets.append(theirs)
-        connection = Connection(self.loop, ours, next(self.numbers), self.queue.append)
+        connection = PeerConnection(self.loop, ours, next(self.numbers), self.queue.append)
         hello = json_line(Joined(JOB_UID, worker, f"uid-{worker}", 3).to_wire())
         self.network.handle(Upgraded(connection, True, hello), self.now())
         return connection, theirs
@@ -148,7 +147,7 @@ def listener() -> Iterator[Listener]:
 def test_a_connection_ends_when_its_other_side_confirms_nothing(listener: Listener) -> None:
     """Beyond a broken network the kernel would send again for a quarter of an hour, and probes nothing meanwhile."""
     with socket.create_connection(listener.socket.getsockname()) as here:
-        Connection(Loop(), here, 1, lambda event: None)
+        PeerConnection(Loop(), here, 1, lambda event: None)
         assert here.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
@@ -238,14 +237,14 @@ def test_what_followers_never_read_is_kept_once_and_to_a_bound(alone: Alone) -> 
         alone.assign(attempt, size=100_000)
     assert all(connection.closed for connection in followers)
     alone.turn()
-    assert [line.worker for line in alone.network.workers() if line.connected] == [0]
+    assert [line.worker for line in alone.network.leader.workers() if line.connected] == [0]
 
 
 def test_a_follower_that_sends_without_end_is_read_at_its_pace(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "FOLLOWER_BYTES_PER_SECOND", 1e-6)
     taken: list[int] = []
-    receive = alone.network._leader.receive_line
-    monkeypatch.setattr(alone.network._leader, "receive_line", lambda *given: taken.append(given[0]) or receive(*given))
+    receive = alone.network.leader.receive_line
+    monkeypatch.setattr(alone.network.leader, "receive_line", lambda *given: taken.append(given[0]) or receive(*given))
     connection, theirs = alone.follower(1)
     line = json_line({"type": "progress", "attempt": 3, "at": 1.0, "ranks": {"1": {"step": 1}}})
     for _ in range(2_000):
@@ -259,7 +258,7 @@ def test_a_follower_that_sends_without_end_is_read_at_its_pace(alone: Alone, mon
 def test_the_progress_of_many_ranks_goes_out_in_several_lines(alone: Alone) -> None:
     ours, theirs = tcp_pair()
     alone.sockets.append(theirs)
-    stream = Connection(alone.loop, ours, next(alone.numbers), alone.queue.append)
+    stream = PeerConnection(alone.loop, ours, next(alone.numbers), alone.queue.append)
     alone.network.handle(Upgraded(stream, False), alone.now())
     ranks = {rank: RankProgress(step=1) for rank in range(300)}
     alone.network.publish(ProgressLine(3, 0, ranks, 1.0), alone.now())
@@ -280,4 +279,4 @@ def test_a_follower_whose_lines_have_no_end_is_left(alone: Alone) -> None:
             theirs.send(b"x" * 10_000)
         alone.turn(0.0)
     assert connection.closed
-    assert [line.worker for line in alone.network.workers() if line.connected] == [0]
+    assert [line.worker for line in alone.network.leader.workers() if line.connected] == [0]

@@ -16,11 +16,12 @@ import pytest
 import urllib3
 
 from tests.signer import TOKEN, environment
+from trainmaster_operator.agent import http
 from trainmaster_operator.agent.authority import Authority
+from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.loop import READ, Loop
-from trainmaster_operator.agent.network import http, server, unauthenticated
-from trainmaster_operator.agent.network.connection import Connection
-from trainmaster_operator.agent.network.events import (
+from trainmaster_operator.agent.network import server
+from trainmaster_operator.agent.network.messages import (
     Closed,
     MetricsRequested,
     Pushed,
@@ -28,11 +29,10 @@ from trainmaster_operator.agent.network.events import (
     StateRequested,
     Upgraded,
 )
-from trainmaster_operator.agent.network.server import Server
-from trainmaster_operator.agent.network.unauthenticated import Unauthenticated
+from trainmaster_operator.agent.network.server import Server, Unauthenticated
 from trainmaster_operator.agent.settings import read_settings
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
+from trainmaster_operator.wire.values import ProtocolError
 
 from .agents import AGENT, Agent, Job, free_port, until
 
@@ -68,9 +68,9 @@ def addresses(count: int) -> list[str]:
 @pytest.mark.parametrize(
     ("sources", "held"),
     [
-        (["127.77.0.1"] * 400, unauthenticated.MAX_OF_ADDRESS),
-        (["127.0.0.1"] * 400, unauthenticated.MAX_OF_ADDRESS),
-        (addresses(400), unauthenticated.MAX_UNAUTHENTICATED),
+        (["127.77.0.1"] * 400, server.MAX_OF_ADDRESS),
+        (["127.0.0.1"] * 400, server.MAX_OF_ADDRESS),
+        (addresses(400), server.MAX_UNAUTHENTICATED),
     ],
     ids=["one-address", "the-address-of-the-kubelet-and-the-operator", "many-addresses"],
 )
@@ -124,7 +124,7 @@ class Port:
         self.loop = Loop()
         self.address = ("127.0.0.1", free_port("127.0.0.1"))
         self.metrics_made = self.states_asked = 0
-        self.upgraded: list[Connection] = []
+        self.upgraded: list[PeerConnection] = []
         environ = {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_IP": self.address[0]}
         settings = read_settings({**environ, "TRAINMASTER_AGENT_PORT": str(self.address[1])})
         self.authority = Authority(settings)
@@ -217,7 +217,7 @@ def test_what_unauthenticated_send_is_kept_to_a_bound(port: Port) -> None:
     for _ in range(100):
         port.turn(0.0)
     kept = [len(exchange._request) for exchange in port.server._unauthenticated.all()]
-    assert len(kept) == unauthenticated.MAX_OF_ADDRESS
+    assert len(kept) == server.MAX_OF_ADDRESS
     assert max(kept) <= http.MAX_HEAD_BYTES + server.UNAUTHENTICATED_READ_BYTES
 
 

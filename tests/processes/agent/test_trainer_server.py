@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.agent.loop import Loop
-from trainmaster_operator.agent.progress import trainer_server
-from trainmaster_operator.agent.progress.trainer_server import TrainerServer
+from trainmaster_operator.agent.progress import trainer
+from trainmaster_operator.agent.progress.trainer import TrainerServer
 
 
 class Served:
@@ -24,8 +24,8 @@ class Served:
         self.received: list[Any] = []
         self.token_file = folder / "token"
         self._loop = Loop()
-        self.server = TrainerServer(self._loop)
-        self.server.begin(str(self.token_file), self.received.append)
+        self.server = TrainerServer(self._loop, self.received.append)
+        self.server.begin(str(self.token_file))
         self.port = self.server.open()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -69,7 +69,7 @@ def test_a_report_with_the_attempts_token_is_received(served: Served) -> None:
 
 def test_another_attempts_token_is_worth_nothing(served: Served, tmp_path: Path) -> None:
     before = served.token_file.read_text()
-    served.server.begin(str(tmp_path / "next"), served.received.append)
+    served.server.begin(str(tmp_path / "next"))
     assert served.post(b"{}", before) == 401
     assert served.post(b"{}", "") == 401
     assert served.post(b"{}", (tmp_path / "next").read_text()) == 200
@@ -82,14 +82,14 @@ def test_too_many_reports_are_refused(served: Served) -> None:
 
 
 def test_connections_that_say_nothing_give_way(served: Served) -> None:
-    idle = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(trainer_server.MAX_CONNECTIONS + 2)]
+    idle = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(trainer.MAX_CONNECTIONS + 2)]
     assert served.post(b"{}") == 200
     for sock in idle:
         sock.close()
 
 
 def test_a_request_that_does_not_come_in_time_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_server, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(trainer, "REQUEST_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", served.port)) as sock:
         sock.sendall(b"POST /v1/trainer-status HTTP/1.1\r\nAuth")
         sock.settimeout(10)

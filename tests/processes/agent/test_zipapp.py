@@ -14,7 +14,7 @@ import pytest
 from trainmaster_operator.agent.build import main as build
 from trainmaster_operator.agent.build import package_sources, zipapp_bytes
 from trainmaster_operator.rendering.agent_source import AgentConfigMap, agent_command, config_map_name
-from trainmaster_operator.wire.reasons import EXIT_BY_REASON
+from trainmaster_operator.wire.report import EXIT_BY_REASON
 
 from .agents import Job
 

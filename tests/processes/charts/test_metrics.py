@@ -7,7 +7,7 @@ from trainmaster_operator.agent.network.metrics import render_metrics
 from trainmaster_operator.api.v1alpha1 import JobStatus
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.reconciling.observed.snapshot import Job
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 STATUS = {
     "phase": "Running",

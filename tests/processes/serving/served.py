@@ -38,7 +38,7 @@ async def history(folder: Path) -> AsyncIterator[int]:
     file, token = folder / "history.sqlite", folder / "token"
     token.write_text("the-writers\n")
     metrics, readers = HistoryMetrics(), Readers(file)
-    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.begin_anew)
+    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.restart)
     await recorder.open()
     server = HistoryServer(recorder, readers, Viewers(NOBODY), metrics, file, token)
     yield await server.start(HOST, 0)

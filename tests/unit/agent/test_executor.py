@@ -9,10 +9,10 @@ import pytest
 
 from tests.signer import environment
 from trainmaster_operator.agent import executor
-from trainmaster_operator.agent.executor import Executor
+from trainmaster_operator.agent.executor import AgentExecutor
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import SaveReport
-from trainmaster_operator.agent.planner.leaving import PATIENCE_SECONDS
+from trainmaster_operator.agent.planner.plan import PATIENCE_SECONDS
 from trainmaster_operator.agent.planner.state import LeaderContact, MasterContact, Now
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.report import Report
@@ -32,7 +32,7 @@ def test_a_deadline_that_passes_while_actions_are_performed_is_met(
         executor, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 1_700_000_000.0 + clock.now)
     )
     variables = {"TRAINMASTER_WORKER": str(WORKER), "TRAINMASTER_POD_UID": UID, "TRAINMASTER_AGENT_PORT": "0"}
-    agent = Executor(
+    agent = AgentExecutor(
         read_settings({**environment(), **variables, "TRAINMASTER_STATE_DIR": str(tmp_path)}), ["true"], {}
     )
     contact = LeaderContact(0, True, MasterContact(True, True))

@@ -11,20 +11,20 @@ import pytest
 from tests.signer import FOREIGN, GOOD, JOB_UID, KEYS, TOKEN, environment, signed
 from trainmaster_operator.agent import ed25519
 from trainmaster_operator.agent.authority import Authority
-from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.api.signing import SigningKeys
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.ports import PORTS, port_at
+from trainmaster_operator.wire.assignment import PORTS, port_at
 from trainmaster_operator.wire.signing import job_token, key_id
+from trainmaster_operator.wire.values import ProtocolError
 
 EVIL = "10.9.8.7"
 
 
-def worker(keys: SigningKeys = KEYS, **environ: str) -> Settings:
+def worker(keys: SigningKeys = KEYS, **environ: str) -> AgentSettings:
     return read_settings({**environment(keys), "TRAINMASTER_WORKER": "1", **environ})
 
 
-def read(data: Any, settings: Settings | None = None) -> int:
+def read(data: Any, settings: AgentSettings | None = None) -> int:
     return Authority(settings or worker()).read(data).attempt
 
 

@@ -13,15 +13,15 @@ from tests.signer import GOOD
 from tests.unit.agent.network.test_follower import Way, assignment
 from tests.unit.agent.network.test_leader import Table, stream_of
 from tests.unit.hostile_json import JSON, damaged
-from trainmaster_operator.agent.hang.heartbeats import parse_progress
-from trainmaster_operator.agent.network import http
-from trainmaster_operator.agent.network.actions import Close, Deliver
-from trainmaster_operator.agent.network.lines import JsonLines
-from trainmaster_operator.agent.process import saved_report
-from trainmaster_operator.agent.process.error_files import read_error_file
-from trainmaster_operator.wire import evidence
-from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.agent import http
+from trainmaster_operator.agent.connection import JsonLines
+from trainmaster_operator.agent.network.messages import Close, Deliver
+from trainmaster_operator.agent.process import state_folder
+from trainmaster_operator.agent.process.state_folder import read_error_file
+from trainmaster_operator.agent.progress.sources import parse_progress
 from trainmaster_operator.wire.joining import Environment, parse_from_follower
+from trainmaster_operator.wire.ranks import parse_rank_states
+from trainmaster_operator.wire.values import ProtocolError
 
 REPORT: dict[str, Any] = {"attempt": 3, "worker": 1, "uid": "u", "state": "Failed", "error": "words", "at": 1.5}
 RANKS: dict[str, Any] = {"0": {"step": 1, "loss": 0.5, "section": "train", "message": "m", "result": {"a": 1}}}
@@ -58,7 +58,7 @@ def text_of(value: Any) -> bytes:
 @given(damaged(STATES))
 def test_evidence_is_bounded(data: Any) -> None:
     try:
-        found = evidence.parse_ranks(data)
+        found = parse_rank_states(data)
     except ProtocolError:
         return
     json.dumps([state.to_wire() for state in found.values()], allow_nan=False).encode()
@@ -115,8 +115,8 @@ def test_a_request_is_read_or_refused(data: bytes) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary() | damaged({**REPORT, "exited": True}).map(text_of) | damaged({"message": {}}).map(text_of))
 def test_files_of_ranks_and_of_earlier_lives_are_read_or_passed_over(tmp_path: Path, data: bytes) -> None:
-    path = Path(saved_report.report_path(str(tmp_path)))
+    path = Path(state_folder.report_path(str(tmp_path)))
     path.write_bytes(data)
-    saved_report.read_report(str(tmp_path))
+    state_folder.read_report(str(tmp_path))
     assert isinstance(read_error_file(str(path)), str)
     parse_progress(data)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.signer import GOOD
-from trainmaster_operator.agent.assignment import AssignmentFile
-from trainmaster_operator.agent.hang.heartbeats import parse_progress
-from trainmaster_operator.agent.network import http
-from trainmaster_operator.agent.network.lines import MAX_BAD_LINES, JsonLines
+from trainmaster_operator.agent import http
+from trainmaster_operator.agent.authority import AssignmentFile
+from trainmaster_operator.agent.connection import MAX_BAD_LINES, JsonLines
+from trainmaster_operator.agent.progress.sources import parse_progress
 from trainmaster_operator.wire.assignment import parse_text
-from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.values import ProtocolError
 
 
 def test_deep_nesting_is_refused() -> None:

@@ -22,7 +22,7 @@ from trainmaster_operator.api.records import (
     parse_record,
     to_wire,
 )
-from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.wire.values import ProtocolError
 
 KEY = JobIdentity("team", "bert", "7a5e")
 JOB = {"metadata": {"namespace": "team", "name": "bert", "uid": "7a5e"}, "spec": {"workers": 2}, "status": {}}

@@ -19,7 +19,7 @@ from helm_python import Chart
 from tests.prometheus import CHART, alerts, monitoring
 from trainmaster_operator.agent.network.metrics import render_metrics
 from trainmaster_operator.wire.names import AGENT_PORT, JOB_NAME_LABEL, JOB_UID_LABEL
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "docs" / "runbooks"

@@ -32,8 +32,8 @@ RUNNING: dict[str, Any] = {
             "recovery": {
                 "seconds": 0.412,
                 "repeatedSteps": 12,
-                "seen": 0,
-                "told": 0.1,
+                "detected": 0,
+                "assigned": 0.1,
                 "stopped": 0.2,
                 "launched": 0.012,
                 "firstStep": 0.1,

@@ -31,7 +31,8 @@ def test_status_shows_attempt_progress_workers_and_who_failed(transport: FakeTra
         "ETA 75s",
         "OOMKilled: attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137",
         "CUDA out of memory",
-        "recovered in 0.41 s, 12 steps repeated: seen 0.00, told 0.10, stopped 0.20, launched 0.01, first step 0.10",
+        "recovered in 0.41 s, 12 steps repeated: "
+        "detected 0.00, assigned 0.10, stopped 0.20, launched 0.01, first step 0.10",
         "reviews-1",
     ):
         assert words in result.output

@@ -9,7 +9,7 @@ from trainmaster.client import JobClient, JobNotFound, NoCluster, RankMetrics
 from trainmaster.client.metrics import WorkerState, parse_metrics, parse_worker_state
 from trainmaster_operator.agent.network.metrics import render_metrics
 from trainmaster_operator.wire.limits import MAX_PROCESSES
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
 
 PODS = "/api/v1/namespaces/default/pods"

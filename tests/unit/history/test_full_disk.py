@@ -78,7 +78,7 @@ async def test_a_full_disk_is_waited_for(
 async def test_a_file_that_turns_out_to_be_damaged_is_kept_and_begun_anew(tmp_path: Path) -> None:
     file, readers = tmp_path / "h.sqlite", Readers(tmp_path / "h.sqlite")
     metrics = HistoryMetrics()
-    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.begin_anew)
+    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.restart)
     await recorder.open()
     await recorder.record(_body(job(START)))
     await readers.read(Answers.jobs)
@@ -154,7 +154,7 @@ async def test_a_file_that_is_deleted_in_use_is_put_back(
     """Records were acknowledged, and went into a file that nobody could open any more."""
     file, metrics = tmp_path / "made" / "h.sqlite", HistoryMetrics()
     readers = Readers(file)
-    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.begin_anew)
+    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.restart)
     file.parent.mkdir()
     await recorder.open()
     await recorder.record(_body(job(START)))

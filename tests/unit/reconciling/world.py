@@ -25,8 +25,7 @@ from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, 
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
 from trainmaster_operator.wire.assignment import Assignment, parse_text
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
-from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.states import ENDED
+from trainmaster_operator.wire.report import ENDED, Report
 
 
 class World:

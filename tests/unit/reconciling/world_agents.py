@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tests.unit.reconciling.world_pods import Pod
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.states import ENDED
+from trainmaster_operator.wire.report import ENDED
 
 if TYPE_CHECKING:
     from tests.unit.reconciling.world import World

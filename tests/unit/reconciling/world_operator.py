@@ -12,7 +12,7 @@ from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.reconciling.decision import Apply, Assign, DeleteJob, DeletePod, Touch
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, Observed, PodView, StreamView
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report, merge
 from trainmaster_operator.wire.stream import WorkerLine
 

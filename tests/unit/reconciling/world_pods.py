@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, ContainerView, PodView
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.states import ENDED
+from trainmaster_operator.wire.report import ENDED, Report
 
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 10.0, 300.0
 

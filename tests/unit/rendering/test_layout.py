@@ -28,9 +28,8 @@ from trainmaster_operator.rendering import (
     world_size,
 )
 from trainmaster_operator.rendering.agent_source import config_map_name
-from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.assignment import Assignment, master_port
 from trainmaster_operator.wire.limits import MAX_WORKERS
-from trainmaster_operator.wire.ports import master_port
 
 JOB = JobIdentity("team", "bert", "uid-1")
 OTHER_IMAGE = {"image": "example.com/train:1", "command": ["python", "train.py"]}

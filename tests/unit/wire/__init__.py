@@ -2,23 +2,14 @@
 
 | module | test files |
 |---|---|
-| `addresses` | `test_addresses` |
 | `assignment` | `test_assignment` |
-| `errors` | `test_assignment`, `test_hostile_lines` |
-| `evidence` | `test_hostile_messages`, `test_stream` |
 | `joining` | `test_stream`, `processes/agent/test_network` |
 | `limits` | `test_limits` |
 | `log_rules` | `test_log_rules` |
-| `lines` | `test_hostile_lines`, `processes/controller/leaders/test_hostile_leaders` |
-| `names` | `unit/rendering/test_golden` |
-| `output` | `test_output`, `unit/agent/network/test_leader` |
-| `ports` | `test_ports` |
-| `progress` | `test_progress` |
-| `reasons` | `test_limits`, `unit/reconciling/policies/test_failure_rules` |
-| `recovery` | `test_recovery`, `test_stream` |
-| `report` | `test_report` |
+| `names` | `test_names`, `unit/rendering/test_golden` |
+| `ranks` | `test_ranks`, `test_hostile_messages`, `test_stream` |
+| `report` | `test_report`, `test_limits`, `unit/reconciling/policies/test_failure_rules` |
 | `signing` | `unit/agent/test_forged_assignments`, `unit/controller/keys/test_signing_keys` |
-| `states` | `test_report`, `test_stream` |
-| `stream` | `test_stream` |
+| `stream` | `test_stream`, `test_hostile_lines`, `processes/controller/leaders/test_hostile_leaders` |
 | `values` | `test_values`, `unit/api/test_hostile_messages` |
 """

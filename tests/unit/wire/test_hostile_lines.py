@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.lines import LineBuffer
-from trainmaster_operator.wire.stream import parse_line
+from trainmaster_operator.wire.stream import LineBuffer, parse_line
+from trainmaster_operator.wire.values import ProtocolError
 
 
 def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:

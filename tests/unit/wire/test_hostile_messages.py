@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import HUGE, JSON, damaged, nested
-from trainmaster_operator.wire import progress
 from trainmaster_operator.wire.assignment import Assignment, parse_text
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.evidence import parse_ranks
 from trainmaster_operator.wire.limits import MAX_TERMINATION_BYTES
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, parse_rank_progress, parse_rank_states
 from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.values import ProtocolError
 
 REPORT: dict[str, Any] = {
     "attempt": 3,
@@ -123,7 +121,7 @@ def test_an_assignment_is_parsed_or_refused(text: Any) -> None:
 @given(damaged(RANKS))
 def test_evidence_of_ranks_is_parsed_or_refused(data: Any) -> None:
     try:
-        ranks = parse_ranks(data)
+        ranks = parse_rank_states(data)
     except ProtocolError:
         return
     json.dumps([state.to_wire() for state in ranks.values()], allow_nan=False)
@@ -179,7 +177,7 @@ def test_a_report_is_bounded(data: Any) -> None:
 @given(damaged({"5": PROGRESS}))
 def test_progress_is_bounded(data: Any) -> None:
     try:
-        found = progress.parse_ranks(data)
+        found = parse_rank_progress(data)
     except ProtocolError:
         return
     json.dumps([ranks.to_wire() for ranks in found.values()], allow_nan=False).encode()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trainmaster_operator.wire import limits, names, states
-from trainmaster_operator.wire.ports import FIRST_PORT, LAST_PORT, PORTS
-from trainmaster_operator.wire.reasons import EXIT_BY_REASON, EXIT_CODES, FAILURE_REASONS
+from trainmaster_operator.wire import limits, names
+from trainmaster_operator.wire.assignment import FIRST_PORT, LAST_PORT, PORTS
+from trainmaster_operator.wire.ranks import SECTIONS
+from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_CODES, FAILURE_REASONS, STATES
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 
@@ -20,7 +21,7 @@ def test_the_page_shows_every_limit_as_it_is() -> None:
 
 def test_the_page_names_every_reason_state_section_and_code() -> None:
     page = " ".join(PAGE.read_text().split())
-    for word in (*FAILURE_REASONS, *states.STATES, *states.SECTIONS):
+    for word in (*FAILURE_REASONS, *STATES, *SECTIONS):
         assert f"`{word}`" in page
     for reason, code in EXIT_BY_REASON.items():
         assert f"{code} {reason}" in page

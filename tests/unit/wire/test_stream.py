@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import JSON
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.agent.process.output import PrintedEnd
+from trainmaster_operator.api.v1alpha1 import RecoveryTimes
 from trainmaster_operator.wire.joining import (
     Ack,
     Assigned,
@@ -32,25 +34,38 @@ from trainmaster_operator.wire.joining import (
     parse_from_follower,
     parse_from_leader,
 )
-from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_LINE_BYTES, MAX_PROCESSES, MAX_RANKS_IN_LINE
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.limits import (
+    MAX_EVIDENCE_BYTES,
+    MAX_KEPT_OUTPUT_BYTES,
+    MAX_LINE_BYTES,
+    MAX_OUTPUT_BYTES,
+    MAX_PROCESSES,
+    MAX_RANKS_IN_LINE,
+)
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import (
     EvidenceLine,
     Hello,
+    OutputLine,
     Ping,
     ProgressLine,
+    Recovery,
     ReportLine,
     StreamLine,
     WorkerLine,
+    newest_lines,
+    output_share,
     parse_line,
     split,
 )
+from trainmaster_operator.wire.values import ProtocolError
 
 REPORT = Report(3, 1, "u", "Failed", "gpu-7", 5, 1, None, "Error", "words", 1763700000.123, culprit=False)
 PROGRESS = ProgressLine(3, 1, {5: RankProgress(step=120, loss=0.31, section="train", result=(("a", 1.0),))}, 7.5)
-RECOVERY = Recovery(seen=0.0, told=0.05, stopped=0.02, launched=0.07, joined=None, restored=0.1, first_step=0.25)
+RECOVERY = Recovery(
+    detected=0.0, assigned=0.05, stopped=0.02, launched=0.07, joined=None, restored=0.1, first_step=0.25
+)
 EVIDENCE = EvidenceLine(
     3, 1, {5: RankState(120, "train", 12.3, 10.0, "x", True, "S", 240, "device", True, 3, "stack")}, 7.5
 )
@@ -145,3 +160,76 @@ def test_of_a_worker_with_as_many_ranks_as_one_can_have_none_is_left_out() -> No
 
 def test_a_worker_without_ranks_answers_in_one_line() -> None:
     assert split(EvidenceLine(3, 1, {})) == [EvidenceLine(3, 1, {})]
+
+
+JOBS = Path(__file__).resolve().parents[3] / "docs" / "jobs.md"
+
+
+def test_a_status_has_the_protocols_parts_in_their_order() -> None:
+    total, _repeated, *parts = RecoveryTimes.model_fields
+    assert (total, tuple(parts)) == ("seconds", Recovery._fields)
+    sent = Recovery(**dict.fromkeys(Recovery._fields, 1.0)).to_wire()
+    assert list(sent) == [RecoveryTimes.model_fields[part].alias for part in parts]
+
+
+def test_the_guide_explains_each_part() -> None:
+    _, _, table = JOBS.read_text().partition("| part | until | what makes it long |\n")
+    rows, _, _ = table.partition("\n\n")
+    explained = re.findall(r"^\| `([a-z ]+)` \|", rows, re.MULTILINE)
+    assert explained == [part.replace("_", " ") for part in Recovery._fields]
+
+
+PRINTED = st.lists(
+    st.tuples(st.integers(0, 2_000_000_000_000), st.text(max_size=3_000).filter(lambda t: "\n" not in t)), max_size=60
+)
+
+
+@given(printed=PRINTED, workers=st.integers(1, 1_024))
+def test_the_newest_lines_fit_whatever_was_printed(printed: list[tuple[int, str]], workers: int) -> None:
+    limit = output_share(workers)
+    kept = newest_lines(printed, limit)
+    assert kept == printed[len(printed) - len(kept) :]
+    line = OutputLine(1_000_000, 1_023, "u" * 64, tuple(text for _, text in kept), tuple(time for time, _ in kept))
+    raw = json.dumps(line.to_wire(), separators=(",", ":")).encode()
+    assert len(raw) <= limit <= MAX_OUTPUT_BYTES < MAX_LINE_BYTES
+    found = parse_line(raw)
+    assert isinstance(found, OutputLine) and found.times == line.times
+    assert [text.replace("\x00", "") for text in line.lines] == list(found.lines) or not printed
+
+
+def test_all_workers_shares_fit_what_a_leader_keeps() -> None:
+    assert output_share(1) == MAX_OUTPUT_BYTES
+    assert all(workers * output_share(workers) <= MAX_KEPT_OUTPUT_BYTES for workers in range(2, 128))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"lines": "text"},
+        {"lines": ["a"], "after": []},
+        {"lines": ["a"], "after": [-1]},
+        {"lines": ["a"], "after": [True]},
+        {"after": None},
+        {"attempt": "3"},
+        {"worker": 2**40},
+    ],
+    ids=str,
+)
+def test_a_line_that_isnt_one_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        OutputLine.parse({**OutputLine(3, 1, "uid", ("a",), (7,)).to_wire(), **fields})
+    strange = OutputLine.parse({"attempt": 3, "lines": [None, "a\nb"], "after": [0, 1]})
+    assert strange == OutputLine(3, 0, "", ("", "a b"), (0, 1))
+
+
+def test_the_agent_holds_the_end_of_what_it_printed_only() -> None:
+    end = PrintedEnd()
+    for number in range(2_000):
+        end.add(b"[rank 0]: step %d\n[rank 0]: " % number + b"x" * 200 + b"\n")
+    lines = [line for _, line in end.lines()]
+    assert lines[-2:] == ["[rank 0]: step 1999", "[rank 0]: " + "x" * 200] and lines[0].startswith("[rank 0]: step")
+    assert MAX_OUTPUT_BYTES - 1_000 < sum(map(len, lines)) <= MAX_OUTPUT_BYTES
+    times = [time for time, _ in end.lines()]
+    assert times == sorted(times)
+    end.add(b"y" * 1_000_000 + b"\n")
+    assert sum(len(line) for _, line in end.lines()) <= MAX_OUTPUT_BYTES

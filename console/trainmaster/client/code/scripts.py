@@ -15,7 +15,8 @@ from typing import Any
 
 from trainmaster.client.code.archive import IGNORE_FILES, Archive, LeftOut
 from trainmaster.client.errors import InvalidRequest
-from trainmaster_operator.api.torchrun_words import FLAGS, VALUES, is_python, option_of
+from trainmaster_operator.api.torchrun_words import FLAGS, VALUES, option_of
+from trainmaster_operator.wire.names import is_python
 
 # https://docs.python.org/3/using/cmdline.html; behind -c and -m stands no script.
 _PYTHON_FLAGS, _PYTHON_FLAGS_WITH_VALUE = "bBdEiIOPqRsSuvx", "WX"

@@ -1,8 +1,8 @@
 """The evidence of a worker's ranks in a stall is how each stands, with the stacks of all its threads.
 
 Ranks are asked all at once and given STACKS_SECONDS, and as long as a first dump takes where they have a flight
-`recorder`; who has answered isn't waited for any longer. Where a rank can't print its stacks there is what `py-spy`
-says, if the image has it and the kernel allows that, and always what the kernel shows.
+`recorder`; ranks that have answered aren't waited for any longer. If a rank can't print its stacks, `py-spy` prints
+them, if the image has it and the kernel allows that; the kernel's view is always added.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import stat
 from collections.abc import Mapping, Sequence
 
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.hang.kernel_view import describe_process, has_device
 from trainmaster_operator.agent.hang.rank_states import waits_for
-from trainmaster_operator.agent.hang.recorder import ANSWER_SECONDS, Recorded, Recorder
-from trainmaster_operator.agent.hang.stacks import (
+from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.kernel import describe_process, has_device
+from trainmaster_operator.agent.process.rank_processes import RankProcess
+from trainmaster_operator.agent.process.stacks import (
     MAX_STACKS_BYTES,
     ask_for_stacks,
     has_stacks,
@@ -23,9 +24,8 @@ from trainmaster_operator.agent.hang.stacks import (
     newest_frame,
     tail_of,
 )
-from trainmaster_operator.agent.process import children
-from trainmaster_operator.agent.process.rank_processes import RankProcess
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.agent.progress.recorder import ANSWER_SECONDS, FlightRecorder, Recorded
+from trainmaster_operator.wire.ranks import RankState
 
 STACKS_SECONDS = 1.5
 POLL_SECONDS = 0.05
@@ -33,7 +33,7 @@ MAX_SOURCE_BYTES = 4_194_304
 GONE_OR_STOPPED = ("T", "t", "X", "Z")
 
 
-class Evidence:
+class CollectedEvidence:
     """Evidence is what is collected of the ranks; `poll` it every POLL_SECONDS until it is complete."""
 
     def __init__(self, folder: str, ranks: Sequence[RankProcess], now: float) -> None:
@@ -41,7 +41,7 @@ class Evidence:
         self._ranks = {rank.rank: rank for rank in ranks}
         self._begun = now
         self._sizes: dict[str, int] = {}
-        self._recorders: dict[int, Recorder] = {}
+        self._recorders: dict[int, FlightRecorder] = {}
         self._stacks: dict[int, str] = {}
         self._states: dict[int, str] = {}
         self._views: dict[int, str] = {}
@@ -54,7 +54,7 @@ class Evidence:
             self._ask(rank)
 
     def poll(self, now: float) -> bool:
-        """Read what has come; whether that is all there is to come."""
+        """Read what has come; returns whether it is complete."""
         grown = False
         for rank in self._ranks:
             before = self.stacks(rank)
@@ -142,7 +142,7 @@ class Evidence:
             return
         if ask_for_stacks(rank.pid) or self._spy(rank):
             self._awaited.add(rank.rank)
-        recorder = Recorder(rank.environ, rank.rank)
+        recorder = FlightRecorder(rank.environ, rank.rank)
         if recorder.ask():
             self._recorders[rank.rank] = recorder
 

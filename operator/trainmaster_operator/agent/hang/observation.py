@@ -7,15 +7,13 @@ import os
 from collections.abc import Collection
 from typing import Optional
 
-from trainmaster_operator.agent.hang.heartbeats import Heartbeats
 from trainmaster_operator.agent.hang.rank_states import is_over
 from trainmaster_operator.agent.planner.state import Now
-from trainmaster_operator.agent.progress.counters import Counters
 from trainmaster_operator.agent.progress.printed import Printed
-from trainmaster_operator.agent.progress.sources import Sources
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.evidence import RankState
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.agent.progress.recorder import Counters
+from trainmaster_operator.agent.progress.sources import Heartbeats, Sources
+from trainmaster_operator.agent.settings import AgentSettings
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import ProgressLine
 
 LINE_SECONDS = 1.0
@@ -41,7 +39,7 @@ class Observation:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         attempt: int,
         first_rank: int,
         started_at: float,
@@ -97,7 +95,7 @@ class Observation:
         self._sources.receive(body, now)
 
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:
-        """Read the sources; returns what is to be published now. `all_started`: all of this worker's ranks were."""
+        """Read the sources; returns what to publish now. `all_started`: all of this worker's ranks were."""
         self.refresh(now.steady)
         if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
             self.up = True
@@ -127,7 +125,6 @@ class Observation:
         return progress is not None and (progress.continuing, progress.group) == ("idle", self._attempt)
 
     def silent_seconds(self, rank: int, now: float) -> float:
-        """Returns for how long a rank has made no progress."""
         return self._sources.silent_seconds(rank, now)
 
     @property

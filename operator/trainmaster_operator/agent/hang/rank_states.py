@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Optional
+from typing import NamedTuple, Optional
 
-from trainmaster_operator.agent.hang.stacks import threads_of
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.agent.value import Value
-from trainmaster_operator.wire.evidence import RankState
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.agent.process.stacks import threads_of
+from trainmaster_operator.wire.ranks import RankState
 
 # Where a rank's main thread stands while it waits for its peers, by the frames that faulthandler or py-spy print.
 _COLLECTIVES = r"torch/distributed/|_engine_run_backward|in barrier\b"
@@ -30,45 +27,12 @@ _READS_DEVICE = (
 NEWEST_FRAMES = 6
 
 
-class Classification(Value):
+class Classification(NamedTuple):
     """The rank that stopped first and a message about it; or how many seconds more there is reason to wait."""
 
     rank: int
     message: str
     patience: float = 0.0
-
-
-class Waiting(Value):
-    """A rank waits in a collective, and for so long by what it has answered."""
-
-    has_done_some: bool
-    """Whether it has done collectives before."""
-    seconds: float
-    timeout: float
-    """What the script gives the collective, in seconds; 0: nothing of its own."""
-
-
-def observe_rank(
-    settings: Settings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
-) -> RankState:
-    """Returns a rank's state by its progress file; None is the progress of a rank that never wrote any. `unreported`:
-    how many steps the rank may have done since it wrote it.
-    """
-    if progress is None:
-        return RankState()
-    seconds, limit, patient = _limit(settings, progress)
-    state = RankState(progress.step, progress.section or "", silent_seconds, seconds, limit, patient)
-    return state._replace(unreported=unreported)
-
-
-def observe_waiting(settings: Settings, waiting: Waiting) -> RankState:
-    """Returns the state of a rank of which only the collective is known that it waits in."""
-    limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
-    if not waiting.has_done_some:
-        limit, name = settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"
-    if limit and waiting.timeout > limit:
-        limit, name = waiting.timeout, "the collective's own timeout"
-    return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
 
 
 def is_over(state: RankState) -> bool:
@@ -92,7 +56,7 @@ def _most_steps(state: RankState) -> int:
 
 
 def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
-    """Returns which of all known ranks stopped first; None where no rank is over its limit.
+    """Returns which of all known ranks stopped first; None if no rank is over its limit.
 
     In order: a process that somebody has stopped; the fewest steps; the fewest collectives entered; one whose process
     waits in the kernel for a device; one that waits for nobody (`_innocence`); the longest silence. Before all but the
@@ -116,7 +80,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     fewest = min(map(_most_steps, watched.values()))
     behind = {rank: state for rank, state in watched.items() if steps_of(state) <= fewest}
     counted = all(state.collective is not None for state in behind.values())
-    # Of the others no step is known, so they can only be told from those that have done the fewest.
+    # No step of the others is known, so they are compared with those that have done the fewest.
     others = {rank: state for rank, state in ranks.items() if rank not in watched}
     if not any(map(is_over, behind.values())):
         others = {}
@@ -143,7 +107,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
 
 
 def waits_for(stacks: str, line: str, *, has_device: bool, alone: bool) -> str:
-    """Returns what the main thread waits for by its newest frames, one of WAITS; empty where there is no stack.
+    """Returns what the main thread waits for by its newest frames, one of WAITS; empty if there is no stack.
 
     `line`: the script's line that the newest frame names. `alone`: the rank is the only one of its job, so what looks
     like a collective waits for the device.
@@ -168,14 +132,6 @@ def _innocence(state: RankState) -> int:
     """Returns how sure it is, by what a rank shows, that it waits for others."""
     # A rank that has given no stacks isn't to blame for that before one that is known to be at something else.
     return 3 if _waits_for_others(state) else {"": 2, "device": 1}.get(state.waits, 0)
-
-
-def _limit(settings: Settings, progress: RankProgress) -> tuple[float, str, bool]:
-    if progress.section_seconds:
-        return progress.section_seconds, "sectionSeconds", True
-    if not progress.step:
-        return settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds", True
-    return settings.progress_timeout, "failurePolicy.hang.progressSeconds", False
 
 
 def _patience(states: Iterable[RankState], steps: int) -> Iterable[float]:

@@ -1,27 +1,110 @@
-"""In a stall a worker's agent does this when one of its ranks is over its limit. Pure.
+"""A stall is diagnosed by the leader and the workers together: which rank of the whole job stopped first? Pure.
 
-The conclusion is the leader's, over all workers (`diagnosis`). A leader that doesn't answer is left, and the next one
-is asked. Without a conclusion in ALONE_SECONDS this worker judges by what it sees itself: better a hang that names the
-wrong rank than one that nobody reports.
+A worker whose rank is over its limit sends `stalled`; the leader asks all workers for evidence (`collect`), waits for
+their answers for ANSWER_SECONDS at most, and sends all of them the conclusion: `hung`, and the worker with that rank
+reports it, or `patience`. A worker that has sent nothing since, and isn't known to have come further than the others,
+is named before them: its leader reports it as lost, because it can't.
+
+A worker leaves a leader that doesn't answer, and asks the next one. Without a conclusion in ALONE_SECONDS it judges by
+its own ranks: better a hang that names the wrong rank than one that nobody reports.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
-from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS
-from trainmaster_operator.agent.hang.rank_states import classify_stall, is_over
-from trainmaster_operator.agent.hang.stacks import shortened
-from trainmaster_operator.agent.network.actions import LeaveLeader
+from trainmaster_operator.agent.hang.rank_states import classify_stall, is_over, is_stopped, steps_of
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.state import Now
-from trainmaster_operator.agent.value import Value
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.agent.process.stacks import shortened
 from trainmaster_operator.wire.joining import Collect, Hung, Patience, Stalled
 from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
+
+ANSWER_SECONDS = 4.0
+"""A second more than the slowest evidence takes (`recorder`)."""
+MAX_KEPT_EVIDENCE_BYTES = 4_194_304
+"""The limit of all workers' evidence of an attempt that the leader keeps."""
+
+
+class SilentWorkers(NamedTuple):
+    """Silent has the workers that give no answer and are named for it."""
+
+    attempt: int
+    workers: tuple[int, ...]
+    message: str
+
+
+Conclusion = Union[Hung, Patience, SilentWorkers]
+
+
+class Diagnosis:
+    """Diagnosis asks one question at a time, about one attempt."""
+
+    def __init__(self) -> None:
+        self.question: Optional[Collect] = None
+        """The question that all workers, and those that join, are asked at present."""
+        self.asked_at = 0.0
+        self.deadline = math.inf
+        """When the diagnosis is concluded with the answers that are there, on the monotonic clock."""
+        self._answered: set[int] = set()
+        self._ranks: dict[int, RankState] = {}
+        self._worker_of: dict[int, int] = {}
+        """The worker that has answered for a rank: none answers for another worker's."""
+
+    def begin(self, attempt: int, workers: int, now: float) -> Optional[Collect]:
+        """Returns the question to ask the attempt's workers, so many; None if it is being asked already."""
+        if self.question is not None and self.question.attempt == attempt:
+            return None
+        self._answered, self._ranks, self._worker_of = set(), {}, {}
+        self.asked_at, self.deadline = now, now + ANSWER_SECONDS
+        size = min(MAX_EVIDENCE_BYTES, MAX_KEPT_EVIDENCE_BYTES // max(workers, 1))
+        self.question = Collect(attempt, size)
+        return self.question
+
+    def add(self, worker: int, line: EvidenceLine) -> None:
+        """Add a worker's answer; one with many ranks comes in several lines."""
+        if self.question is None or line.attempt != self.question.attempt:
+            return
+        for rank, state in line.ranks.items():
+            if self._worker_of.setdefault(rank, worker) == worker:
+                self._ranks[rank] = state
+        if not line.more:
+            self._answered.add(worker)
+
+    def unanswered(self, workers: frozenset[int]) -> frozenset[int]:
+        """Returns those of the attempt's workers that haven't answered."""
+        return workers - self._answered
+
+    def close(self) -> None:
+        """End without a conclusion: the attempt is over."""
+        self.question, self.deadline = None, math.inf
+
+    def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Conclusion]:
+        """Close, and return what the answers say; None if no rank is over its limit.
+
+        `silent`: the workers without an answer, and the steps of each by its last progress: -1 where it never said,
+        None if something else has come from it since it was asked.
+        """
+        question = self.question
+        self.close()
+        found = classify_stall(self._ranks)
+        if found is None or question is None:
+            return None
+        if found.patience:
+            return Patience(question.attempt, round(found.patience, 3))
+        message = found.message
+        if silent:
+            message = f"no answer from worker {', '.join(map(str, sorted(silent)[:8]))}\n{message}"
+            reached = steps_of(self._ranks[found.rank])
+            first = tuple(sorted(worker for worker, steps in silent.items() if steps is not None and steps <= reached))
+            if first and not any(map(is_stopped, self._ranks.values())):
+                return SilentWorkers(question.attempt, first, message)
+        return Hung(question.attempt, found.rank, message)
+
 
 STATE_BYTES = 250
 """A rank's share of a line beside its text."""
@@ -30,11 +113,15 @@ REJOIN_SECONDS = 2.0
 """Until all have found the next leader: a host that doesn't answer is tried for a second (network/joining.py)."""
 
 
-class CollectEvidence(Value):
+class CollectEvidence(NamedTuple):
     """Collect the evidence of this worker's ranks."""
 
 
-class FailHung(Value):
+class LeaveLeader(NamedTuple):
+    """Try to join another leader, because the present one doesn't answer in a stall."""
+
+
+class FailHung(NamedTuple):
     """End the attempt here with a hang that this rank of the worker is to blame for."""
 
     rank: int
@@ -51,7 +138,7 @@ def within(ranks: Mapping[int, RankState], size: int) -> dict[int, RankState]:
 
 
 class Stall:
-    """Stall is about an attempt's stalls on a worker. `leader`: who leads, None while that isn't known."""
+    """Stall handles an attempt's stalls on a worker. `leader`: the leading worker; None: unknown."""
 
     def __init__(self, attempt: int, worker: int, ranks: range) -> None:
         self._attempt = attempt
@@ -76,7 +163,7 @@ class Stall:
         return self._begin(leader, now)
 
     def receive(self, message: Union[Collect, Hung, Patience], now: float) -> list[StallAction]:
-        """The leader says how the diagnosis goes on."""
+        """The leader sends the next step of the diagnosis."""
         self._answered = True
         if isinstance(message, Collect):
             self._text_bytes = min(message.bytes, MAX_EVIDENCE_BYTES)
@@ -101,7 +188,6 @@ class Stall:
         return EvidenceLine(self._attempt, self._worker, within(ranks, self._text_bytes), wall)
 
     def tick(self, leader: Optional[int], now: float) -> list[StallAction]:
-        """The deadline is over."""
         if now < self.deadline:
             return []
         return self._begin(leader, now) if self._rejoining else self._judge(leader, now)
@@ -121,7 +207,7 @@ class Stall:
     def _judge(self, leader: Optional[int], now: float) -> list[StallAction]:
         """No conclusion has come: ask the next leader, or conclude from this worker's own ranks."""
         self.deadline = math.inf
-        # Who leads itself can't leave its leader.
+        # A worker that leads can't leave its leader.
         another = leader is not None and leader != self._worker
         if self._has_leader and not self._answered and not self._left_leader and another:
             self._left_leader = self._rejoining = True

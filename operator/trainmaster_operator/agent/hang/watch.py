@@ -11,70 +11,68 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Optional, Union
 
-from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, Evidence
+from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, CollectedEvidence
 from trainmaster_operator.agent.hang.observation import Observation
-from trainmaster_operator.agent.hang.stacks import main_thread_first
-from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, Stall, StallAction, within
-from trainmaster_operator.agent.network.actions import LeaveLeader
+from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, LeaveLeader, Stall, StallAction, within
+from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import SendToLeader
-from trainmaster_operator.agent.planner.events import (
-    AttemptFailed,
-    ContinuingChanged,
-    Event,
-    Progressed,
-    RankProvoked,
-    RanksUp,
-)
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.run import RunProcesses
-from trainmaster_operator.agent.progress.counters import Counters
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.agent.process.stacks import main_thread_first
+from trainmaster_operator.agent.progress.recorder import Counters
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Collect, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 from trainmaster_operator.wire.values import last_lines
 
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
-Found = Union[Event, SendToLeader, LeaveLeader]
+Found = Union[events.Event, SendToLeader, LeaveLeader]
 
 
 class RankWatch:
-    """See the module. It outlives its run: what was seen last of the ranks is shown until the next attempt."""
+    """RankWatch outlives its run: the ranks' last progress is shown until the next attempt."""
 
-    def __init__(self, settings: Settings, run: RunProcesses) -> None:
+    def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
         self._settings = settings
         self._run = run
         self._first = first = run.first_rank()
         counters = Counters(run.questionable, settings.progress_timeout)
         present = [first + local_rank for local_rank in run.present]
-        # The time that ranks may be silent begins anew with their group.
+        # The time that ranks may be silent begins again with their group.
         started_at = time.monotonic() if run.regrouped_at else run.started_at
         self._observation = Observation(
-            settings, run.attempt, first, started_at, run.folder, run.printed, counters, present, run.regrouped_at
+            settings,
+            run.attempt,
+            first,
+            started_at,
+            run.folder,
+            run.output.printed,
+            counters,
+            present,
+            run.regrouped_at,
         )
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
-        """What was sent last of what ranks say of continuing."""
+        """The ranks' words about continuing that were sent last."""
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
-        self._evidence: Optional[Evidence] = None
+        self._evidence: Optional[CollectedEvidence] = None
         self._evidence_at = math.inf
-        self._requested: Optional[tuple[Collect, Evidence]] = None
-        """What an operator has asked for, while it is collected: nothing but the answer follows from it."""
+        self._requested: Optional[tuple[Collect, CollectedEvidence]] = None
+        """An operator's request, while its evidence is collected: nothing but the answer follows from it."""
         self._requested_at = math.inf
-        self._unready: Optional[tuple[FailHung, Evidence]] = None
+        self._unready: Optional[tuple[FailHung, CollectedEvidence]] = None
         """A rank that should be ready to join by now, while its stacks are collected."""
         self._unready_at = math.inf
         self._states: dict[int, RankState] = {}
         """The ranks' states when the evidence was complete."""
-        self._provoked: Optional[tuple[FailHung, Evidence]] = None
+        self._provoked: Optional[tuple[FailHung, CollectedEvidence]] = None
         """The hang that is reported when the rank that was provoked has had its time, and what it is added to. The
         leader may have asked for evidence again by then."""
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
-        """Returns the newest progress of each rank."""
         return self._observation.ranks
 
     def report(self, body: object, now: Now) -> None:
@@ -83,13 +81,11 @@ class RankWatch:
 
     @property
     def deadline(self) -> float:
-        """Returns when `tick` is due, on the monotonic clock."""
         observed = math.inf if self._run.ended else self._observation.deadline
         stalled = self._stall.deadline if self._can_hang else math.inf
         return min(observed, stalled, self._evidence_at, self._requested_at, self._unready_at)
 
     def tick(self, leader: Optional[int], now: Now) -> list[Found]:
-        """Time has passed."""
         found: list[Found] = []
         if not self._run.ended and now.steady >= self._observation.deadline:
             found += self._observe(leader, now)
@@ -104,17 +100,17 @@ class RankWatch:
         return found
 
     def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
-        """The leader says how a diagnosis goes on, or what an operator asks for; its newest request counts."""
+        """The leader sends the next step of a diagnosis, or an operator's request; the newest request counts."""
         if isinstance(message, Collect) and message.request:
             self._requested = message, self._collect(now)
             self._requested_at = now.steady + POLL_SECONDS
             return []
         return self._perform(self._stall.receive(message, now.steady), now)
 
-    def finish(self, now: Now) -> Optional[Progressed]:
+    def finish(self, now: Now) -> Optional[events.Progressed]:
         """Returns what the ranks wrote last: their end is about to be reported, or they are gone."""
         line = self._observation.finish(now)
-        return None if line is None else Progressed(line, self._observation.first_step_at)
+        return None if line is None else events.Progressed(line, self._observation.first_step_at)
 
     def conclude(self, now: Now) -> list[Found]:
         """Returns why the attempt failed, once a rank that was provoked has had its time."""
@@ -135,13 +131,13 @@ class RankWatch:
         was_up = self._observation.up
         line = self._observation.poll(self._run.up, now)
         if self._observation.up and not was_up:
-            found.append(RanksUp(self._run.attempt))
+            found.append(events.RanksUp(self._run.attempt))
         if line is not None:
-            found.append(Progressed(line, self._observation.first_step_at))
+            found.append(events.Progressed(line, self._observation.first_step_at))
         continuing = self._observation.words, self._observation.groups
         if continuing != self._continuing:
             self._continuing = continuing
-            found.append(ContinuingChanged(self._run.attempt, *continuing))
+            found.append(events.ContinuingChanged(self._run.attempt, *continuing))
         if self._unready is None:
             self._find_unready(now)
         if self._can_hang:
@@ -156,11 +152,11 @@ class RankWatch:
             if limit and now.steady >= started_at + limit and not self._is_ready(process.rank):
                 message = f"rank {process.rank} wasn't ready to join the others {limit:g} s after its start"
                 hung = FailHung(process.rank, f"{message} (failurePolicy.hang.firstStepSeconds)")
-                self._unready = hung, Evidence(self._run.folder, [process], now.steady)
+                self._unready = hung, CollectedEvidence(self._run.folder, [process], now.steady)
                 self._unready_at = now.steady + POLL_SECONDS
                 return
 
-    def _poll_unready(self, hung: FailHung, evidence: Evidence, now: Now) -> list[Found]:
+    def _poll_unready(self, hung: FailHung, evidence: CollectedEvidence, now: Now) -> list[Found]:
         if not evidence.poll(now.steady):
             self._unready_at = now.steady + POLL_SECONDS
             return []
@@ -170,7 +166,7 @@ class RankWatch:
     def _is_ready(self, rank: int) -> bool:
         return self._observation.words.get(rank - self._first) == "ready"
 
-    def _poll_evidence(self, evidence: Evidence, now: Now) -> list[Found]:
+    def _poll_evidence(self, evidence: CollectedEvidence, now: Now) -> list[Found]:
         if not evidence.poll(now.steady):
             self._evidence_at = now.steady + POLL_SECONDS
             return []
@@ -179,7 +175,7 @@ class RankWatch:
         self._states = self._observation.states(now.steady)
         return self._perform(self._stall.collected(evidence.complete(self._states), now), now)
 
-    def _poll_requested(self, request: Collect, evidence: Evidence, now: Now) -> list[Found]:
+    def _poll_requested(self, request: Collect, evidence: CollectedEvidence, now: Now) -> list[Found]:
         if not evidence.poll(now.steady):
             self._requested_at = now.steady + POLL_SECONDS
             return []
@@ -189,8 +185,8 @@ class RankWatch:
         line = EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request)
         return [SendToLeader(line)]
 
-    def _collect(self, now: Now) -> Evidence:
-        return Evidence(self._run.folder, self._run.questionable(), now.steady)
+    def _collect(self, now: Now) -> CollectedEvidence:
+        return CollectedEvidence(self._run.folder, self._run.questionable(), now.steady)
 
     def _perform(self, actions: Sequence[StallAction], now: Now) -> list[Found]:
         found: list[Found] = []
@@ -202,23 +198,23 @@ class RankWatch:
                 found.append(action)
             elif self._evidence is not None and self._provoke(action.rank, self._evidence):
                 self._provoked = action, self._evidence
-                found.append(RankProvoked(self._run.attempt))
+                found.append(events.RankProvoked(self._run.attempt))
             else:
                 found.append(self._failure(action, self._evidence, now))
         return found
 
-    def _provoke(self, rank: int, evidence: Evidence) -> bool:
+    def _provoke(self, rank: int, evidence: CollectedEvidence) -> bool:
         """Have a rank that hasn't printed its stacks print them as it is ended; returns whether it will."""
         local_rank = rank - self._first
         if evidence.stacks(rank) or children.process_state(self._run.pid_of(local_rank)) in GONE_OR_STOPPED:
             return False
         return self._run.provoke(local_rank)
 
-    def _failure(self, hung: FailHung, evidence: Optional[Evidence], now: Now) -> AttemptFailed:
+    def _failure(self, hung: FailHung, evidence: Optional[CollectedEvidence], now: Now) -> events.AttemptFailed:
         """Returns the end of the attempt, with the stack of the rank, or the lines that it printed last."""
         stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
         view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
         error = last_lines("\n".join(filter(None, [stack or printed, view, hung.message])), MAX_ERROR_CHARACTERS)
         silent = self._observation.silent_seconds(hung.rank, now.steady)
-        return AttemptFailed(self._run.attempt, "Hung", error, hung.rank, silent)
+        return events.AttemptFailed(self._run.attempt, "Hung", error, hung.rank, silent)

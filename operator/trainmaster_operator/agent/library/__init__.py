@@ -5,7 +5,7 @@
 - **Unpacked** into the state folder, at an agent's first start in a pod. Files are imported in 12 ms once Python has
   kept their bytecode there, and in 50 ms before; of an archive it is 90 ms, each time.
 - **Found** by PYTHONPATH, the only way to a rank, a torchrun and a launcher of the job's own. That comes before
-  site-packages, so `stand_in` looks whether the image or the job has a `trainloop` of its own.
+  site-packages, so `stand_in` checks whether the image or the job has a `trainloop` of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 ENTRY = "library.json"
 """Its name in the zipapp: an object of sources by path."""
-# By this part of its path the warm process knows it for what is installed (`warm/stage/imports`), and imports it before
+# By this part of its path the warm process knows it for what is installed (`stage/forkable`), and imports it before
 # it forks, once a rank has.
 _INSTALLED = "site-packages"
 
@@ -31,7 +31,7 @@ def enter(environ: dict[str, str], state_dir: str) -> None:
     if not hasattr(loader, "archive"):
         return
     packed: bytes = loader.get_data(ENTRY)
-    # By its content: a container's next life may have another agent, and ranks of the last one may still import.
+    # Named by its content: a container's next life may have another agent, while old ranks still import.
     folder = os.path.join(state_dir, f"library-{zlib.crc32(packed):08x}")
     if not os.path.isdir(folder):
         _unpack(packed, folder)

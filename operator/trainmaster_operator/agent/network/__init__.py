@@ -1,14 +1,13 @@
 """The agent's connections are its port, those to the leader's followers, and a follower's to its leader.
 
-Pure, each a state machine that takes what has happened and the time, and returns `actions`; in this order:
+Pure, each a state machine that takes what has happened and the time, and returns actions (`messages`); in this order:
 
-- `leader`: the table of `workers`, what operators watch of it (`kept_reports`, `kept_lines`), and what it sends to its
-  followers.
+- `leader`: the table of `workers`, the last lines that operators get of each, and what it sends to its followers.
 - `follower`: which host is tried when, whose follower this worker is, and when it leaves its leader.
-- `lines`, `http`, `metrics`: what goes over the wire. `unauthenticated`: who has to leave where too many connect.
+- `metrics`: what Prometheus reads.
 
-What touches sockets, and puts `events` into the executor's queue:
+What touches sockets, and puts events (`messages`) into the executor's queue:
 
 - `network` has all connections, and lets the leader and the follower decide about them.
-- `server` is the agents' port; `joining` is one try to join a leader (`resolve`); `connection` is below both.
+- `server` is the agents' port; `joining` is one try to join a leader.
 """

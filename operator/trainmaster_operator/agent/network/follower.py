@@ -12,15 +12,15 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
-from trainmaster_operator.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Send, Try
+from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
-from trainmaster_operator.agent.network.lines import json_line
+from trainmaster_operator.agent.network.messages import CancelTry, Close, Deliver, FollowerAction, Send, Try
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import MasterContact
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import FollowerMessage, Seen, Watched, parse_from_leader
 from trainmaster_operator.wire.stream import Ping
+from trainmaster_operator.wire.values import ProtocolError
 
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 HURRY_SECONDS = 3.0
@@ -30,7 +30,7 @@ NO_PLACE = 1 << 31
 
 
 class Follower:
-    """See the module. `may_join` is False where outcomes travel by exit alone; `now` is the monotonic clock's."""
+    """Follower finds its leader. `may_join`: False if outcomes travel by exit alone; `now` is the monotonic clock's."""
 
     def __init__(self, worker: int, may_join: bool, now: float) -> None:
         self._worker = worker
@@ -38,7 +38,7 @@ class Follower:
         self._assignment: Optional[Assignment] = None
         self._peer: Optional[int] = None
         self._introduced = False
-        """Whether the leader knows who this is: what is to be sent before is sent with that."""
+        """Whether the leader knows this worker: earlier messages are sent with the introduction."""
         self._admitted = False
         """Whether the leader that was joined has said anything."""
         self._leader_uid = ""
@@ -58,11 +58,10 @@ class Follower:
         self.watched = False
         """Whether an operator watches the leader, where that is another worker."""
 
-    # What it knows
+    # Knowledge
 
     @property
     def deadline(self) -> float:
-        """Returns when `tick` is due, on the monotonic clock."""
         return min(self._retry_at, self._ping_at)
 
     @property
@@ -72,7 +71,7 @@ class Follower:
             return MasterContact(True, True)
         return self._first
 
-    # What happens
+    # Events
 
     def assign(self, assignment: Assignment, now: float) -> list[FollowerAction]:
         """Follow a new assignment: stay with the leader where it is still the first choice."""
@@ -105,7 +104,7 @@ class Follower:
         return self._drain()
 
     def introduce(self, messages: Iterable[FollowerMessage]) -> list[FollowerAction]:
-        """Send to a leader that was just joined who this is, and all that it can't know yet."""
+        """Introduce this worker to a leader that was just joined, with all that it can't know yet."""
         self._introduced = True
         for message in messages:
             self._send(message)
@@ -117,7 +116,7 @@ class Follower:
         return self._drain()
 
     def tried(self, number: int, peer: Optional[int], resolved: bool, problem: str, now: float) -> list[FollowerAction]:
-        """A try has ended: with a connection, or with a problem. One that was given up is of no use any more."""
+        """A try has ended: with a connection, or with a problem. The result of one that was given up is discarded."""
         assignment, position = self._assignment, self._trying
         if number != self._tries or position is None or assignment is None:
             if peer is not None:
@@ -134,7 +133,7 @@ class Follower:
         return self._drain()
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: float) -> list[FollowerAction]:
-        """A line of the leader has come. What isn't one of the protocol's messages is passed over."""
+        """A line of the leader has come. What isn't one of the protocol's messages is ignored."""
         if peer != self._peer:
             return []
         self._received_at = now
@@ -156,19 +155,17 @@ class Follower:
         return self._drain()
 
     def closed(self, peer: int, now: float) -> list[FollowerAction]:
-        """A connection has ended."""
         if peer == self._peer:
             self._peer = None
             if self._admitted:
                 self._lose(now)
             else:
-                # The leader goes on with a newer pod of this worker, or has no room for one more: so it would at once.
+                # The leader has a newer pod of this worker, or no room for one more: it would refuse again at once.
                 self._leave()
                 self._retry_later(now)
         return self._drain()
 
     def tick(self, now: float) -> list[FollowerAction]:
-        """Time has passed."""
         if now >= self._ping_at:
             self._ping_at = now + PING_SECONDS
             if self._peer is not None and now - self._received_at > SILENCE_SECONDS:

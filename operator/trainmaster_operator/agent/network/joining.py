@@ -1,4 +1,7 @@
-"""One try to join one host: resolve, connect, ask for the upgrade. Bounded in time, and it never blocks."""
+"""Joining is one try to join one host: resolve, connect, ask for the upgrade. It is bounded in time and never blocks.
+
+Names are resolved by the hosts file first, then by DNS in a thread, because getaddrinfo(3) can block for many seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,14 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
+from trainmaster_operator.agent.connection import PeerConnection
+from trainmaster_operator.agent.http import UPGRADE_PROTOCOL
 from trainmaster_operator.agent.loop import WRITE, Loop
-from trainmaster_operator.agent.network.connection import Connection
-from trainmaster_operator.agent.network.events import Connected, NetworkEvent, Resolved, TimedOut
-from trainmaster_operator.agent.network.http import UPGRADE_PROTOCOL
-from trainmaster_operator.agent.network.resolve import resolve
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.agent.value import Value
+from trainmaster_operator.agent.network.messages import Connected, NetworkEvent, Resolved, TimedOut
+from trainmaster_operator.agent.settings import AgentSettings
+from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import TOKEN_HEADER
 from trainmaster_operator.wire.signing import job_token
 
@@ -22,23 +24,23 @@ LIMIT_SECONDS = 1.0
 MAX_UPGRADE_BYTES = 4_096
 
 
-class Tried(Value):
+class Tried(NamedTuple):
     """How a try has ended: with a connection that speaks lines from `rest` on, or None and the problem."""
 
     number: int
-    connection: Optional[Connection]
+    connection: Optional[PeerConnection]
     rest: bytes
     resolved: bool
     problem: str
 
 
 class Joining:
-    """A try that is going on. Each event of it is given to `handle`, which returns how it has ended, once it has."""
+    """Joining is one try. Each event of it goes to `handle`, which returns how the try has ended, once it has."""
 
     def __init__(
         self,
         loop: Loop,
-        settings: Settings,
+        settings: AgentSettings,
         number: int,
         host: str,
         put: Callable[[NetworkEvent], None],
@@ -53,18 +55,17 @@ class Joining:
         self._peers = peers
         self._address = ""
         self._sock: socket.socket | None = None
-        self._connection: Connection | None = None
+        self._connection: PeerConnection | None = None
         self._answer = b""
         self._timer = loop.call_later(LIMIT_SECONDS, lambda: put(TimedOut(number)))
         resolve(loop, number, host, settings.hosts_file, put)
 
     @property
     def peer(self) -> Optional[int]:
-        """Returns the connection on which the upgrade is asked for, once there is one."""
+        """Returns the connection that asks for the upgrade, once there is one."""
         return None if self._connection is None else self._connection.peer
 
     def cancel(self) -> None:
-        """Give up without a result."""
         self._timer.cancel()
         if self._sock is not None:
             self._loop.unwatch(self._sock.fileno())
@@ -74,7 +75,7 @@ class Joining:
             self._connection.close()
 
     def handle(self, event: Union[Resolved, Connected, TimedOut]) -> Optional[Tried]:
-        """The next step; one of an earlier try is passed over."""
+        """The next step; one of an earlier try is ignored."""
         if event.number != self.number:
             return None
         if isinstance(event, Resolved):
@@ -84,7 +85,6 @@ class Joining:
         return self._failed(f"no answer within {LIMIT_SECONDS:g} s")
 
     def closed(self) -> Tried:
-        """Its connection has ended."""
         return self._failed("the connection was closed before an answer")
 
     def read(self) -> Optional[Tried]:
@@ -129,7 +129,7 @@ class Joining:
         if code:
             return self._failed(os.strerror(code))
         sock, self._sock = self._sock, None
-        self._connection = Connection(self._loop, sock, next(self._peers), self._put)
+        self._connection = PeerConnection(self._loop, sock, next(self._peers), self._put)
         self._connection.send(
             (
                 f"GET /v1/join HTTP/1.1\r\nHost: {self._host}\r\n{TOKEN_HEADER}: {self._token}\r\n"
@@ -142,3 +142,62 @@ class Joining:
         self.cancel()
         where = f"{self._host} ({self._address or 'no address'}) port {self._port}: {problem}"
         return Tried(self.number, None, b"", bool(self._address), where)
+
+
+MAX_HOSTS_BYTES = 1_048_576
+
+
+def resolve(loop: Loop, number: int, name: str, hosts_file: str, put: Callable[[Resolved], None]) -> None:
+    """Put the address of a try's host into the queue: at once for an address or a name in the hosts file."""
+    address = name if _family(name) else lookup_hosts(hosts_file, name)
+    if address:
+        put(Resolved(number, _family(address), address))
+        return
+    import threading
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0]
+            result = Resolved(number, found[0], str(found[4][0]))
+        except (OSError, UnicodeError) as error:
+            result = Resolved(number, 0, "", str(error))
+        loop.call_from_thread(lambda: put(result))
+
+    threading.Thread(target=ask, name="resolve", daemon=True).start()
+
+
+def lookup_hosts(path: str, name: str) -> str:
+    """Returns the address of a name in a file like /etc/hosts (hosts(5)), or ""."""
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_HOSTS_BYTES)
+    except OSError:
+        return ""
+    for line in text.splitlines():
+        fields = line.partition("#")[0].split()
+        if name in fields[1:] and _family(fields[0]):
+            return fields[0]
+    return ""
+
+
+def _family(address: str) -> int:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, address)
+        except (OSError, ValueError):
+            continue
+        return family
+    return 0
+
+
+def with_master_address(settings: AgentSettings, assignment: Assignment, node_rank: int) -> Assignment:
+    """Returns an assignment with the master's address in place of its name, if the address is known."""
+    address = lookup_hosts(settings.hosts_file, assignment.master)
+    if assignment.master == assignment.hosts[node_rank]:
+        # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while.
+        address = settings.pod_ip or address
+    hosts = list(assignment.hosts)
+    hosts[assignment.master_place] = address or assignment.master
+    return assignment._replace(hosts=tuple(hosts))

@@ -14,38 +14,26 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from trainmaster_operator.agent.hang.diagnosis import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, Silent
-from trainmaster_operator.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
-from trainmaster_operator.agent.network.kept_lines import KeptLines, KeptOutputs, KeptProgress, part_of
-from trainmaster_operator.agent.network.kept_reports import KeptReports
-from trainmaster_operator.agent.network.lines import json_line
-from trainmaster_operator.agent.network.workers import Worker, Workers
+from trainmaster_operator.agent.connection import json_line
+from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
+from trainmaster_operator.agent.network.messages import Close, Deliver, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.workers import (
+    KeptLines,
+    KeptOutputs,
+    KeptProgress,
+    KeptReports,
+    Worker,
+    Workers,
+    part_of,
+)
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process.environment import mismatches
+from trainmaster_operator.wire import joining, stream
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.joining import (
-    Ack,
-    Assigned,
-    Collect,
-    Environment,
-    FollowerMessage,
-    Joined,
-    LeaderMessage,
-    Mismatch,
-    Modules,
-    Reported,
-    Seen,
-    Stalled,
-    Stop,
-    Watched,
-    parse_from_follower,
-)
 from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_OUTPUT_BYTES
-from trainmaster_operator.wire.output import OutputLine, output_share
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import EvidenceLine, Hello, Ping, ProgressLine, StreamLine, WorkerLine
+from trainmaster_operator.wire.values import ProtocolError
 
 PING_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
@@ -56,18 +44,18 @@ up to a second and more, and a script that fails at its first import is faster."
 RECONNECT_SECONDS = 1.0
 """An operator whose stream broke counts as watching for so long: a blip must not make workers report by exiting."""
 COLLECT_SECONDS = 1.0
-"""Stacks are asked for at most so often, whoever asks: a rank stands still for the moment in which it prints them."""
+"""The least time between two requests for stacks: a rank stands still while it prints them."""
 REQUESTED_BYTES = 524_288
 """The texts of all workers that answer a request for stacks; an operator keeps them in one ConfigMap."""
 MAX_STREAMS = 8
 MAX_PROGRESS_BYTES = 8_388_608
-"""What is kept of all workers' progress."""
+"""The limit of all workers' kept progress."""
 WORKERS_IN_HELLO = 256
 """A line must stay below what its reader accepts, 64 KiB; the others follow in lines of their own."""
 
 
 class Leader:
-    """See the module. `now` is when the agent's life began, on the monotonic clock."""
+    """Leader is the table and its rules. `now` is when the agent's life began, on the monotonic clock."""
 
     def __init__(self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float) -> None:
         self._job_uid = job_uid
@@ -88,20 +76,19 @@ class Leader:
         self._collect_at = now
         """When stacks may be asked for next, on the monotonic clock."""
         self._mismatched_attempt = 0
-        self._modules: Optional[Modules] = None
-        """What the first worker that knows it says of the modules to import; a new pod doesn't have to learn it."""
+        self._modules: Optional[joining.Modules] = None
+        """The modules to import, by the first worker that knows them; a new pod needn't learn them."""
         self._streams: list[int] = []
         self._watched_until = now + FIRST_STREAM_SECONDS
         self._announced = True
-        """What followers were sent last of whether an operator watches."""
+        """What followers were sent last: whether an operator watches."""
         self._ping_at = now + PING_SECONDS
         self._actions: list[LeaderAction] = []
 
-    # What it knows
+    # Knowledge
 
     @property
     def deadline(self) -> float:
-        """Returns when `tick` is due, on the monotonic clock."""
         unwatched_at = self._watched_until if self._announced and not self._streams else math.inf
         return min(self._ping_at, self._diagnosis.deadline, unwatched_at)
 
@@ -109,11 +96,11 @@ class Leader:
         """Returns whether an operator has a stream open here, or had one a moment ago."""
         return bool(self._streams) or now < self._watched_until
 
-    def workers(self) -> list[WorkerLine]:
-        """Returns all workers as they stand in the stream."""
+    def workers(self) -> list[stream.WorkerLine]:
+        """Returns all workers as the stream has them."""
         return [self._workers.line(row) for row in self._workers]
 
-    # What happens
+    # Events
 
     def assign(self, assignment: Assignment) -> list[LeaderAction]:
         """The agent has accepted a higher assignment: send it to everybody."""
@@ -128,36 +115,38 @@ class Leader:
         # An attempt's evidence is kept for an operator that comes a little later.
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._diagnosis.close()
-        self._assignment_line = json_line(Assigned(assignment.signed or {}).to_wire())
+        self._assignment_line = json_line(joining.Assigned(assignment.signed or {}).to_wire())
         self._send(self._workers.peers(), self._assignment_line)
         self._publish(self._workers.line(self._own))
         return self._drain()
 
     def arrive(self, peer: int, now: Now) -> list[LeaderAction]:
-        """A follower has connected; it says who it is in its first line."""
+        """A follower has connected; it names itself in its first line."""
         closed = self._workers.arrive(peer, now.steady)
         if closed is not None:
             self._actions.append(Close(closed))
         return self._drain()
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> list[LeaderAction]:
-        """A line of a follower has come. What isn't one of the protocol's messages is passed over."""
+        """A line of a follower has come. What isn't one of the protocol's messages is ignored."""
         row = self._workers.of(peer)
         try:
-            message = parse_from_follower(data)
+            message = joining.parse_from_follower(data)
         except ProtocolError:
             message = None
         if row is not None:
             row.received_at = now.steady
             self._apply(row, message, now)
-        elif self._workers.is_arriving(peer) and not (isinstance(message, Joined) and self._join(peer, message, now)):
+        elif self._workers.is_arriving(peer) and not (
+            isinstance(message, joining.Joined) and self._join(peer, message, now)
+        ):
             self._workers.leave(peer)
             self._actions.append(Close(peer))
         return self._drain()
 
-    def receive(self, message: FollowerMessage, now: Now, *, leads: bool = True) -> list[LeaderAction]:
+    def receive(self, message: joining.FollowerMessage, now: Now, *, leads: bool = True) -> list[LeaderAction]:
         """A message of this agent's own worker. `leads`: whether this agent leads, and so stops what has failed."""
-        if isinstance(message, Reported) and not leads:
+        if isinstance(message, joining.Reported) and not leads:
             self._record(message.report)
         else:
             self._apply(self._own, message, now)
@@ -168,7 +157,7 @@ class Leader:
         self._record(report)
         return self._drain()
 
-    def keep_output(self, line: OutputLine) -> list[LeaderAction]:
+    def keep_output(self, line: stream.OutputLine) -> list[LeaderAction]:
         """Keep what a worker printed last, as the leader before this one had it."""
         self._keep_output(line)
         return self._drain()
@@ -183,18 +172,17 @@ class Leader:
         return self._drain()
 
     def leave(self, peer: int) -> list[LeaderAction]:
-        """A follower's connection has ended."""
         self._lose_connection(peer)
         return self._drain()
 
     def watch(self, peer: int, now: Now) -> list[LeaderAction]:
-        """An operator begins to watch: all that is known, then each change. The oldest one gives way for a ninth."""
+        """An operator begins to watch: all that is known, then each change. A ninth pushes out the oldest."""
         while len(self._streams) >= MAX_STREAMS:
             self._actions.append(Close(self._streams.pop(0)))
         workers = self.workers()
         attempt = 0 if self._assignment is None else self._assignment.attempt
-        lines: list[StreamLine] = [
-            Hello(self._own.worker, self._own.uid, attempt, tuple(workers[:WORKERS_IN_HELLO])),
+        lines: list[stream.StreamLine] = [
+            stream.Hello(self._own.worker, self._own.uid, attempt, tuple(workers[:WORKERS_IN_HELLO])),
             *workers[WORKERS_IN_HELLO:],
             *self._reports.in_order(),
         ]
@@ -205,7 +193,6 @@ class Leader:
         return self._drain()
 
     def unwatch(self, peer: int, now: Now) -> list[LeaderAction]:
-        """An operator's stream has ended."""
         if peer in self._streams:
             self._streams.remove(peer)
             if not self._streams:
@@ -223,11 +210,10 @@ class Leader:
         if self._assignment is not None and now.steady >= self._collect_at:
             self._collect_at = now.steady + COLLECT_SECONDS
             size = min(MAX_EVIDENCE_BYTES, REQUESTED_BYTES // max(len(self._named), 1))
-            self._send_all(Collect(self._assignment.attempt, size, request))
+            self._send_all(joining.Collect(self._assignment.attempt, size, request))
         return self._drain()
 
     def tick(self, now: Now) -> list[LeaderAction]:
-        """Time has passed."""
         if now.steady >= self._diagnosis.deadline:
             self._conclude(now)
         if not self.is_watched(now.steady):
@@ -239,8 +225,8 @@ class Leader:
 
     # Followers
 
-    def _join(self, peer: int, hello: Joined, now: Now) -> bool:
-        """A connection says who it is; returns whether it may stay."""
+    def _join(self, peer: int, hello: joining.Joined, now: Now) -> bool:
+        """A connection names itself; returns whether it may stay."""
         if hello.job != self._job_uid:
             return False
         expected_uid = "" if self._assignment is None else self._assignment.uid_of(hello.worker)
@@ -255,7 +241,7 @@ class Leader:
         if closed is not None:
             self._actions.append(Close(closed))
         self._publish(self._workers.line(row))
-        first: list[LeaderMessage] = [Watched(self.is_watched(now.steady), self._own.uid)]
+        first: list[joining.LeaderMessage] = [joining.Watched(self.is_watched(now.steady), self._own.uid)]
         if self._diagnosis.question is not None:
             first.append(self._diagnosis.question)
         failed = self._failed_report()
@@ -266,29 +252,29 @@ class Leader:
         self._send((peer,), self._assignment_line + b"".join(json_line(message.to_wire()) for message in first))
         return True
 
-    def _apply(self, row: Worker, message: Optional[FollowerMessage], now: Now) -> None:
+    def _apply(self, row: Worker, message: Optional[joining.FollowerMessage], now: Now) -> None:
         """A message of a worker; each speaks for itself only."""
-        if isinstance(message, Reported):
+        if isinstance(message, joining.Reported):
             if message.report.worker == row.worker:
                 self._add_report(
                     message.report if row is self._own else message.report._replace(uid=row.uid), now.steady
                 )
-        elif isinstance(message, ProgressLine):
+        elif isinstance(message, stream.ProgressLine):
             self._add_progress(message._replace(worker=row.worker))
-        elif isinstance(message, Stalled):
+        elif isinstance(message, joining.Stalled):
             self._begin_diagnosis(message.attempt, now.steady)
-        elif isinstance(message, EvidenceLine):
+        elif isinstance(message, stream.EvidenceLine):
             self._add_evidence(message._replace(worker=row.worker), now)
-        elif isinstance(message, OutputLine):
+        elif isinstance(message, stream.OutputLine):
             self._keep_output(message._replace(worker=row.worker, uid=row.uid))
-        elif isinstance(message, Environment):
+        elif isinstance(message, joining.Environment):
             row.environment, row.environment_attempt = dict(message.environment), message.attempt
             self._compare_environments()
-        elif isinstance(message, Modules):
+        elif isinstance(message, joining.Modules):
             if self._modules is None and message.names:
                 self._modules = message
                 self._send_all(message)
-        elif isinstance(message, Seen) and message.attempt > row.seen:
+        elif isinstance(message, joining.Seen) and message.attempt > row.seen:
             row.seen = message.attempt
             self._publish(self._workers.line(row))
 
@@ -298,14 +284,14 @@ class Leader:
             self._publish(self._workers.line(row))
 
     def _ping(self, now: float) -> None:
-        self._publish(Ping())
+        self._publish(stream.Ping())
         for peer in self._workers.late(now):
             self._actions.append(Close(peer))
         for row in list(self._workers):
             if row.peer is not None and now - row.received_at > SILENCE_SECONDS:
                 self._actions.append(Close(row.peer))
                 self._lose_connection(row.peer)
-        self._send(self._workers.peers(), json_line(Ping().to_wire()))
+        self._send(self._workers.peers(), json_line(stream.Ping().to_wire()))
 
     # Reports
 
@@ -330,15 +316,15 @@ class Leader:
             return False
         return report.worker in self._present
 
-    def _stop(self, report: Report, now: float) -> Stop:
+    def _stop(self, report: Report, now: float) -> joining.Stop:
         """Returns the order to stop an attempt in which this worker has failed."""
         # After a mere broken connection the rank at fault may be on its way out: SIGTERM would hide its exit code.
         delay = 0.0 if report.culprit else FAILURE_GRACE
         delay = CONTINUE_SECONDS if self._may_continue(report, now) else delay
-        return Stop(report.attempt, FAILURE_GRACE, delay, report)
+        return joining.Stop(report.attempt, FAILURE_GRACE, delay, report)
 
     def _may_continue(self, failed: Report, now: float) -> bool:
-        """Returns whether an operator may continue the attempt: all ranks that live say that they can go on."""
+        """Returns whether an operator may continue the attempt: all living ranks say that they can continue."""
         continued = self._assignment is not None and self._assignment.continues is not None
         others = self._present - {failed.worker}
         return self.is_watched(now) and self._reports.can_continue(failed, others, continued=continued)
@@ -354,20 +340,20 @@ class Leader:
             return
         row = self._workers.get(report.worker)
         if row is self._own:
-            self._actions.append(Deliver(Ack(report.attempt)))
+            self._actions.append(Deliver(joining.Ack(report.attempt)))
         elif row is not None and row.peer is not None and row.uid == report.uid:
-            self._send((row.peer,), json_line(Ack(report.attempt).to_wire()))
+            self._send((row.peer,), json_line(joining.Ack(report.attempt).to_wire()))
 
     # Progress, stalls, environments
 
-    def _add_progress(self, line: ProgressLine) -> None:
+    def _add_progress(self, line: stream.ProgressLine) -> None:
         self._publish_data(self._progress.add(line))
 
-    def _keep_output(self, line: OutputLine) -> None:
+    def _keep_output(self, line: stream.OutputLine) -> None:
         """Keep what a worker printed last, and publish it."""
         data = json_line(line.to_wire())
         # Assignments may differ in their workers.
-        if len(data) <= min(2 * output_share(len(self._named)), MAX_OUTPUT_BYTES):
+        if len(data) <= min(2 * stream.output_share(len(self._named)), MAX_OUTPUT_BYTES):
             self._outputs.keep(line.worker, data)
             self._publish_data(data)
 
@@ -378,7 +364,7 @@ class Leader:
             if question is not None:
                 self._send_all(question)
 
-    def _add_evidence(self, line: EvidenceLine, now: Now) -> None:
+    def _add_evidence(self, line: stream.EvidenceLine, now: Now) -> None:
         """Keep a worker's evidence of a stall, publish it, and conclude when all have answered."""
         if line.request:
             self._publish(line)
@@ -395,7 +381,7 @@ class Leader:
         asked_at = self._diagnosis.asked_at
         silent = {worker: self._steps_of(worker, asked_at) for worker in self._diagnosis.unanswered(self._present)}
         conclusion = self._diagnosis.conclude(silent)
-        if isinstance(conclusion, Silent):
+        if isinstance(conclusion, SilentWorkers):
             self._report_lost(conclusion, now)
         elif conclusion is not None:
             self._send_all(conclusion)
@@ -403,7 +389,7 @@ class Leader:
     def _steps_of(self, worker: int, since: float) -> Optional[int]:
         """Returns the step of a worker's slowest rank by its last progress, -1 where it never said.
 
-        None where something has come from the worker since that moment.
+        None if something has come from the worker since that moment.
         """
         row = self._workers.get(worker)
         if row is not None and row.peer is not None and row.received_at >= since:
@@ -411,7 +397,7 @@ class Leader:
         attempt = -1 if self._assignment is None else self._assignment.attempt
         return self._progress.slowest_step(worker, attempt)
 
-    def _report_lost(self, silent: Silent, now: Now) -> None:
+    def _report_lost(self, silent: SilentWorkers, now: Now) -> None:
         """Report workers whose agents don't answer. One that comes back joins again and learns what became of it."""
         for worker in silent.workers:
             row = self._workers.get(worker)
@@ -433,22 +419,22 @@ class Leader:
         lines = mismatches(environments)
         if lines:
             self._mismatched_attempt = assignment.attempt
-            message = Mismatch(assignment.attempt, tuple(lines))
+            message = joining.Mismatch(assignment.attempt, tuple(lines))
             rows = (self._workers.get(worker) for worker in assignment.workers)
             peers = tuple(row.peer for row in rows if row is not None and row.peer is not None)
             self._send(peers, json_line(message.to_wire()))
             self._actions.append(Deliver(message))
 
-    # What it sends
+    # Sending
 
     def _announce(self, now: float) -> None:
         """Send all followers whether an operator watches, where that has changed."""
         watched = self.is_watched(now)
         if watched != self._announced:
             self._announced = watched
-            self._send(self._workers.peers(), json_line(Watched(watched).to_wire()))
+            self._send(self._workers.peers(), json_line(joining.Watched(watched).to_wire()))
 
-    def _send_all(self, message: LeaderMessage) -> None:
+    def _send_all(self, message: joining.LeaderMessage) -> None:
         self._send(self._workers.peers(), json_line(message.to_wire()))
         self._actions.append(Deliver(message))
 
@@ -456,7 +442,7 @@ class Leader:
         if peers and data:
             self._actions.append(Send(peers, data))
 
-    def _publish(self, line: StreamLine) -> None:
+    def _publish(self, line: stream.StreamLine) -> None:
         if self._streams:
             self._publish_data(json_line(line.to_wire()))
 

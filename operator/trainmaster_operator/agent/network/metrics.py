@@ -10,9 +10,8 @@ import stat
 from collections.abc import Mapping
 from typing import Optional
 
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.states import STATES
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.report import STATES, Report
 
 # Files of the ranks' state that are counted.
 _MOST_FILES = 1000
@@ -51,7 +50,7 @@ def render_metrics(
     warm_bytes: Optional[int],
     state_bytes: int = 0,
 ) -> str:
-    """Returns the whole page. `warm_bytes`: the warm process's own memory; None where there is no such process."""
+    """Returns the whole page. `warm_bytes`: the warm process's own memory; None if there is no such process."""
     # Not `job`, which is Prometheus' own label for what it scrapes.
     labels = f'job_name="{_escape(job)}",worker="{worker}"'
     lines = [

@@ -8,81 +8,74 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
+from trainmaster_operator.agent.connection import Closed, JsonLines, Pace, PeerConnection, Readable
+from trainmaster_operator.agent.http import chunk
 from trainmaster_operator.agent.loop import Loop
-from trainmaster_operator.agent.network.actions import (
+from trainmaster_operator.agent.network.follower import Follower
+from trainmaster_operator.agent.network.joining import Joining, Tried
+from trainmaster_operator.agent.network.leader import Leader
+from trainmaster_operator.agent.network.messages import (
     OWN,
+    Acknowledged,
     Close,
+    Connected,
+    ConnectionEvent,
     Deliver,
     Delivery,
     FollowerAction,
     LeaderAction,
+    NetworkEvent,
+    Resolved,
     Send,
     SendToStreams,
-    Try,
-)
-from trainmaster_operator.agent.network.connection import Connection
-from trainmaster_operator.agent.network.events import (
-    Acknowledged,
-    Closed,
-    Connected,
-    ConnectionEvent,
-    NetworkEvent,
-    Readable,
-    Resolved,
     StacksRequested,
     TimedOut,
+    Try,
     Upgraded,
 )
-from trainmaster_operator.agent.network.follower import Follower
-from trainmaster_operator.agent.network.http import chunk
-from trainmaster_operator.agent.network.joining import Joining, Tried
-from trainmaster_operator.agent.network.leader import Leader
-from trainmaster_operator.agent.network.lines import JsonLines, Pace
 from trainmaster_operator.agent.network.server import Server
 from trainmaster_operator.agent.planner.state import LeaderContact, Now
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.agent.value import Value
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import FollowerMessage
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
-from trainmaster_operator.wire.output import OutputLine
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine, WorkerLine, split
+from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, ProgressLine, split
+from trainmaster_operator.wire.values import ProtocolError
 
 FOLLOWER_BURST_BYTES, FOLLOWER_BYTES_PER_SECOND = 524_288, 262_144
 """A follower that sends faster is read slower: eight ranks' progress is 4 KiB a second, evidence 64 KiB."""
 MAX_FOLLOWER_PENDING_BYTES = 1_048_576
-"""What a follower may leave unread; an assignment is at most 256 KiB."""
+"""The limit of a follower's unread bytes; an assignment is at most 256 KiB."""
 LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND = 2_097_152, 1_048_576
 """A leader that sends faster is read slower; an assignment is at most 256 KiB."""
 
 
-class Peer(Value):
+class Peer(NamedTuple):
     """A connection on which lines come, at a bounded pace."""
 
-    connection: Connection
+    connection: PeerConnection
     lines: JsonLines
     pace: Pace
 
 
 class Network:
-    """See the module. `put` puts an event into the executor's queue."""
+    """Network has the connections. `put` puts an event into the executor's queue."""
 
-    def __init__(self, loop: Loop, settings: Settings, put: Callable[[NetworkEvent], None], now: Now) -> None:
+    def __init__(self, loop: Loop, settings: AgentSettings, put: Callable[[NetworkEvent], None], now: Now) -> None:
         self._loop = loop
         self._settings = settings
         self._put = put
         self._numbers = itertools.count(OWN + 1)
-        self._leader = Leader(settings.worker, settings.pod_uid, settings.job_uid, settings.processes, now.steady)
+        self.leader = Leader(settings.worker, settings.pod_uid, settings.job_uid, settings.processes, now.steady)
         may_join = bool(settings.port and settings.agents_secret)
         self._follower = Follower(settings.worker, may_join, now.steady)
-        self._server = Server(loop, settings, put, self._numbers)
+        self.server = Server(loop, settings, put, self._numbers)
         self._followers: dict[int, Peer] = {}
-        self._streams: dict[int, Connection] = {}
-        self._leaders: dict[int, Peer] = {}
+        self._streams: dict[int, PeerConnection] = {}
+        self.leaders: dict[int, Peer] = {}
         """The connection to the leader, where another worker leads, and for a moment the one before."""
         self._joining: Optional[Joining] = None
         self._deliveries: list[Delivery] = []
@@ -90,39 +83,34 @@ class Network:
     def open(self) -> None:
         """Listen on the agents' port, where there is one; raises LaunchError with a message where that fails."""
         if self._settings.port:
-            self._server.open()
+            self.server.open()
 
-    # What it knows
+    # Knowledge
 
     @property
     def deadline(self) -> float:
-        """Returns when `tick` is due, on the monotonic clock."""
-        return min(self._leader.deadline, self._follower.deadline)
+        return min(self.leader.deadline, self._follower.deadline)
 
     def contact(self, now: Now) -> LeaderContact:
         """Returns how this worker stands with its leader."""
         leader = self._follower.leader
         if leader == self._settings.worker:
-            watched = self._leader.is_watched(now.steady)
+            watched = self.leader.is_watched(now.steady)
         else:
-            # While it isn't known who leads, somebody may watch.
+            # While the leader isn't known, somebody may watch it.
             watched = self._follower.watched or leader is None
         return LeaderContact(leader, watched, self._follower.master)
-
-    def workers(self) -> list[WorkerLine]:
-        """Returns all workers that this agent's leader knows."""
-        return self._leader.workers()
 
     def deliveries(self) -> list[Delivery]:
         """Returns what has come for the planner since the last call."""
         found, self._deliveries = self._deliveries, []
         return found
 
-    # What the executor asks for
+    # The executor's requests
 
     def assign(self, assignment: Assignment, now: Now) -> None:
         """The agent has accepted a higher assignment."""
-        self._lead(self._leader.assign(assignment))
+        self._lead(self.leader.assign(assignment))
         self._follow(self._follower.assign(assignment, now.steady))
 
     def hurry(self, now: Now) -> None:
@@ -134,57 +122,48 @@ class Network:
         self._follow(self._follower.abandon(now.steady))
 
     def introduce(self, messages: Iterable[FollowerMessage]) -> None:
-        """Say to a leader that was just joined who this is, and what it can't know yet."""
+        """Introduce this worker to a leader that was just joined."""
         self._follow(self._follower.introduce([part for message in messages for part in _split(message)]))
 
     def publish(self, message: FollowerMessage, now: Now) -> None:
         """Send a message to the leader, and add it to this agent's own table, which an operator may watch."""
         leads = self._follower.leader == self._settings.worker
         for part in _split(message):
-            self._lead(self._leader.receive(part, now, leads=leads))
+            self._lead(self.leader.receive(part, now, leads=leads))
             self._follow(self._follower.send(part))
 
     def send_to_leader(self, message: FollowerMessage, now: Now) -> None:
-        """Send a message to whoever leads now, and to nobody else."""
+        """Send a message to the leader only."""
         for part in _split(message):
             if self._follower.leader == self._settings.worker:
-                self._lead(self._leader.receive(part, now))
+                self._lead(self.leader.receive(part, now))
             else:
                 self._follow(self._follower.send(part))
 
     def record(self, report: Report) -> None:
         """Keep another worker's report, which came from the leader."""
-        self._lead(self._leader.record(report))
+        self._lead(self.leader.record(report))
 
     def hand_over(self, line: OutputLine, now: Now) -> None:
         """Send what was printed last to the leader, or, where this worker leads, to the next one, with all it kept."""
         self.send_to_leader(line, now)
         if self._follower.leader == self._settings.worker:
-            self._lead(self._leader.hand_over())
+            self._lead(self.leader.hand_over())
 
     def keep_output(self, line: OutputLine) -> None:
         """Keep what another worker printed last, which the leader hands over because it ends."""
-        self._lead(self._leader.keep_output(line))
+        self._lead(self.leader.keep_output(line))
 
-    def answer(self, peer: int, response: bytes) -> None:
-        """Answer a request that was put into the queue."""
-        self._server.answer(peer, response)
-
-    def show_metrics(self, text: str) -> None:
-        """Answer those who ask for the metrics."""
-        self._server.show_metrics(text)
-
-    # What happens
+    # Events
 
     def tick(self, now: Now) -> None:
-        """Time has passed."""
-        if now.steady >= self._leader.deadline:
-            self._lead(self._leader.tick(now))
+        if now.steady >= self.leader.deadline:
+            self._lead(self.leader.tick(now))
         if now.steady >= self._follower.deadline:
             self._follow(self._follower.tick(now.steady))
 
     def handle(self, event: ConnectionEvent, now: Now) -> None:
-        """Something has happened on a connection. What is no more of use is passed over."""
+        """Something has happened on a connection. Late results are ignored."""
         if isinstance(event, Readable):
             self._read(event.peer, now)
         elif isinstance(event, Closed):
@@ -192,33 +171,33 @@ class Network:
         elif isinstance(event, Upgraded):
             self._upgraded(event, now)
         elif isinstance(event, Acknowledged):
-            self._lead(self._leader.acknowledge(event.seq))
+            self._lead(self.leader.acknowledge(event.seq))
         elif isinstance(event, StacksRequested):
-            self._lead(self._leader.collect(event.request, now))
+            self._lead(self.leader.collect(event.request, now))
         elif self._joining is not None and isinstance(event, (Resolved, Connected, TimedOut)):
             self._tried(self._joining.handle(event), now)
 
     def _read(self, peer: int, now: Now) -> None:
-        if self._server.read(peer):
+        if self.server.read(peer):
             return
         if peer in self._followers:
             self._read_lines(self._followers[peer], now)
         elif peer in self._streams:
             # An operator has nothing to say on its stream.
             self._streams[peer].read()
-        elif peer in self._leaders:
-            self._read_lines(self._leaders[peer], now)
+        elif peer in self.leaders:
+            self._read_lines(self.leaders[peer], now)
         elif self._joining is not None and self._joining.peer == peer:
             self._tried(self._joining.read(), now)
 
     def _closed(self, peer: int, now: Now) -> None:
-        if self._server.closed(peer):
+        if self.server.closed(peer):
             return
         if self._followers.pop(peer, None) is not None:
-            self._lead(self._leader.leave(peer))
+            self._lead(self.leader.leave(peer))
         elif self._streams.pop(peer, None) is not None:
-            self._lead(self._leader.unwatch(peer, now))
-        elif self._leaders.pop(peer, None) is not None:
+            self._lead(self.leader.unwatch(peer, now))
+        elif self.leaders.pop(peer, None) is not None:
             self._follow(self._follower.closed(peer, now.steady))
         elif self._joining is not None and self._joining.peer == peer:
             self._tried(self._joining.closed(), now)
@@ -231,14 +210,14 @@ class Network:
             connection.most_pending = MAX_FOLLOWER_PENDING_BYTES
             pace = Pace(FOLLOWER_BURST_BYTES, FOLLOWER_BYTES_PER_SECOND, now.steady)
             peer = self._followers[connection.peer] = Peer(connection, JsonLines(), pace)
-            self._lead(self._leader.arrive(connection.peer, now))
+            self._lead(self.leader.arrive(connection.peer, now))
             self._read_lines(peer, now, event.rest)
         else:
             self._streams[connection.peer] = connection
-            self._lead(self._leader.watch(connection.peer, now))
+            self._lead(self.leader.watch(connection.peer, now))
 
     def _tried(self, tried: Optional[Tried], now: Now) -> None:
-        """A try has ended, or hasn't."""
+        """Handle the end of a try; None: it hasn't ended."""
         if tried is None:
             return
         self._joining = None
@@ -246,10 +225,10 @@ class Network:
         if tried.connection is not None:
             number = tried.connection.peer
             pace = Pace(LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND, now.steady)
-            self._leaders[number] = Peer(tried.connection, JsonLines(MAX_ASSIGNMENT_BYTES), pace)
+            self.leaders[number] = Peer(tried.connection, JsonLines(MAX_ASSIGNMENT_BYTES), pace)
         self._follow(self._follower.tried(tried.number, number, tried.resolved, tried.problem, now.steady))
-        if number in self._leaders and tried.rest:
-            self._read_lines(self._leaders[number], now, tried.rest)
+        if number in self.leaders and tried.rest:
+            self._read_lines(self.leaders[number], now, tried.rest)
 
     def _read_lines(self, peer: Peer, now: Now, first: bytes = b"") -> None:
         """Read what has arrived from a follower or the leader; `first` came while it wasn't known which."""
@@ -261,7 +240,7 @@ class Network:
         try:
             for line in lines.feed(data):
                 if connection.peer in self._followers:
-                    self._lead(self._leader.receive_line(connection.peer, line, now))
+                    self._lead(self.leader.receive_line(connection.peer, line, now))
                 else:
                     self._follow(self._follower.receive_line(connection.peer, line, now.steady))
                 if connection.closed:
@@ -275,13 +254,13 @@ class Network:
         if wait:
             connection.pause(wait)
 
-    # What the leader and the follower decide
+    # Decisions of the leader and the follower
 
     def _lead(self, actions: Sequence[LeaderAction]) -> None:
         self._perform(actions, self._followers)
 
     def _follow(self, actions: Sequence[FollowerAction]) -> None:
-        self._perform(actions, self._leaders)
+        self._perform(actions, self.leaders)
 
     def _perform(self, actions: Sequence[Union[LeaderAction, FollowerAction]], peers: Mapping[int, Peer]) -> None:
         """Do what was decided; `peers` are those that its lines go to."""
@@ -306,7 +285,7 @@ class Network:
                     self._joining = Joining(self._loop, self._settings, number, host, self._put, self._numbers)
 
     def _close(self, number: int) -> None:
-        for peers in (self._followers, self._leaders):
+        for peers in (self._followers, self.leaders):
             if number in peers:
                 peers.pop(number).connection.close()
         if number in self._streams:

@@ -1,39 +1,22 @@
-"""The agents' port: HTTP for the operator, Prometheus and the kubelet, and the way in for the other agents."""
+"""The server is the agents' port: HTTP for the operator, Prometheus and the kubelet, and where other agents join."""
 
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Optional
+from typing import Any, Generic, Optional, TypeVar
 
+from trainmaster_operator.agent.connection import READ_BYTES, PeerConnection
 from trainmaster_operator.agent.errors import LaunchError
+from trainmaster_operator.agent.http import STREAM_HEAD, UPGRADE_PROTOCOL, UPGRADED, BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
-from trainmaster_operator.agent.network.connection import READ_BYTES, Connection
-from trainmaster_operator.agent.network.events import (
-    Acknowledged,
-    MetricsRequested,
-    NetworkEvent,
-    Pushed,
-    StacksRequested,
-    StateRequested,
-    Upgraded,
-)
-from trainmaster_operator.agent.network.http import (
-    STREAM_HEAD,
-    UPGRADE_PROTOCOL,
-    UPGRADED,
-    BadRequest,
-    Head,
-    Request,
-    response,
-)
-from trainmaster_operator.agent.network.unauthenticated import Unauthenticated, room_for_unauthenticated
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.addresses import group_of
+from trainmaster_operator.agent.network import messages
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_REQUEST
-from trainmaster_operator.wire.names import TOKEN_HEADER
+from trainmaster_operator.wire.names import TOKEN_HEADER, group_of
 from trainmaster_operator.wire.signing import job_token
 from trainmaster_operator.wire.values import loads, mapping, whole
 
@@ -49,11 +32,11 @@ SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 MAX_KNOWN = 32
 """Connections whose request has the token, and that are neither a stream nor a follower's; the oldest gives way."""
 MAX_ANSWER_BYTES = 1_048_576
-"""What one of them may leave unread."""
+"""The limit of one's unread bytes."""
 UNAUTHENTICATED_READ_BYTES = 8_192
-"""What is read at once before the token is shown: the buffer never holds more than a head and this."""
+"""Bytes read at once before the token is shown: the buffer never holds more than a head and this."""
 METRICS_SECONDS = 1.0
-"""The text of /metrics is made once in so long, whoever asks how often."""
+"""The text of /metrics is made at most once in this time."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS = ("/healthz", "/metrics")
 PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack", "/v1/collect")
@@ -65,8 +48,8 @@ class Server:
     def __init__(
         self,
         loop: Loop,
-        settings: Settings,
-        put: Callable[[NetworkEvent], None],
+        settings: AgentSettings,
+        put: Callable[[messages.NetworkEvent], None],
         numbers: Iterator[int],
     ) -> None:
         self._loop = loop
@@ -108,7 +91,6 @@ class Server:
         self._loop.call_every(SWEEP_SECONDS, self._sweep)
 
     def close(self) -> None:
-        """Listen no more."""
         if self._socket is not None:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
@@ -129,13 +111,12 @@ class Server:
         return exchange is not None
 
     def answer(self, peer: int, answer: bytes) -> None:
-        """Answer a request that was put into the queue."""
         exchange = self._exchanges.get(peer)
         if exchange is not None:
             exchange.answer(answer)
 
     def show_metrics(self, text: str) -> None:
-        """Answer all who wait for the metrics, and who asks for them within METRICS_SECONDS."""
+        """Answer all that wait for the metrics, and those that ask within METRICS_SECONDS."""
         self._metrics = response(200, text, METRICS_TYPE)
         self._metrics_until = time.monotonic() + METRICS_SECONDS
         awaited, self._metrics_awaited = self._metrics_awaited, []
@@ -143,11 +124,11 @@ class Server:
             exchange.answer(self._metrics)
 
     def metrics_for(self, exchange: Exchange) -> Optional[bytes]:
-        """Returns the response, at most METRICS_SECONDS old; None where the connection gets it a moment later."""
+        """Returns the response, at most METRICS_SECONDS old; None if the connection gets it a moment later."""
         if time.monotonic() < self._metrics_until:
             return self._metrics
         if not self._metrics_awaited:
-            self.put(MetricsRequested())
+            self.put(messages.MetricsRequested())
         self._metrics_awaited.append(exchange)
         return None
 
@@ -162,7 +143,7 @@ class Server:
         return bool(self._token) and hmac.compare_digest(self._token.encode(), given.encode("latin-1"))
 
     def became_known(self, exchange: Exchange) -> None:
-        """A connection's request has the token."""
+        """A connection has shown the token."""
         self._unauthenticated.discard(exchange.address, exchange)
         while len(self._known) >= MAX_KNOWN:
             next(iter(self._known)).close()
@@ -202,7 +183,7 @@ class Server:
         in_the_way = self._unauthenticated.in_the_way(address)
         if in_the_way is not None:
             in_the_way.make_room()
-        connection = Connection(self._loop, sock, next(self._numbers), self.put, UNAUTHENTICATED_READ_BYTES)
+        connection = PeerConnection(self._loop, sock, next(self._numbers), self.put, UNAUTHENTICATED_READ_BYTES)
         exchange = Exchange(self, connection, address)
         self._exchanges[connection.peer] = exchange
         self._unauthenticated.add(address, exchange)
@@ -228,7 +209,7 @@ class Server:
 class Exchange:
     """Exchange is a connection and the one request that it carries."""
 
-    def __init__(self, server: Server, connection: Connection, address: str) -> None:
+    def __init__(self, server: Server, connection: PeerConnection, address: str) -> None:
         self._server = server
         self._request = Request()
         self._is_known = False
@@ -242,7 +223,6 @@ class Exchange:
         self.deadline = time.monotonic() + REQUEST_SECONDS
 
     def read(self) -> None:
-        """Read what has arrived."""
         data = self.connection.read()
         if data is not None and not self._is_taken:
             self._receive(data)
@@ -259,7 +239,6 @@ class Exchange:
             self.close()
 
     def close(self) -> None:
-        """Close now."""
         self._server.leave(self)
         self.connection.close()
 
@@ -312,10 +291,10 @@ class Exchange:
             if head.headers.get("upgrade", "").lower() != UPGRADE_PROTOCOL:
                 raise BadRequest(400, f"/v1/join needs the header Upgrade: {UPGRADE_PROTOCOL}")
             self.connection.send(UPGRADED)
-            self._server.put(Upgraded(self.connection, True, self._request.rest()))
+            self._server.put(messages.Upgraded(self.connection, True, self._request.rest()))
         else:
             self.connection.send(STREAM_HEAD)
-            self._server.put(Upgraded(self.connection, False))
+            self._server.put(messages.Upgraded(self.connection, False))
         self._server.leave(self)
         return True
 
@@ -332,9 +311,9 @@ class Exchange:
         route = (head.method, head.path)
         peer = self.connection.peer
         if route == ("GET", "/v1/state"):
-            self._server.put(StateRequested(peer))
+            self._server.put(messages.StateRequested(peer))
         elif route == ("POST", "/v1/assignment"):
-            self._server.put(Pushed(peer, _json(body)))
+            self._server.put(messages.Pushed(peer, _json(body)))
         elif route == ("POST", "/v1/ack"):
             self._acknowledge(body)
         elif route == ("POST", "/v1/collect"):
@@ -349,7 +328,7 @@ class Exchange:
         if seq is None:
             self.answer(response(400, "seq is not a whole number of at least 0\n"))
         else:
-            self._server.put(Acknowledged(seq))
+            self._server.put(messages.Acknowledged(seq))
             self.answer(response(204))
 
     def _collect(self, body: bytes) -> None:
@@ -357,7 +336,7 @@ class Exchange:
         if not isinstance(request, str) or not 0 < len(request) <= MAX_REQUEST:
             self.answer(response(400, f"request is not a text of 1 to {MAX_REQUEST} characters\n"))
         else:
-            self._server.put(StacksRequested(request))
+            self._server.put(messages.StacksRequested(request))
             self.answer(response(204))
 
 
@@ -370,3 +349,64 @@ def _json(body: bytes) -> Any:
         return loads(body)
     except ValueError:
         raise BadRequest(400, "the body is not JSON") from None
+
+
+MAX_UNAUTHENTICATED = 128
+MAX_OF_ADDRESS = 16
+DESCRIPTORS_SHARE = 4
+"""They get at most this part of the process's descriptors (a fourth): the ranks' files and pipes need some too."""
+T = TypeVar("T")
+
+
+class Unauthenticated(Generic[T]):
+    """Unauthenticated has the connections that haven't shown the token: few in all, and fewer of each address.
+
+    Nobody knows which addresses the kubelet's probe and the operator come from (a node, a proxy, a service mesh's
+    sidecar), so no place is reserved for them. Instead the oldest connection of the address that has most gives way to
+    a newcomer: a flood pushes out connections of its own, and a request that comes at once is answered before any that
+    only hold a place.
+    """
+
+    def __init__(self, most: int = MAX_UNAUTHENTICATED) -> None:
+        self._most = most
+        self._by_address: dict[str, dict[T, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def all(self) -> list[T]:
+        """Returns all of them."""
+        return [item for items in self._by_address.values() for item in items]
+
+    def in_the_way(self, address: str) -> Optional[T]:
+        """Returns the connection to close before one more of the address is accepted; None if there is room."""
+        own = self._by_address.get(address, {})
+        if len(own) >= MAX_OF_ADDRESS:
+            return next(iter(own))
+        return self.first_to_leave() if self._count >= self._most else None
+
+    def first_to_leave(self) -> Optional[T]:
+        """Returns the oldest of the address that has most; None if there is nobody."""
+        most = max(self._by_address, key=lambda address: len(self._by_address[address]), default=None)
+        return None if most is None else next(iter(self._by_address[most]))
+
+    def add(self, address: str, item: T) -> None:
+        self._by_address.setdefault(address, {})[item] = None
+        self._count += 1
+
+    def discard(self, address: str, item: T) -> None:
+        """Remove a connection, if it is still there."""
+        items = self._by_address.get(address)
+        if items is not None and item in items:
+            del items[item]
+            self._count -= 1
+            if not items:
+                del self._by_address[address]
+
+
+def room_for_unauthenticated() -> int:
+    """Returns how many there may be in this process."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = MAX_UNAUTHENTICATED if limit == resource.RLIM_INFINITY else limit // DESCRIPTORS_SHARE
+    return max(1, min(MAX_UNAUTHENTICATED, most))

@@ -1,20 +1,23 @@
-"""The leader's table of workers: who has joined, who may still come in, and who gives way.
+"""The leader's table of workers, with the last lines of each for an operator that begins to watch.
 
-What one follower may have kept and queued here is bounded, so their number is too: the job's workers, and a few more.
+The memory for one follower is bounded, so their number is too: the job's workers, and a few more. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Optional
 
-from trainmaster_operator.wire.stream import WorkerLine
+from trainmaster_operator.agent.connection import json_line
+from trainmaster_operator.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_PROCESSES, MAX_RANKS_IN_LINE
+from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.stream import ProgressLine, ReportLine, WorkerLine
 
 MAX_OTHERS = 256
 """Followers that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
 MAX_ARRIVING = 256
 HELLO_SECONDS = 10.0
-"""Who has joined says within so long who it is."""
+"""A follower names itself this long after it has connected."""
 MAX_REPLACED = 4
 """Pods of a worker that have given way to a newer one, and are remembered for it."""
 
@@ -26,7 +29,7 @@ class Worker:
         self.worker = worker
         self.uid = uid
         self.peer = peer
-        """Its connection; None where it isn't connected."""
+        """Its connection; None if it isn't connected."""
         self.seen = 0
         self.received_at = now
         self.environment: dict[str, str] = {}
@@ -44,21 +47,20 @@ class Workers:
         self._by_worker = {own.worker: own}
         self._by_peer: dict[int, Worker] = {}
         self._arriving: dict[int, float] = {}
-        """The connections that haven't said who they are, and since when."""
+        """The connections that haven't named themselves, and since when."""
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._by_worker.values())
 
     def get(self, worker: int) -> Optional[Worker]:
-        """Returns a worker's row; None where it never joined."""
+        """Returns a worker's row; None if it never joined."""
         return self._by_worker.get(worker)
 
     def of(self, peer: int) -> Optional[Worker]:
-        """Returns whose connection it is; None of one that hasn't said who it is, or has been closed."""
+        """Returns the worker of a connection; None if it hasn't named itself, or was closed."""
         return self._by_peer.get(peer)
 
     def peers(self) -> tuple[int, ...]:
-        """Returns all followers' connections."""
         return tuple(self._by_peer)
 
     def environments(self, workers: Sequence[int], attempt: int) -> dict[int, dict[str, str]]:
@@ -72,7 +74,7 @@ class Workers:
         return WorkerLine(row.worker, row.uid, row.seen, row is self.own or row.peer is not None)
 
     def arrive(self, peer: int, now: float) -> Optional[int]:
-        """Add a connection that will say who it is; returns the one that has to be closed for it, if any."""
+        """Add a connection that will name itself; returns the one that has to be closed for it, if any."""
         closed = next(iter(self._arriving)) if len(self._arriving) >= MAX_ARRIVING else None
         if closed is not None:
             del self._arriving[closed]
@@ -80,11 +82,11 @@ class Workers:
         return closed
 
     def is_arriving(self, peer: int) -> bool:
-        """Returns whether a connection hasn't said who it is yet."""
+        """Returns whether a connection hasn't named itself yet."""
         return peer in self._arriving
 
     def late(self, now: float) -> list[int]:
-        """Remove and return those that should have said who they are by now."""
+        """Remove and return those that should have named themselves by now."""
         found = [peer for peer, since in self._arriving.items() if now - since > HELLO_SECONDS]
         for peer in found:
             del self._arriving[peer]
@@ -94,7 +96,7 @@ class Workers:
         """Returns whether a worker's pod may come in, and the worker that loses its row for it, if any.
 
         One that isn't `named` by the assignment may need the place of another such one, which isn't connected.
-        `expected_uid` is the pod that the assignment names; empty where it names none.
+        `expected_uid` is the pod that the assignment names; empty if it names none.
         """
         if worker == self.own.worker or not self._is_newest(worker, uid, expected_uid):
             return False, None
@@ -110,7 +112,7 @@ class Workers:
         return True, gone.worker
 
     def _is_newest(self, worker: int, uid: str, expected_uid: str) -> bool:
-        """Returns whether a pod is to be followed rather than the one that is connected as this worker.
+        """Returns whether a pod replaces the one that is connected as this worker.
 
         A pod that was deleted may live on for its grace period, or for good on a node whose kubelet is lost, and would
         take the place of the new one again and again.
@@ -123,7 +125,7 @@ class Workers:
         return uid not in row.replaced
 
     def join(self, row: Worker) -> Optional[int]:
-        """A follower has said who it is. Returns its earlier connection, which has to be closed, if there is one."""
+        """A follower has named itself. Returns its earlier connection, which has to be closed, if there is one."""
         before = self._by_worker.get(row.worker)
         closed = None if before is None else before.peer
         if before is not None:
@@ -140,9 +142,167 @@ class Workers:
         return closed
 
     def leave(self, peer: int) -> Optional[Worker]:
-        """A connection has ended. Returns its worker, None where it hadn't said who it is."""
+        """A connection has ended. Returns its worker; None if it hadn't named itself."""
         self._arriving.pop(peer, None)
         row = self._by_peer.pop(peer, None)
         if row is not None:
             row.peer = None
         return row
+
+
+KEPT_ATTEMPTS = 3
+"""Attempts of which a worker's last report is kept: the current one, the one before, one ahead of the leader."""
+
+
+class KeptReports:
+    """KeptReports has one report of each attempt and worker, with its place in the stream."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, int], ReportLine] = {}
+        self._seq = 0
+        self._acked = 0
+
+    def in_order(self) -> list[ReportLine]:
+        """Returns all in the order in which they came."""
+        return sorted(self._lines.values(), key=lambda line: line.seq)
+
+    def of(self, attempt: int, workers: Iterable[int]) -> list[Report]:
+        """Returns what these workers have reported of an attempt, as far as they have."""
+        lines = (self._lines.get((attempt, worker)) for worker in workers)
+        return [line.report for line in lines if line is not None]
+
+    def add(self, report: Report) -> Optional[ReportLine]:
+        """Keep a report; returns its line, None if it is kept already or belongs to an attempt that is too old."""
+        key = (report.attempt, report.worker)
+        kept = self._lines.get(key)
+        if kept is not None and kept.report == report:
+            return None
+        older = sorted(attempt for attempt, worker in self._lines if worker == report.worker)
+        if kept is None and len(older) >= KEPT_ATTEMPTS:
+            if report.attempt < older[0]:
+                return None
+            del self._lines[older[0], report.worker]
+        self._seq += 1
+        self._lines[key] = ReportLine(self._seq, report)
+        return self._lines[key]
+
+    def is_recorded(self, report: Report) -> bool:
+        """Returns whether an operator has recorded this very report."""
+        kept = self._lines.get((report.attempt, report.worker))
+        return kept is not None and kept.report == report and kept.seq <= self._acked
+
+    def acknowledge(self, seq: int) -> list[Report]:
+        """An operator has recorded all reports up to `seq`; returns those that are kept."""
+        self._acked = max(self._acked, min(seq, self._seq))
+        return [line.report for line in self._lines.values() if line.seq <= seq]
+
+    def forget(self, worker: int) -> None:
+        """Forget what a worker has reported: another pod has its place."""
+        self._lines = {key: line for key, line in self._lines.items() if key[1] != worker}
+
+    def forget_before(self, attempt: int) -> None:
+        """Forget the reports of earlier attempts."""
+        self._lines = {key: line for key, line in self._lines.items() if key[0] >= attempt}
+
+    def can_continue(self, failed: Report, others: Collection[int], *, continued: bool) -> bool:
+        """Returns whether the ranks that live of these workers, and of the one that has failed, say that they can go on
+        in a continued attempt. `continued`: whether the attempt that fails is one, which has only workers that can,
+        until they report something else.
+        """
+        reports = self.of(failed.attempt, others)
+        some = failed.able or any(report.able for report in reports) or (continued and len(reports) < len(others))
+        # A worker whose ranks join has no state before its group has formed, and doesn't say that it is able.
+        passed_over = ("Failed", "Starting") if continued else ("Failed",)
+        return some and all(report.able or report.state in passed_over for report in reports)
+
+
+MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
+"""Lines of one worker: as many as its ranks can need."""
+
+
+class KeptLines:
+    """At most `most` bytes in all. A line that doesn't fit isn't kept, and neither is the one whose place it takes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._attempts: dict[int, int] = {}
+        self._lines: dict[int, dict[int, bytes]] = {}
+
+    def keep(self, worker: int, attempt: int, part: int, line: bytes) -> None:
+        """Keep a worker's line of an attempt in place of an older one with the same ranks, which `part` names."""
+        if self._attempts.get(worker) != attempt:
+            self._drop(worker)
+        self._attempts[worker] = attempt
+        lines = self._lines.setdefault(worker, {})
+        self._size -= len(lines.pop(part, b""))
+        while len(lines) >= MAX_PARTS:
+            self._size -= len(lines.pop(next(iter(lines))))
+        if self._size + len(line) <= self._most:
+            lines[part] = line
+            self._size += len(line)
+
+    def forget(self, but: Callable[[int, int], bool]) -> None:
+        """Forget all lines but those that are wanted, by worker and attempt."""
+        for worker, attempt in list(self._attempts.items()):
+            if not but(worker, attempt):
+                self._drop(worker)
+
+    def all(self) -> list[bytes]:
+        return [line for lines in self._lines.values() for line in lines.values()]
+
+    def _drop(self, worker: int) -> None:
+        self._attempts.pop(worker, None)
+        self._size -= sum(map(len, self._lines.pop(worker, {}).values()))
+
+
+class KeptProgress(KeptLines):
+    """The lines say how far ranks are, and the step of each rank is known from them."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._steps: dict[int, tuple[int, dict[int, int]]] = {}
+        """The attempt of each worker's last progress, and the step of each of its ranks."""
+
+    def add(self, line: ProgressLine) -> bytes:
+        """Keep a worker's progress; returns the line as it is sent."""
+        data = json_line(line.to_wire())
+        self.keep(line.worker, line.attempt, part_of(line.ranks), data)
+        attempt, steps = self._steps.get(line.worker, (line.attempt, {}))
+        if attempt != line.attempt or len(steps) > MAX_PROCESSES:
+            steps = {}
+        steps.update((rank, -1 if progress.step is None else progress.step) for rank, progress in line.ranks.items())
+        self._steps[line.worker] = line.attempt, steps
+        return data
+
+    def slowest_step(self, worker: int, attempt: int) -> int:
+        """Returns the step of a worker's slowest rank in an attempt, -1 where it never said."""
+        known, steps = self._steps.get(worker, (-1, {}))
+        return min(steps.values(), default=-1) if known == attempt else -1
+
+    def _drop(self, worker: int) -> None:
+        super()._drop(worker)
+        self._steps.pop(worker, None)
+
+
+class KeptOutputs:
+    """KeptOutputs has what workers printed last that have ended; of too much the oldest is forgotten."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, bytes] = {}
+
+    def keep(self, worker: int, line: bytes) -> None:
+        """Keep what a worker printed last, in place of what it printed before."""
+        self._lines.pop(worker, None)
+        self._lines[worker] = line
+        while sum(map(len, self._lines.values())) > MAX_KEPT_OUTPUT_BYTES:
+            del self._lines[next(iter(self._lines))]
+
+    def all(self) -> list[bytes]:
+        """Returns what is kept, the newest last."""
+        return list(self._lines.values())
+
+
+def part_of(ranks: Iterable[int]) -> int:
+    """Names a line of a worker by its ranks, because one with many sends several."""
+    return min(ranks, default=0)

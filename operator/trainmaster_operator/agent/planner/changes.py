@@ -1,4 +1,4 @@
-"""Several events change the state in these ways: an attempt ends, ranks are stopped, an action is asked for. Pure."""
+"""These changes of the state are common to several events: an attempt ends, ranks are stopped. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 from trainmaster_operator.agent.planner import ranks
 from trainmaster_operator.agent.planner.actions import CancelSetup
 from trainmaster_operator.agent.planner.classification import finished, is_superseded, stopped
-from trainmaster_operator.agent.planner.recovery import begin
-from trainmaster_operator.agent.planner.state import Now, Run, State
+from trainmaster_operator.agent.planner.state import Now, Run, State, begin
 from trainmaster_operator.wire.report import Report
 
 

@@ -12,13 +12,12 @@ from collections.abc import Callable
 
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster_operator.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED
-from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_DIVERGED, Report
 from trainmaster_operator.wire.values import last_lines
 
 # These aren't compiled here: `re` does it where one is first needed, which no start of an agent waits for.
-# What gloo, NCCL, TCPStore and plain sockets say on the side that only lost its peer. The exception that torch raises
-# for NCCL's errors (DistBackendError) is none of it: wrong usage, and want of memory, raise the same one.
+# gloo, NCCL, TCPStore and plain sockets print these on the side that only lost its peer. torch's exception for NCCL's
+# errors (DistBackendError) is none of them: wrong usage and lack of memory raise it too.
 _BROKEN_CONNECTION = (
     r"(?i)connection (?:reset|refused|closed|aborted|was closed|timed out)|broken ?pipe"
     r"|(?:Connection\w*|BrokenPipe)Error"
@@ -32,20 +31,20 @@ _MASTER_UNREACHABLE = (
     r"(?is)client socket has timed out.*while trying to connect to|gaierror|could not be resolved|"
     r"Name or service not known|failed to connect to .*:\d+ after"
 )
-# What a script reports by an exception of this name *and* this exit code: either alone may mean something else (70 is
+# A script reports these by the exception's name *and* the exit code: either alone may mean something else (70 is
 # EX_SOFTWARE of sysexits.h).
 _NAMED_BY_EXCEPTION = {
     2: ("ConfigError", "Usage"),
     EXIT_BY_REASON["PreflightMismatch"]: ("PreflightMismatch", "PreflightMismatch"),
     EXIT_DIVERGED: ("Diverged", "Diverged"),
 }
-# What torch's C++ parts add after an error: c10::Error its own frames, pybind11 those of the Python function that C++
+# torch's C++ parts add these after an error: c10::Error its own frames, pybind11 those of the Python function that C++
 # had called (a communication hook of DDP, say). They would push the error itself out of what is kept.
 _NATIVE_FRAMES = (
     r"(?m)^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
     r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+"
 )
-# What torch advises after an error of a device, by which a user is told the same each time (torch 2.11 to 2.15:
+# torch's advice after an error of a device, the same each time (torch 2.11 to 2.15:
 # c10/cuda/CUDAMiscFunctions.cpp, CUDADeviceAssertionHost.cpp; ROCm's builds say HIP).
 _ADVICE = (
     r"(?m)^(?:\[rank\d+\]: ?)?(?:Search for `\w+' in https?://\S+ for more information\."
@@ -57,7 +56,7 @@ _ADVICE = (
 )
 _BLANK = r"(?:\[rank\d+\]:)?\s*"
 ASSERTION = r"(?m)^.*(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`'].+[`'] failed.*$"
-"""What a kernel prints whose assertion fails; the exception that follows, perhaps much later, doesn't say which."""
+"""A GPU's kernel prints this when its assertion fails; the later exception doesn't name the assertion."""
 _UNCAUGHT = "what():"
 _ASSERTED = "device-side assert triggered"
 FATAL_ERROR = "Fatal Python error:"
@@ -164,7 +163,7 @@ def _weight(report: Report) -> int:
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL` for 9; the number where it has no name."""
+    """Returns `SIGKILL` for 9; the number where it has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

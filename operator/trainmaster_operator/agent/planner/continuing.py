@@ -1,4 +1,4 @@
-"""Ranks go on in a continued attempt, without the ranks that are lost (docs/protocol.md, "Continuing"). Pure.
+"""Ranks continue in another attempt, without the ranks that are lost (docs/protocol.md, "Continuing"). Pure.
 
 A rank fails, and the others live on for a moment. If an operator continues the attempt in that time, this worker adopts
 the next one: its report is saved and published first, then the ranks that live are woken, and those that are absent are
@@ -24,12 +24,12 @@ NOT_JOINED = "it ended before it had joined the others"
 
 
 def is_able(run: Run) -> bool:
-    """Returns whether all ranks of this worker that are in the group can go on in a continued attempt."""
+    """Returns whether all ranks of this worker that are in the group can continue in another attempt."""
     return _are_able(run, run.present)
 
 
 def others_are_able(run: Run, but: Optional[int] = None) -> bool:
-    """Returns whether all ranks in the group can go on that live, apart from the one that is failing."""
+    """Returns whether all living ranks in the group can continue, apart from the one that is failing."""
     return _are_able(run, [rank for rank in run.present if rank not in run.endings and rank != but])
 
 
@@ -45,7 +45,7 @@ def is_ready(run: Run) -> bool:
 
 
 def patience(state: State, but: Optional[int] = None) -> float:
-    """Returns how long the others live on once a rank has failed, in seconds; 0 where nobody would continue them."""
+    """Returns how long the others live on once a rank has failed, in seconds; 0 if nobody would continue them."""
     waits = state.run is not None and others_are_able(state.run, but)
     return ranks.CONTINUE_SECONDS if waits and state.contact.watched and not state.terminating else 0.0
 
@@ -75,7 +75,7 @@ def alone_until(state: State) -> Optional[float]:
 
 
 def hung_rank(state: State, rank: Optional[int]) -> int:
-    """Returns the process of a hung rank that others go on without, which a signal may have stopped; else 0."""
+    """Returns the process of a hung rank that others continue without, which a signal may have stopped; else 0."""
     run, report = state.run, state.report
     able = report is not None and report.able and state.contact.watched
     if run is None or rank is None or rank - run.first_rank in run.endings or not (able or joins(state, rank)):
@@ -96,15 +96,15 @@ def assigned(run: Run, state: State) -> Run:
 
 
 def leaves_group(state: State) -> bool:
-    """Returns whether others go on without any rank of this worker in the attempt that was assigned last."""
+    """Returns whether others continue without any rank of this worker in the attempt that was assigned last."""
     assignment, node_rank = state.assignment, state.node_rank
     if assignment is None or node_rank is None or assignment.continues is None:
         return False
     return not assignment.present(node_rank, state.settings.processes)
 
 
-def goes_on(state: State) -> bool:
-    """Returns whether what runs here, or is prepared, goes on in the attempt that was assigned last."""
+def continues_here(state: State) -> bool:
+    """Returns whether what runs here, or is prepared, continues in the attempt that was assigned last."""
     assignment, node_rank = state.assignment, state.node_rank
     if assignment is None or node_rank is None or not continues(assignment, state.started):
         return False
@@ -196,7 +196,7 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
 
 
 def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
-    """A rank has failed that was to join: it stops nobody, and is started again when the operator says so.
+    """A rank has failed before it joined: it stops nobody, and is started again when the operator asks for it.
 
     Where ranks of this worker train, their report has the failure beside their own state.
     """
@@ -211,7 +211,7 @@ def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
 
 
 def refreshed(state: State, now: Now) -> State:
-    """Returns the state with a report that says what the ranks say of continuing."""
+    """Returns the state with a report that has the ranks' words about continuing."""
     run, report = state.run, state.report
     if run is None or report is None or report.attempt != state.started:
         return state
@@ -232,5 +232,5 @@ def _failed_joiner(state: State) -> Optional[int]:
 
 
 def _kept(run: Run, present: tuple[int, ...]) -> list[int]:
-    """Returns the local ranks whose processes go on: members of the group, and those that wait to join it."""
+    """Returns the local ranks whose processes continue: members of the group, and those that wait to join it."""
     return [rank for rank in (*present, *run.absent) if rank not in run.endings]

@@ -8,57 +8,52 @@ come back at once from an action that the executor performed (`Launched`, `RankE
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from trainmaster_operator.agent.planner.state import Ending, LeaderContact
-from trainmaster_operator.agent.value import Value
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
 from trainmaster_operator.wire.stream import ProgressLine
 
 
-class OwnEvent(Value):
-    """Something has happened on this worker."""
-
-
-class AssignmentReceived(OwnEvent):
+class AssignmentReceived(NamedTuple):
     """A verified assignment came: from the annotation's file, a push to this agent, or the leader."""
 
     assignment: Assignment
 
 
-class TerminationRequested(OwnEvent):
+class TerminationRequested(NamedTuple):
     """SIGTERM has arrived."""
 
 
-class DeadlinePassed(OwnEvent):
+class DeadlinePassed(NamedTuple):
     """A time that `plan.wake_at` named has come."""
 
 
-class LeaderContactChanged(OwnEvent):
-    """Who leads, whether an operator watches, or how near worker 0 is, has changed."""
+class LeaderContactChanged(NamedTuple):
+    """The leader, whether an operator watches, or the way to worker 0 has changed."""
 
     contact: LeaderContact
 
 
-class LeaderJoined(OwnEvent):
+class LeaderJoined(NamedTuple):
     """A connection to a leader stands, and nothing has been sent on it yet."""
 
 
-class CodeFetched(OwnEvent):
+class CodeFetched(NamedTuple):
     """The folder of the user's code has what this archive has."""
 
     digest: str
 
 
-class CodeRefused(OwnEvent):
+class CodeRefused(NamedTuple):
     """The archive isn't there in time, or can't be unpacked."""
 
     digest: str
     error: str
 
 
-class SetupEnded(OwnEvent):
+class SetupEnded(NamedTuple):
     """The setup line has ended: its environment is known, or it has failed."""
 
     environ: Optional[Mapping[str, str]]
@@ -67,13 +62,13 @@ class SetupEnded(OwnEvent):
     error: str = ""
 
 
-class SaveFailed(OwnEvent):
+class SaveFailed(NamedTuple):
     """A report could not be written to the state folder."""
 
     error: str
 
 
-class Launched(OwnEvent):
+class Launched(NamedTuple):
     """The launcher runs, or ranks have been ordered from the warm process."""
 
     pid: int
@@ -82,20 +77,20 @@ class Launched(OwnEvent):
     """Whether ranks announce themselves; else the launcher is the only rank that is known."""
     first_rank: int
     continuable: bool = False
-    """Whether the agent has started the ranks itself, so that they can go on in a continued attempt."""
+    """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
 
 
-class LauncherStarted(OwnEvent):
+class LauncherStarted(NamedTuple):
     """The launcher runs after all, because the warm process has forked no ranks."""
 
     pid: int
 
 
-class NothingForked(OwnEvent):
+class NothingForked(NamedTuple):
     """The warm process has forked no ranks, and none are wanted any more."""
 
 
-class RanksForked(OwnEvent):
+class RanksForked(NamedTuple):
     """The warm process has forked all ranks."""
 
 
@@ -104,52 +99,52 @@ KILLED = "killed"
 FAILED = "failed"
 """It has ended by itself, was killed by somebody else, or didn't answer in time. Another one may fare better."""
 LACKING = "lacking"
-"""What it needs isn't there: memory, room on the disk, processes, or torch. The next attempt may find it."""
+"""It lacks something: memory, room on the disk, processes, or torch. The next attempt may find it."""
 HOPELESS = "hopeless"
 """Another one would fare the same: the command, the Python, torch itself or the ranks' own memory are the reason."""
 
 
-class WarmProcessKilled(OwnEvent):
+class WarmProcessKilled(NamedTuple):
     """The warm process was sent SIGKILL; `WarmProcessEnded` follows."""
 
 
-class WarmProcessEnded(OwnEvent):
+class WarmProcessEnded(NamedTuple):
     """There is no warm process any more, or none could be started."""
 
     verdict: str
-    """What that says of the next one: one of the four above."""
+    """What it means for the next one: one of the four above."""
 
 
-class ModulesLearned(OwnEvent):
+class ModulesLearned(NamedTuple):
     """The warm process has imported what a rank of this worker had imported at its first step."""
 
     modules: Modules
 
 
-class LaunchFailed(OwnEvent):
+class LaunchFailed(NamedTuple):
     """The launcher couldn't be started."""
 
     error: str
 
 
-class RankStarted(OwnEvent):
+class RankStarted(NamedTuple):
     """A rank has announced itself."""
 
     local_rank: int
     pid: int
 
 
-class ProcessEnded(OwnEvent):
+class ProcessEnded(NamedTuple):
     """A child of the agent, or a rank that is watched, has ended."""
 
     pid: int
     ending: Optional[Ending]
-    """None where its parent has reaped it, and this kernel keeps no status for others."""
+    """None if its parent has reaped it, and this kernel keeps no status for others."""
     unseen: frozenset[int] = frozenset()
     """Pids of ranks that have ended too, of which no event has come yet."""
 
 
-class RankExamined(OwnEvent):
+class RankExamined(NamedTuple):
     """A rank that ended was examined for what it has left behind."""
 
     local_rank: int
@@ -163,7 +158,7 @@ class RankExamined(OwnEvent):
     """Kills for memory in this container since the attempt began."""
 
 
-class LauncherExamined(OwnEvent):
+class LauncherExamined(NamedTuple):
     """A launcher that ended was examined for what it has printed last."""
 
     ending: Ending
@@ -171,14 +166,14 @@ class LauncherExamined(OwnEvent):
     oom_kills: int
 
 
-class EnvironmentPrinted(OwnEvent):
+class EnvironmentPrinted(NamedTuple):
     """A rank has printed what it runs on."""
 
     attempt: int
     line: str
 
 
-class StoreEnded(OwnEvent):
+class StoreEnded(NamedTuple):
     """The process that serves torch's store to the ranks has ended with an error."""
 
     attempt: int
@@ -187,24 +182,24 @@ class StoreEnded(OwnEvent):
     oom_kills: int
 
 
-class SavingRanksFound(OwnEvent):
+class SavingRanksFound(NamedTuple):
     """Ranks were asked for whether they are writing their state."""
 
     seconds: Mapping[int, float]
-    """What each of them says it needs, by local rank; 0: it has written."""
+    """The seconds that each of them asks for, by local rank; 0: it has written."""
 
 
-class RunEmptied(OwnEvent):
+class RunEmptied(NamedTuple):
     """No process of the attempt is left."""
 
 
-class RanksUp(OwnEvent):
+class RanksUp(NamedTuple):
     """All ranks of this worker have been started and have shown life."""
 
     attempt: int
 
 
-class ContinuingChanged(OwnEvent):
+class ContinuingChanged(NamedTuple):
     """Ranks say something else of continuing than before; both are by local rank."""
 
     attempt: int
@@ -214,28 +209,28 @@ class ContinuingChanged(OwnEvent):
     """The attempt whose group each rank is in."""
 
 
-class RankNotStarted(OwnEvent):
+class RankNotStarted(NamedTuple):
     """A rank that should join couldn't be started."""
 
     local_rank: int
     error: str
 
 
-class Progressed(OwnEvent):
-    """A line of progress is to be published."""
+class Progressed(NamedTuple):
+    """There is a line of progress to publish."""
 
     line: ProgressLine
     first_step_at: Optional[float] = None
     """When all ranks of this worker had done the attempt's first step (seconds since the epoch)."""
 
 
-class RankProvoked(OwnEvent):
+class RankProvoked(NamedTuple):
     """A hung rank was ended in the way that makes it print its stacks."""
 
     attempt: int
 
 
-class AttemptFailed(OwnEvent):
+class AttemptFailed(NamedTuple):
     """The agent itself finds that the attempt has failed here."""
 
     attempt: int
@@ -246,4 +241,11 @@ class AttemptFailed(OwnEvent):
     """For how long the rank had made no progress (seconds)."""
 
 
-Event = Union[OwnEvent, Ack, Stop, Collect, Hung, Patience, Mismatch, Modules, Environment]
+_FromOutside = Union[AssignmentReceived, TerminationRequested, DeadlinePassed, LeaderContactChanged, LeaderJoined]
+_FromLeader = Union[Ack, Stop, Collect, Hung, Patience, Mismatch, Modules]
+_BeforeRanks = Union[CodeFetched, CodeRefused, SetupEnded, SaveFailed, Environment, EnvironmentPrinted]
+_Starts = Union[Launched, LaunchFailed, LauncherStarted, RankStarted, RankNotStarted, RanksUp]
+_Forks = Union[NothingForked, RanksForked, WarmProcessKilled, WarmProcessEnded, ModulesLearned]
+_Ends = Union[ProcessEnded, RankExamined, LauncherExamined, StoreEnded, SavingRanksFound, RunEmptied]
+_Ranks = Union[ContinuingChanged, Progressed, RankProvoked, AttemptFailed]
+Event = Union[_FromOutside, _FromLeader, _BeforeRanks, _Starts, _Forks, _Ends, _Ranks]

@@ -13,17 +13,19 @@ from typing import Any
 
 from trainmaster_operator.agent.planner import actions, changes, continuing, ranks
 from trainmaster_operator.agent.planner.classification import failed
-from trainmaster_operator.agent.planner.leaving import exit_at
 from trainmaster_operator.agent.planner.state import CodeState, Now, Preparation, SavedReport, State
 from trainmaster_operator.agent.planner.update import RESOLVED_SECONDS, may_launch
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import FollowerMessage, Joined, Reported
-from trainmaster_operator.wire.reasons import EXIT_TERMINATED
-from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.report import EXIT_TERMINATED, Report
 
 Actions = tuple[actions.Action, ...]
 MAX_WARM_FAILURES = 12
 """In a row: a process that fails again and again is of no use."""
+PATIENCE_SECONDS = 3.0
+"""How long a report waits for its acknowledgement or a newer assignment before it is made by exiting."""
+FORGOTTEN_SECONDS = 30.0
+"""Without any operator for this long, one that had acknowledged a report, or had said Hold, may have died."""
 
 
 def plan(state: State, now: Now) -> Actions:
@@ -109,7 +111,7 @@ def _publish_report(state: State, _now: Now) -> Actions:
 
 
 def _adopt(state: State, now: Now) -> Actions:
-    if not continuing.goes_on(state) or state.assignment is None or state.node_rank is None:
+    if not continuing.continues_here(state) or state.assignment is None or state.node_rank is None:
         return ()
     report = changes.current_report(state, now)._replace(attempt=state.assignment.attempt)
     return (actions.Adopt(report, state.assignment, state.node_rank),)
@@ -182,7 +184,7 @@ def _start(state: State, now: Now) -> Actions:
         if assignment.code is not None and assignment.code != state.code.wanted:
             return (actions.FetchCode(assignment.code),)
         if _lacks_code(state, assignment) and not state.code.problem:
-            # Whoever hasn't the code hasn't seen the attempt, so nothing is reported yet.
+            # A worker without the code hasn't joined the attempt, so nothing is reported yet.
             return ()
         return (actions.Begin(report._replace(state="Starting"), assignment, node_rank),)
     if state.report is not None and state.report._replace(at=report.at) == report:
@@ -224,6 +226,34 @@ def _leave(state: State, now: Now) -> Actions:
     )
 
 
+def exit_at(state: State) -> float | None:
+    """Returns when the last report has to be made by exiting, on the monotonic clock; None: never.
+
+    The kubelet then brings the code and the termination message of a report that nobody has acknowledged to the API
+    server (docs/protocol.md, "The sure way"). Exits cost a restart of the container and, repeated, a back-off, so they
+    are put off as long as somebody may still be about to record the report.
+    """
+    report, assignment = state.report, state.assignment
+    if report is None or report.state not in ("Failed", "Finished"):
+        return None
+    if state.saved is not None and state.saved.exited:
+        return None
+    if assignment is None or assignment.attempt > report.attempt:
+        return None
+    held = assignment.state == "Hold"
+    if state.acknowledged >= report.attempt:
+        # An operator that says Hold has recorded it.
+        if held or state.unwatched_at is None:
+            return None
+        return max(state.unwatched_at, state.ended_at) + FORGOTTEN_SECONDS
+    if report.state == "Failed" and (not report.culprit or report.reason == "AgentLost"):
+        # The kubelet has already reported the end of a lost agent's container, and the operator is on its way back to
+        # this one. An operator that says Hold knows that the attempt is over, and may be waiting for another pod.
+        return state.ended_at + (FORGOTTEN_SECONDS if held else PATIENCE_SECONDS)
+    patient = state.ended_at + PATIENCE_SECONDS
+    return patient if state.contact.watched else min(patient, max(state.ended_at, state.new_leader_until))
+
+
 _STEPS: tuple[Callable[[State, Now], Actions], ...] = (
     _kill_leftovers,
     _follow_assignment,
@@ -255,7 +285,7 @@ def introduction(state: State) -> tuple[FollowerMessage, ...]:
     return (Joined(settings.job_uid, settings.worker, settings.pod_uid, seen), *rest)
 
 
-# What the actions change
+# Changes by actions
 
 
 def _begun(state: State, action: actions.Begin, now: Now) -> State:

@@ -21,20 +21,20 @@ FAILURE_GRACE = 0.4
 """Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has
 exited, and its code is what matters."""
 CONTINUE_SECONDS = 3.0
-"""Ranks that can go on live for so long after another has failed, for an operator to continue the attempt. Those of a
-pod that is deleted train on for so long, and at most for a quarter of their grace period, for an operator to continue
-without them: their SIGTERM would end all ranks with a checkpoint."""
+"""Ranks that can continue live for this long after another has failed, so that an operator can continue the attempt.
+Ranks of a deleted pod train for this long, and at most a quarter of their grace period, so that an operator can
+continue without them: their SIGTERM would end all ranks with a checkpoint."""
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
 SAVING_POLL_SECONDS = 0.02
-"""Between two looks at whether a rank is still writing its state."""
+"""Time between two checks whether a rank is still writing its state."""
 PROVOKED_SECONDS = 0.5
-"""What a rank that was provoked gets to print its stacks."""
+"""A rank that was provoked has this long to print its stacks."""
 
 # torchrun's summary: "failed (exitcode: -9) local_rank: 0 (pid: 1234)".
 _TORCHRUN_FAILURE = r"exitcode: (-?\d+)\) local_rank: (\d+)"
-# What `python -m torch.distributed.run` ends with where torch isn't installed; a module of torch's that is missing is
-# another matter.
+# `python -m torch.distributed.run` ends with this if torch isn't installed; a missing module of torch's is another
+# matter.
 _NO_TORCH = r"No module named '?torch'?(?![.\w])"
 
 
@@ -57,7 +57,7 @@ def leave(run: Run, now: float, grace: float) -> Run:
 
 
 def discard(run: Run, now: float) -> Run:
-    """Send the ranks SIGKILL at once: others go on without them."""
+    """Send the ranks SIGKILL at once: others continue without them."""
     return run._replace(terminated=True, terminate_at=None, kill_at=now, last_kill_at=now)
 
 
@@ -93,7 +93,7 @@ def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
 
 
 def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
-    """Returns whether the launcher's last lines can't name a rank that nobody has named for certain."""
+    """Returns whether the launcher's last lines have nothing new: the failed rank is known for certain."""
     if run.provoked or run.planned or launcher.exit_code == 0 or (ended is not None and ended.culprit):
         return True
     return run.terminated and not run.launcher_knows_more
@@ -102,7 +102,7 @@ def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
 def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending | None, unseen: frozenset[int]) -> Run:
     run = run._replace(endings={**run.endings, local_rank: ending})
     joins = local_rank in run.absent
-    # Nobody leaves well before having joined the others; and when these have ended, who waits for them is killed.
+    # No rank leaves well before it has joined the others; when these have ended, ranks that wait for them are killed.
     left_well = run.sweeping if joins else ending is not None and ending.exit_code == 0
     if run.provoked or left_well:
         return run
@@ -128,7 +128,7 @@ def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset
 
 
 def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | None:
-    """Returns this worker's end as the rank's end shows it; None where the rank was only ended."""
+    """Returns this worker's end as the rank's end shows it; None if the rank was only ended."""
     ending = event.ending
     if event.was_ended:
         if not event.raised:
@@ -169,16 +169,16 @@ def first_bad_ending(run: Run) -> Ending | None:
 
 
 def kill_due(run: Run, now: float) -> bool:
-    """Returns whether it is time to see whether ranks are writing their state, have written it, or neither."""
+    """Returns whether to check now which ranks are writing their state, or have written it."""
     return not run.sweeping and run.kill_at <= now < run.last_kill_at
 
 
 def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Run:
     """SIGKILL waits for ranks that are writing their state, as long as they say that they need, within the job's grace.
 
-    A collective that fails tells a rank of the fault a moment before SIGKILL comes, and what it then writes is what the
-    next attempt goes on from. Who has written it (0 seconds are needed) is waited for no more, and who does neither
-    until the grace is over.
+    A failing collective shows a rank the fault a moment before SIGKILL comes, and the next attempt continues from the
+    state that the rank then writes. SIGKILL doesn't wait for ranks that have written theirs (0 seconds); for ranks that
+    do neither it waits until the grace is over.
     """
     until = {}
     for local_rank in run.ranks:
@@ -198,7 +198,7 @@ def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Ru
 
 
 def unspared(run: Run) -> tuple[int, ...]:
-    """Returns the pids of the ranks that SIGKILL doesn't wait for, where it waits for others."""
+    """Returns the pids of the ranks that SIGKILL doesn't wait for, while it waits for others."""
     if not run.spared:
         return ()
     return tuple(
@@ -207,7 +207,7 @@ def unspared(run: Run) -> tuple[int, ...]:
 
 
 def sweep_due(run: Run, now: float) -> bool:
-    """Returns whether whatever is left is to be killed: the grace is over, or the launcher or all ranks have ended."""
+    """Returns whether to kill all that is left: the grace is over, or the launcher or all ranks have ended."""
     if run.sweeping:
         return False
     if now >= run.last_kill_at:

@@ -1,16 +1,15 @@
-"""The agent's state consists of frozen values, which only `update.update` and `plan.done` replace."""
+"""The agent's state consists of frozen values, which only `update.update` and `plan.done` replace. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from trainmaster_operator.agent.planner.recovery import Way
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Environment, Modules
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import ProgressLine
+from trainmaster_operator.wire.stream import ProgressLine, Recovery
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.planner.actions import Action
@@ -49,12 +48,12 @@ class LeaderContact(NamedTuple):
     leader: Optional[int] = None
     """Which worker leads; None while that isn't known."""
     watched: bool = True
-    """Whether an operator watches the leader, or may: while it isn't known who leads, somebody may."""
+    """Whether an operator watches the leader, or may: while the leader isn't known, one may."""
     master: MasterContact = MasterContact(False, False, "not tried yet")
 
 
 class SavedReport(NamedTuple):
-    """The last report of the newest attempt that was started here, as it stands in the state folder."""
+    """The last report of the newest attempt that was started here, from the state folder."""
 
     report: Report
     exited: bool
@@ -80,7 +79,7 @@ class Examination(NamedTuple):
 
 
 class Regrouping(NamedTuple):
-    """Regrouping is what a continued attempt asks of processes that go on, once its report is published."""
+    """Regrouping is what a continued attempt asks of its processes, once its report is published."""
 
     assignment: Assignment
     node_rank: int
@@ -103,24 +102,24 @@ class Run(NamedTuple):
     awaited: int = 0
     """So many ranks are forked; 0: a launcher waits for the ranks."""
     endings: Mapping[int, Optional[Ending]] = {}
-    """How ranks ended, in the order of their ends; None where only the launcher, which has reaped them, knows how."""
+    """How ranks ended, in the order of their ends; None if only the launcher, which has reaped them, knows how."""
     launcher_ending: Optional[Ending] = None
     examinations: tuple[Examination, ...] = ()
     terminate_at: Optional[float] = None
     """When the ranks are sent SIGTERM."""
     grace: float = 0.0
-    """What they then get until SIGKILL (seconds)."""
+    """The seconds from SIGTERM to SIGKILL."""
     terminated: bool = False
     planned: bool = False
     """Whether it was a plan that ended the ranks: what they raise then is how they leave."""
     late: tuple[int, ...] = ()
     """Ranks that started after SIGTERM was sent."""
     kill_at: float = NEVER
-    """When it is to be seen next which ranks SIGKILL still waits for."""
+    """When to check next which ranks SIGKILL still waits for."""
     grace_ends_at: float = NEVER
-    """When SIGKILL comes to ranks that aren't writing their state."""
+    """When ranks that aren't writing their state get SIGKILL."""
     last_kill_at: float = NEVER
-    """When SIGKILL comes to ranks that are writing their state too: the job's own grace is over."""
+    """When ranks that are writing their state get SIGKILL too: the job's own grace is over."""
     saving: Mapping[int, float] = {}
     """Since when ranks have been writing their state, by local rank."""
     spared: Mapping[int, float] = {}
@@ -132,7 +131,7 @@ class Run(NamedTuple):
     """Whether a hung rank was ended to make it print its stacks; how the ranks then end isn't classified."""
     conclude_at: Optional[float] = None
     continuable: bool = False
-    """Whether the agent has started the ranks itself, so that they can go on in a continued attempt."""
+    """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
     continued: bool = False
     """Whether the attempt is a continued one."""
     present: tuple[int, ...] = ()
@@ -140,7 +139,7 @@ class Run(NamedTuple):
     absent: tuple[int, ...] = ()
     """Local ranks that aren't."""
     words: Mapping[int, str] = {}
-    """What ranks say of continuing, `able` or `ready`, by local rank."""
+    """The ranks' words about continuing, `able` or `ready`, by local rank."""
     groups: Mapping[int, int] = {}
     """The attempt whose group ranks are in, as far as they say so, by local rank."""
 
@@ -174,9 +173,9 @@ class CodeState(NamedTuple):
     has: str = ""
     """Empty: nothing, or it is being replaced."""
     before: str = ""
-    """What it had before that."""
+    """The archive before that one."""
     wanted: str = ""
-    """What was asked for last."""
+    """The archive asked for last."""
     problem: str = ""
     """Why that can't be had."""
 
@@ -190,7 +189,7 @@ class Warm(NamedTuple):
     lacking: int = 0
     """The attempt for which it lacked something."""
     modules: Optional[Modules] = None
-    """What it imports beside torch and what the job asks for; None while that isn't known."""
+    """The modules it imports beside torch and those that the job names; None: unknown."""
     ending: bool = False
     """Whether it was killed and is still there: no attempt may wait for what it forks."""
     hopeless: bool = False
@@ -200,7 +199,7 @@ class Warm(NamedTuple):
 class State(NamedTuple):
     """Everything that bears on what the agent does next."""
 
-    settings: Settings
+    settings: AgentSettings
     assignment: Optional[Assignment] = None
     """The newest one."""
     applied: Optional[Assignment] = None
@@ -212,7 +211,7 @@ class State(NamedTuple):
     run: Optional[Run] = None
     regrouping: Optional[Regrouping] = None
     environ: Optional[Mapping[str, str]] = None
-    """What the setup line leaves behind, found once in an agent's life."""
+    """The environment that the setup line leaves, found once in an agent's life."""
     setup_runs: bool = False
 
     code: CodeState = CodeState()
@@ -227,11 +226,11 @@ class State(NamedTuple):
     unflushed: bool = False
     """Whether the ranks' progress has to be read once more."""
     progress: Optional[ProgressLine] = None
+    """The newest line of progress."""
     way: Optional[Way] = None
     """The way from the last fault to the next attempt's first step."""
-    """The newest line of progress."""
     environment: Optional[Environment] = None
-    """What the ranks of the attempt run in, once it is known."""
+    """The environment of the attempt's ranks, once it is known."""
     printed_environment: str = ""
     """The same by a rank's own words, which know its device and backend."""
 
@@ -249,7 +248,7 @@ class State(NamedTuple):
     """Whether processes of an agent before this one may live."""
     introducing: bool = False
     outbox: tuple[Action, ...] = ()
-    """What has to be done once, in this order, before anything else."""
+    """Actions to do once, in this order, before anything else."""
     terminating: bool = False
     """Whether SIGTERM has come: nothing is started any more."""
     exit_code: Optional[int] = None
@@ -273,7 +272,7 @@ class State(NamedTuple):
 
     @property
     def node_rank(self) -> Optional[int]:
-        """Returns this worker's NODE_RANK in the newest assignment; None where it has no ranks to run there."""
+        """Returns this worker's NODE_RANK in the newest assignment; None if it has no ranks to run there."""
         assignment, settings = self.assignment, self.settings
         if assignment is None or assignment.state != "Run":
             return None
@@ -283,3 +282,56 @@ class State(NamedTuple):
     def wanted_attempt(self) -> Optional[int]:
         """Returns the attempt whose ranks should run here."""
         return None if self.node_rank is None or self.assignment is None else self.assignment.attempt
+
+
+class Way(NamedTuple):
+    """A way has the moments of one recovery, in seconds since the epoch: the ranks write theirs by that clock."""
+
+    attempt: int
+    """The attempt that ended."""
+    fault_at: float
+    detected_at: float
+    assigned_at: Optional[float] = None
+    stopped_at: Optional[float] = None
+    launched_at: Optional[float] = None
+
+    def assigned(self, attempt: int, at: float) -> Way:
+        """Returns the way once an attempt is assigned."""
+        return self._replace(assigned_at=at) if attempt > self.attempt and self.assigned_at is None else self
+
+    def stopped(self, attempt: int, at: float) -> Way:
+        """Returns the way with nothing left of an attempt."""
+        return self._replace(stopped_at=at) if attempt == self.attempt else self
+
+    def launched(self, attempt: int, at: float) -> Way:
+        """Returns the way with an attempt's ranks started."""
+        return self._replace(launched_at=at) if attempt > self.attempt and self.launched_at is None else self
+
+
+def begin(known: Optional[Way], attempt: int, detected_at: float, silent: float = 0.0) -> Way:
+    """Returns the way that begins with an attempt's end; its first sign counts. `silent`: a hang's."""
+    return known if known is not None and known.attempt == attempt else Way(attempt, detected_at - silent, detected_at)
+
+
+def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
+    """Returns the parts of the way to an attempt that are done; None if no fault led to it."""
+    if way is None or line.attempt != way.attempt + 1:
+        return None
+    ranks = line.ranks.values()
+    moments = (
+        way.detected_at,
+        way.assigned_at,
+        way.stopped_at,
+        way.launched_at,
+        _last(rank.joined_at for rank in ranks),
+        _last(rank.restored_at for rank in ranks),
+        first_step_at,
+    )
+    # A clock that was set back meanwhile must not make a time before the fault of it.
+    return Recovery(*(None if at is None else max(0.0, at - way.fault_at) for at in moments))
+
+
+def _last(moments: Iterable[Optional[float]]) -> Optional[float]:
+    """Returns the latest; None if one isn't known."""
+    known = list(moments)
+    return None if not known or None in known else max(at for at in known if at is not None)

@@ -5,35 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster_operator.agent.planner import changes, continuing, events, ranks
-from trainmaster_operator.agent.planner.actions import (
-    DescribeEnvironment,
-    Diagnose,
-    EndWarm,
-    KeepReport,
-    Kill,
-    Preload,
-    Publish,
-    SendToLeader,
-)
+from trainmaster_operator.agent.planner import actions, changes, continuing, events, ranks
 from trainmaster_operator.agent.planner.classification import classify, failed, stopped
-from trainmaster_operator.agent.planner.leaving import contact_changed
-from trainmaster_operator.agent.planner.recovery import measured
-from trainmaster_operator.agent.planner.state import Ending, Now, Run, SavedReport, State
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.planner.state import Ending, Now, Run, SavedReport, State, measured
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import newer
 from trainmaster_operator.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
 from trainmaster_operator.wire.limits import ALONE_SECONDS, MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.stream import EvidenceLine, Ping
 from trainmaster_operator.wire.values import last_lines
 
+NEW_LEADER_SECONDS = 2.0
+"""An operator is assumed to be on its way to a leader that is new: without that, the loss of the leader makes each
+worker with a report exit before anybody could have watched, into the kubelet's back-off (measured: 10, 20, 40 s)."""
 RESOLVED_SECONDS = 2.0
 """With worker 0's name known but its agent silent for so long (a network policy may keep agents apart), the ranks start
 all the same: their own rendezvous waits for the master too, only less patiently."""
 
 
-def initial(settings: Settings, environ: Mapping[str, str], saved: SavedReport | None, now: Now) -> State:
-    """Returns the state of an agent that starts. `saved`: what an agent before it has left in the state folder."""
+def initial(settings: AgentSettings, environ: Mapping[str, str], saved: SavedReport | None, now: Now) -> State:
+    """Returns the state of an agent that starts. `saved`: what the agent before it has left in the state folder."""
     state = State(settings, environ=None if settings.setup else environ)
     if saved is None:
         return state
@@ -50,7 +41,7 @@ def update(state: State, event: events.Event, now: Now) -> State:
     return _UPDATES[type(event)](state, event, now)
 
 
-# What is asked of this worker
+# Requests
 
 
 def _assignment_received(state: State, event: events.AssignmentReceived, now: Now) -> State:
@@ -61,13 +52,13 @@ def _assignment_received(state: State, event: events.AssignmentReceived, now: No
     known, state = state.assignment, state._replace(assignment=assignment)
     if state.wanted_attempt == state.started:
         return state
-    goes_on = continuing.goes_on(state)
-    if not goes_on or known is None or not set(assignment.absent) <= set(known.absent):
+    continues_here = continuing.continues_here(state)
+    if not continues_here or known is None or not set(assignment.absent) <= set(known.absent):
         # Ranks that only join follow from no fault.
         state = changes.seen(state, now)
     if state.way is not None and state.wanted_attempt is not None:
-        state = state._replace(way=state.way.told(assignment.attempt, now.wall))
-    if goes_on:
+        state = state._replace(way=state.way.assigned(assignment.attempt, now.wall))
+    if continues_here:
         return state
     if state.run is not None and continuing.leaves_group(state):
         return state._replace(run=ranks.discard(state.run, now.steady))
@@ -87,8 +78,8 @@ def _termination_requested(state: State, _event: events.TerminationRequested, no
 
 def _stop_requested(state: State, event: Stop, now: Now) -> State:
     if event.report is not None and event.report.worker != state.settings.worker:
-        # An operator may watch this worker, not the leader: it reads who failed before who was stopped for it.
-        state = changes.post(state, KeepReport(event.report))
+        # An operator that watches this worker, not the leader, reads of the failure before the stops it causes.
+        state = changes.post(state, actions.KeepReport(event.report))
     if event.attempt != state.started or continuing.is_absent(state):
         return state
     return changes.stop(changes.seen(state, now), now, event.grace_seconds, event.after_seconds)
@@ -105,30 +96,29 @@ def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
 
 def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:
     if isinstance(event, Collect):
-        # At once: to collect what is asked for may take longer than a leader waits.
-        state = changes.post(state, SendToLeader(Ping()))
+        # At once: collecting may take longer than a leader waits.
+        state = changes.post(state, actions.SendToLeader(Ping()))
     if state.can_hang and event.attempt == state.started:
-        return changes.post(state, Diagnose(event))
+        return changes.post(state, actions.Diagnose(event))
     if not isinstance(event, Collect):
         return state
     # No rank of this worker can hang. Without an answer its agent would count as lost.
     line = EvidenceLine(event.attempt, state.settings.worker, {}, now.wall, request=event.request)
-    return changes.post(state, SendToLeader(line))
+    return changes.post(state, actions.SendToLeader(line))
 
 
 # The leader
 
 
 def _contact_changed(state: State, event: events.LeaderContactChanged, now: Now) -> State:
-    return _name_resolved(contact_changed(state, event.contact, now.steady), now)
-
-
-def _leader_joined(state: State, _event: events.LeaderJoined, _now: Now) -> State:
-    return state._replace(introducing=True)
-
-
-def _acknowledged(state: State, event: Ack, _now: Now) -> State:
-    return state._replace(acknowledged=max(state.acknowledged, event.attempt))
+    contact = event.contact
+    if contact.leader is not None and contact.leader != state.known_leader:
+        state = state._replace(known_leader=contact.leader, new_leader_until=now.steady + NEW_LEADER_SECONDS)
+    if contact.watched:
+        state = state._replace(unwatched_at=None)
+    elif state.unwatched_at is None:
+        state = state._replace(unwatched_at=now.steady)
+    return _name_resolved(state._replace(contact=contact), now)
 
 
 # Before the ranks
@@ -171,14 +161,14 @@ def _code_fetched(state: State, event: events.CodeFetched, _now: Now) -> State:
     state = state._replace(code=code._replace(has=event.digest, problem=""))
     if code.before in ("", event.digest):
         return state
-    # What was found of a warm process was found with the old code.
+    # The warm process's failures were those of the old code.
     state = state._replace(warm=state.warm._replace(failures=0, lacking=0, hopeless=False))
     settings = state.settings
     if settings.setup:
         # It may install what the code asks for.
         state = state._replace(environ=None)
     if state.warm.runs and (settings.setup or settings.preload):
-        return changes.post(state._replace(warm=state.warm._replace(ending=True)), EndWarm())
+        return changes.post(state._replace(warm=state.warm._replace(ending=True)), actions.EndWarm())
     return state
 
 
@@ -218,24 +208,12 @@ def _launched(state: State, event: events.Launched, now: Now) -> State:
     run = continuing.assigned(run, state)
     state = state._replace(way=way, run=run)
     # After the start, which must not wait for it.
-    return changes.post(state, DescribeEnvironment(state.started, state.environ or {}))
+    return changes.post(state, actions.DescribeEnvironment(state.started, state.environ or {}))
 
 
 def _launch_failed(state: State, event: events.LaunchFailed, now: Now) -> State:
     state = changes.end(state, failed(changes.current_report(state, now), "LaunchError", event.error), now)
     return state.change_run(lambda run: run._replace(awaited=0))
-
-
-def _launcher_started(state: State, event: events.LauncherStarted, _now: Now) -> State:
-    return state.change_run(lambda run: run._replace(launcher=event.pid, awaited=0, continuable=False))
-
-
-def _nothing_forked(state: State, _event: events.NothingForked, _now: Now) -> State:
-    return state.change_run(lambda run: run._replace(awaited=0))
-
-
-def _warm_process_killed(state: State, _event: events.WarmProcessKilled, _now: Now) -> State:
-    return state._replace(warm=state.warm._replace(ending=True))
 
 
 def _warm_process_ended(state: State, event: events.WarmProcessEnded, _now: Now) -> State:
@@ -249,28 +227,20 @@ def _warm_process_ended(state: State, event: events.WarmProcessEnded, _now: Now)
     return state._replace(warm=warm)
 
 
-def _ranks_forked(state: State, _event: events.RanksForked, _now: Now) -> State:
-    return state._replace(warm=state.warm._replace(failures=0, lacking=0))
-
-
 def _modules_learned(state: State, event: events.ModulesLearned, _now: Now) -> State:
     state = state._replace(warm=state.warm._replace(modules=event.modules))
-    return changes.post(state, Publish(event.modules))
+    return changes.post(state, actions.Publish(event.modules))
 
 
 def _modules_received(state: State, event: Modules, _now: Now) -> State:
     if state.warm.modules is not None:
         return state
-    return changes.post(state._replace(warm=state.warm._replace(modules=event)), Preload(event))
-
-
-def _rank_started(state: State, event: events.RankStarted, _now: Now) -> State:
-    return state.change_run(lambda run: ranks.rank_started(run, event))
+    return changes.post(state._replace(warm=state.warm._replace(modules=event)), actions.Preload(event))
 
 
 def _process_ended(state: State, event: events.ProcessEnded, now: Now) -> State:
     state = state.change_run(lambda run: ranks.process_ended(run, state.ended, event))
-    # Of another end the examination follows, for which it matters what the report said before.
+    # Another end is examined first, and the examination needs the report as it is.
     left_well = event.ending is not None and event.ending.exit_code == 0
     return continuing.refreshed(state, now) if left_well else state
 
@@ -307,7 +277,7 @@ def _launcher_examined(state: State, event: events.LauncherExamined, now: Now) -
 
 
 def _store_ended(state: State, event: events.StoreEnded, now: Now) -> State:
-    """Without a store the ranks would look for each other until their own time is over."""
+    """End the attempt: without a store the ranks would search for each other until their own time is over."""
     run = state.run
     if run is None or event.attempt != state.started or run.continued or run.stopping or run.sweeping:
         return state
@@ -320,7 +290,7 @@ def _store_ended(state: State, event: events.StoreEnded, now: Now) -> State:
 def _saving_ranks_found(state: State, event: events.SavingRanksFound, now: Now) -> State:
     state = state.change_run(lambda run: ranks.saving_ranks_found(run, event.seconds, now.steady))
     pids = () if state.run is None else ranks.unspared(state.run)
-    return changes.post(state, Kill(pids)) if pids else state
+    return changes.post(state, actions.KillProcesses(pids)) if pids else state
 
 
 def _run_emptied(state: State, _event: events.RunEmptied, now: Now) -> State:
@@ -343,7 +313,7 @@ def _progressed(state: State, event: events.Progressed, _now: Now) -> State:
     if event.line.attempt != state.started:
         return state
     line = event.line._replace(recovery=measured(state.way, event.line, event.first_step_at))
-    return changes.post(state._replace(progress=line), Publish(line))
+    return changes.post(state._replace(progress=line), actions.Publish(line))
 
 
 def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
@@ -360,7 +330,7 @@ def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> Stat
     report = failed(changes.current_report(state, now), event.reason, event.error, event.rank)
     hung = continuing.hung_rank(state, event.rank)
     state = continuing.rank_failed(state, report, now)
-    state = changes.post(state, Kill((hung,))) if hung else state
+    state = changes.post(state, actions.KillProcesses((hung,))) if hung else state
     run = state.run
     return changes.finish(state, run, now) if run is not None and run.emptied else state
 
@@ -368,7 +338,7 @@ def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> Stat
 def _environment_described(state: State, event: Environment, _now: Now) -> State:
     if event.attempt != state.started:
         return state
-    return changes.post(state._replace(environment=event), Publish(event))
+    return changes.post(state._replace(environment=event), actions.Publish(event))
 
 
 def _environment_printed(state: State, event: events.EnvironmentPrinted, _now: Now) -> State:
@@ -380,8 +350,8 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.TerminationRequested: _termination_requested,
     events.DeadlinePassed: _deadline_passed,
     events.LeaderContactChanged: _contact_changed,
-    events.LeaderJoined: _leader_joined,
-    Ack: _acknowledged,
+    events.LeaderJoined: lambda state, _, __: state._replace(introducing=True),
+    Ack: lambda state, event, _: state._replace(acknowledged=max(state.acknowledged, event.attempt)),
     Stop: _stop_requested,
     Mismatch: _mismatch_found,
     Collect: _stall_message,
@@ -393,14 +363,16 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.SaveFailed: _save_failed,
     events.Launched: _launched,
     events.LaunchFailed: _launch_failed,
-    events.LauncherStarted: _launcher_started,
-    events.NothingForked: _nothing_forked,
-    events.WarmProcessKilled: _warm_process_killed,
+    events.LauncherStarted: lambda state, event, _: state.change_run(
+        lambda run: run._replace(launcher=event.pid, awaited=0, continuable=False)
+    ),
+    events.NothingForked: lambda state, _, __: state.change_run(lambda run: run._replace(awaited=0)),
+    events.WarmProcessKilled: lambda state, _, __: state._replace(warm=state.warm._replace(ending=True)),
     events.WarmProcessEnded: _warm_process_ended,
-    events.RanksForked: _ranks_forked,
+    events.RanksForked: lambda state, _, __: state._replace(warm=state.warm._replace(failures=0, lacking=0)),
     events.ModulesLearned: _modules_learned,
     Modules: _modules_received,
-    events.RankStarted: _rank_started,
+    events.RankStarted: lambda state, event, _: state.change_run(lambda run: ranks.rank_started(run, event)),
     events.ProcessEnded: _process_ended,
     events.RankExamined: _rank_examined,
     events.RankNotStarted: _rank_not_started,

@@ -7,12 +7,13 @@ its ancestry, whatever process groups and sessions it made: torchrun gives each 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import stat
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from trainmaster_operator.agent.errors import LaunchError
@@ -26,7 +27,7 @@ _RESET_SIGNALS = [
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
 # Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), in the first version of that, which begins with
-# the mask of what is asked for (64 bits) and ends with the status as wait(2) gives it (32 bits).
+# the mask of the fields wanted (64 bits) and ends with the status as wait(2) gives it (32 bits).
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_BYTES = 64
@@ -103,6 +104,18 @@ def spawn(
         raise LaunchError(f"cannot execute {program!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
+@contextlib.contextmanager
+def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
+    """Yields descriptors to read a child's stdout and stderr from, and the child's streams, which are closed again."""
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        yield (out_read, err_read), {1: out_write, 2: err_write}
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+
+
 def reap() -> dict[int, Ending]:
     """Collect every child that has ended since the last call, orphans included."""
     ended: dict[int, Ending] = {}
@@ -136,6 +149,15 @@ def spare_core(pid: int) -> None:
         return
 
 
+def _all_pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _fields_of(pid: int) -> list[str]:
+    """Returns the fields of a process's stat from the third one on (proc(5)); empty if it is gone."""
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
 class Process(NamedTuple):
     """A line of the process table."""
 
@@ -146,17 +168,15 @@ class Process(NamedTuple):
 
 
 def process_table() -> dict[int, Process]:
-    """All processes that can be seen, zombies included, by pid."""
+    """Returns all visible processes, zombies included, by pid."""
     table: dict[int, Process] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        text = read_text(f"/proc/{entry}/stat")
-        # The name stands in parentheses and may hold any character (proc(5)).
+    for pid in _all_pids():
+        text = read_text(f"/proc/{pid}/stat")
+        # The name is in parentheses and may hold any character (proc(5)).
         head, _, tail = text.rpartition(")")
         fields = tail.split()
         if len(fields) > 2:
-            table[int(entry)] = Process(int(entry), int(fields[1]), head.partition("(")[2], fields[0])
+            table[pid] = Process(pid, int(fields[1]), head.partition("(")[2], fields[0])
     return table
 
 
@@ -180,9 +200,9 @@ def session_members(leaders: Collection[int]) -> list[int]:
     """Returns the pids of all living processes in these sessions, each named after the process that began it."""
     # Session 0 has those of the kernel, and of other PID namespaces.
     wanted, found = {pid for pid in leaders if pid > 1}, []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for pid in _all_pids():
         # Fields 3 and 6 of proc(5).
-        fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        fields = _fields_of(pid)
         if len(fields) > 3 and fields[0] not in "ZX" and int(fields[3]) in wanted:
             found.append(pid)
     return found
@@ -226,13 +246,13 @@ def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
 
 
 def status_of(pid: int) -> dict[str, str]:
-    """Returns the lines of /proc/<pid>/status by name; empty where the process is gone."""
+    """Returns the lines of /proc/<pid>/status by name; empty if the process is gone."""
     pairs = (line.partition(":") for line in read_text(f"/proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
 def process_state(pid: int) -> str:
-    """Returns the kernel's letter for a process: R, S, D, T (stopped), t (traced), Z; X where it is gone."""
+    """Returns the kernel's letter for a process: R, S, D, T (stopped), t (traced), Z; X if it is gone."""
     return status_of(pid).get("State", "X")[:1]
 
 
@@ -242,9 +262,8 @@ def catches(pid: int, number: int) -> bool:
 
 
 def zombie_ending(pid: int) -> Ending | None:
-    """Returns how a process that isn't our child ended, until its parent reaps it; None where that can't be seen."""
-    _, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
-    fields = tail.split()
+    """Returns how a process that isn't our child ended, until its parent reaps it; None if that can't be seen."""
+    fields = _fields_of(pid)
     # Field 52 of proc(5), counted from the third one here.
     if len(fields) < 50 or fields[0] not in "ZX":
         return None
@@ -264,11 +283,13 @@ def reaped_ending(pidfd: int) -> Ending | None:
 
 
 def leftovers(state_dir: str) -> list[int]:
-    """Processes of attempts of an agent before this one, which was killed: they carry this state folder and an attempt
-    in their environment. In a container of its own there are none: the kernel kills a PID namespace with its PID 1."""
+    """Returns the processes of an earlier agent's attempts: this state folder and an attempt are in their environment.
+
+    In a container of its own there are none: the kernel kills a PID namespace with its PID 1.
+    """
     wanted = f"TRAINMASTER_STATE_DIR={state_dir}"
     found = []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for pid in _all_pids():
         variables = read_text(f"/proc/{pid}/environ").split("\0") if pid != os.getpid() else []
         if wanted in variables and any(variable.startswith("TRAINMASTER_ATTEMPT=") for variable in variables):
             found.append(pid)
@@ -276,7 +297,7 @@ def leftovers(state_dir: str) -> list[int]:
 
 
 def private_bytes(pid: int) -> int:
-    """Returns the memory of a process that it shares with no other; 0 where the kernel doesn't show it.
+    """Returns the memory of a process that it shares with no other; 0 if the kernel doesn't show it.
 
     Documentation/filesystems/proc.rst, smaps_rollup.
     """
@@ -284,10 +305,10 @@ def private_bytes(pid: int) -> int:
     return 1024 * sum(int(line[1]) for line in lines if line[0] in ("Private_Clean:", "Private_Dirty:"))
 
 
-def read_text(path: str) -> str:
-    """Returns what stands in a file of the kernel's; empty where it can't be read."""
+def read_text(path: str, limit: int = -1) -> str:
+    """Returns the content of a file of the kernel's; empty if it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+            return file.read(limit)
     except OSError:
         return ""

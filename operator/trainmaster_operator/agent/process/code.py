@@ -2,7 +2,7 @@
 
 It is the working directory of all that the agent starts, so old files are replaced where they are, and only while no
 rank lives. What ranks have written there stays; what was of the old archive, and bytecode, goes. Every file gets a time
-of its archive's own: whoever compares times (Python's bytecode, the warm process) never takes old code for new.
+of its archive's own: programs that compare times (Python's bytecode, the warm process) never take old code for new.
 
 The archive is what its digest says, and the operator has signed that. It is bounded and checked all the same: members
 are written one by one, none outside of the folder, through a link, or anything but a file, a folder or a link inside.
@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, NamedTuple, Optional
 
 from trainmaster_operator.agent.loop import Loop, Timer
 from trainmaster_operator.agent.planner.events import CodeFetched, CodeRefused, Event
-from trainmaster_operator.agent.process.saved_report import write_atomically
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.process.state_folder import write_atomically
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_CODE_BYTES
 from trainmaster_operator.wire.names import CODE_ARCHIVE
 
@@ -51,12 +51,12 @@ class Installed(NamedTuple):
     files: tuple[str, ...]
 
 
-class Code:
-    """Code looks for an archive and unpacks it, in one thread at a time: the archive may lie on a file server that has
-    gone, and the agent answers all the same. All but `_search` is in the loop's thread.
+class CodeFolder:
+    """CodeFolder finds an archive and unpacks it, in one thread at a time: the archive may lie on a lost file server,
+    and the agent answers all the same. All but `_search` is in the loop's thread.
     """
 
-    def __init__(self, loop: Loop, settings: Settings, put: Callable[[Event], None]) -> None:
+    def __init__(self, loop: Loop, settings: AgentSettings, put: Callable[[Event], None]) -> None:
         self._loop, self._settings, self._put = loop, settings, put
         self.folder = os.path.join(settings.state_dir, "code")
         self._stamp = os.path.join(settings.state_dir, "code.json")
@@ -226,7 +226,7 @@ def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str)
 
 
 def read_installed(stamp: str) -> Installed:
-    """Returns what the folder has; nothing where that isn't known."""
+    """Returns what the folder has; nothing if that isn't known."""
     try:
         with open(stamp, encoding="utf-8") as file:
             data = json.load(file)
@@ -341,7 +341,7 @@ def _members(packed: Any) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
 
 
 class _Bounded:
-    """_Bounded ends an archive that goes on and on, whatever its headers say."""
+    """_Bounded refuses an archive without an end, whatever its headers say."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.process import children
+from trainmaster_operator.wire.names import is_python
 
 PACKAGES = ("torch", "numpy", "transformers", "deepspeed", "torch-npu")
-MAX_HASHED_BYTES = 16_777_216
+MAX_HASHED_BYTES, MAX_TEXT_CHARACTERS = 16_777_216, 65_536
 _TORCH_VERSION_FILE = r"(?m)^(cuda|hip|xpu|git_version)(?:\s*:[^=]*)?\s*=\s*['\"]([^'\"]+)['\"]"
 
 _NVIDIA, _AMD = "proc/driver/nvidia", "sys/module/amdgpu/version"
@@ -59,9 +60,15 @@ def describe(
 def _devices(root: str) -> dict[str, str]:
     """Returns the worker's GPUs and their driver, by what the kernel says: no device is opened for that."""
     folder = os.path.join(root, _NVIDIA, "gpus")
-    texts = (_read(os.path.join(folder, gpu, "information")) for gpu in _entries(folder, ".*"))
+    texts = (
+        children.read_text(os.path.join(folder, gpu, "information"), MAX_TEXT_CHARACTERS)
+        for gpu in _entries(folder, ".*")
+    )
     models = [match[1].strip() for match in (re.search(r"(?m)^Model:(.*)", text) for text in texts) if match]
-    versions = (_read(os.path.join(root, _NVIDIA, "version")), _read(os.path.join(root, _AMD)))
+    versions = (
+        children.read_text(os.path.join(root, _NVIDIA, "version"), MAX_TEXT_CHARACTERS),
+        children.read_text(os.path.join(root, _AMD), MAX_TEXT_CHARACTERS),
+    )
     driver = next((match[0] for match in (re.search(_VERSION, text) for text in versions) if match), "")
     gpus = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
     return {name: value for name, value in (("gpus", gpus), ("driver", driver)) if value}
@@ -86,7 +93,7 @@ def _workers(workers: list[int]) -> str:
 
 
 def _interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    name = command[0] if command and re.fullmatch(r"python[\d.]*t?", os.path.basename(command[0])) else "python3"
+    name = command[0] if command and is_python(command[0]) else "python3"
     try:
         return children.find_program(name, environ)
     except LaunchError:
@@ -121,15 +128,10 @@ def _entries(folder: str, pattern: str) -> list[str]:
 
 
 def _torch_build(path: str) -> dict[str, str]:
-    return {f"torch {name}": value for name, value in re.findall(_TORCH_VERSION_FILE, _read(path))}
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65_536)
-    except OSError:
-        return ""
+    return {
+        f"torch {name}": value
+        for name, value in re.findall(_TORCH_VERSION_FILE, children.read_text(path, MAX_TEXT_CHARACTERS))
+    }
 
 
 def _hash(path: str) -> str:

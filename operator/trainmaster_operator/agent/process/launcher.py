@@ -1,30 +1,29 @@
-"""An attempt's command line and environment are made here. Pure: nothing here starts anything.
+"""This module makes an attempt's command lines and environments. It is pure: it starts nothing.
 
 torchrun is used with a static rendezvous and no restarts of its own: its in-place restart fails with "connectFullMesh"
-(torch 2.13 on gloo), and attempts are the operator's. Each rank is started through a one-line shell that reports
-its pid to the agent and gives it pipes of its own, then becomes the rank by `exec`: so the agent sees every rank's
-output and end at once, in any version of torch, instead of when torchrun's own polling does.
+(torch 2.13 on gloo), and attempts are the operator's. Each rank is started through a one-line shell that reports its
+pid to the agent and gives it pipes of its own, then becomes the rank by `exec`: so the agent sees every rank's output
+and end at once, in any version of torch, instead of when torchrun's own polling does.
+
+Ranks that start without torchrun get what it would give them (torch 2.13: torch.distributed.run, `config_from_args`;
+torch.distributed.launcher.api, `launch_agent`; torch.distributed.elastic.agent.server.local_elastic_agent,
+`_start_workers`).
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
-from trainmaster_operator.agent.hang.recorder import recorder_environment
 from trainmaster_operator.agent.process.children import find_program
-from trainmaster_operator.agent.process.run_ids import run_variables
-from trainmaster_operator.agent.progress.trainer_environment import trainer_environment
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.names import TORCHRUN_MODULES, is_python
 
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
 _TORCHRUN = "torchrun"
-_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 # $0 is the attempt's folder, "$@" the user's command. The pid is read from /proc, because torchrun makes $ of every $$
 # (torch.distributed.elastic.utils.api.macros).
@@ -41,13 +40,13 @@ class CommandLine(NamedTuple):
     wraps_ranks: bool
 
 
-def attempt_dir(settings: Settings, attempt: int) -> str:
+def attempt_dir(settings: AgentSettings, attempt: int) -> str:
     """Returns the folder of an attempt's logs, pipes, progress and error files."""
     return os.path.join(settings.state_dir, f"attempt-{attempt}")
 
 
 def command_line(
-    settings: Settings, assignment: Assignment, node_rank: int, command: Sequence[str], base: Mapping[str, str]
+    settings: AgentSettings, assignment: Assignment, node_rank: int, command: Sequence[str], base: Mapping[str, str]
 ) -> CommandLine:
     """Returns the command line of one worker's launcher; raises LaunchError for an empty command."""
     if not command or not command[0]:
@@ -104,14 +103,14 @@ def starts_torchrun(command: Sequence[str]) -> bool:
     if os.path.basename(command[0]) == _TORCHRUN:
         return True
     return _python_of(command) is not None and any(
-        flag == "-m" and module in _TORCHRUN_MODULES for flag, module in zip(command[1:], command[2:])
+        flag == "-m" and module in TORCHRUN_MODULES for flag, module in zip(command[1:], command[2:])
     )
 
 
 def rank_environment(
-    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
+    settings: AgentSettings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
 ) -> dict[str, str]:
-    """Returns the environment of an attempt's children: `base` with all that the attempt changes set anew."""
+    """Returns the environment of an attempt's children: `base` with everything that the attempt changes."""
     environ = {**base, **attempt_variables(settings, assignment, node_rank, base, trainer_port)}
     if settings.launcher != "exec":
         # torchrun sets it for each rank; the manifest's RANK is meant for programs that run without a launcher.
@@ -132,7 +131,7 @@ def rank_environment(
 
 
 def attempt_variables(
-    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
+    settings: AgentSettings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
 ) -> dict[str, str]:
     """Returns the variables that differ from one attempt to the next, or between workers. `base` has the user's own;
     `trainer_port` is where Hugging Face's Trainer may report, 0 nowhere."""
@@ -171,7 +170,7 @@ def attempt_variables(
     return variables
 
 
-def trainer_token_file(settings: Settings, attempt: int) -> str:
+def trainer_token_file(settings: AgentSettings, attempt: int) -> str:
     """Returns where the token is with which Hugging Face's Trainer reports."""
     return os.path.join(attempt_dir(settings, attempt), "trainer-token")
 
@@ -187,10 +186,107 @@ def _has_name(uid: int) -> bool:
     return True
 
 
-def is_python(program: str) -> bool:
-    """Returns whether a program is Python by its name."""
-    return _PYTHON.fullmatch(os.path.basename(program)) is not None
-
-
 def _python_of(command: Sequence[str]) -> Optional[str]:
     return command[0] if is_python(command[0]) else None
+
+
+WANDB_VARIABLES = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
+"""A user who sets one of these decides about runs, and a sweep gives its own ids."""
+
+
+def run_variables(settings: AgentSettings, rank: int, base: Mapping[str, str]) -> dict[str, str]:
+    """Returns what makes Weights & Biases take all attempts of a job for one run; `base` has the user's own variables.
+
+    It makes a run of a new id and continues a known one (docs.wandb.ai, "Resume a run": an id has at most 64 characters
+    and none of / \\ # ? % :). Only rank 0 gets the id: scripts that log from every rank have a run for each, and would
+    overwrite each other.
+    """
+    if rank != 0 or not settings.job_uid or any(name in base for name in WANDB_VARIABLES):
+        return {}
+    return {"WANDB_RUN_ID": settings.job_uid, "WANDB_RESUME": "allow"}
+
+
+ROLE = "default"
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
+    """Returns what all ranks of this worker have in their environment in every attempt, and the names of all the rest.
+
+    Some of it is read when a module is imported, or when Python starts, so the warm process has it too.
+    """
+    any_attempt = Assignment("", 1, (settings.worker,), None, ("",), 0)
+    attempts = attempt_variables(settings, any_attempt, 0, base, trainer_port=1)
+    own = attempts.keys() | rank_variables(settings, any_attempt, 0, 0, base).keys()
+    environ = rank_environment(settings, any_attempt, 0, base)
+    if settings.processes > 1:
+        environ.setdefault("OMP_NUM_THREADS", "1")
+    environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = SIGNALS
+    # As the shell does that becomes the rank.
+    environ["PWD"] = os.getcwd()
+    return {name: value for name, value in environ.items() if name not in own}, frozenset(own)
+
+
+def rank_variables(
+    settings: AgentSettings, assignment: Assignment, node_rank: int, local_rank: int, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns what is a rank's own. `base` has the user's own."""
+    processes, nodes = settings.processes, len(assignment.workers)
+    world_size = str(assignment.world_size(processes))
+    number = assignment.first_rank(node_rank, processes) + local_rank
+    rank = str(number)
+    return {
+        "RANK": rank,
+        "LOCAL_RANK": str(local_rank),
+        "GROUP_RANK": str(node_rank),
+        "ROLE_RANK": rank,
+        "ROLE_NAME": ROLE,
+        "LOCAL_WORLD_SIZE": str(processes),
+        "WORLD_SIZE": world_size,
+        "GROUP_WORLD_SIZE": str(nodes),
+        "ROLE_WORLD_SIZE": world_size,
+        "MASTER_ADDR": assignment.master,
+        "MASTER_PORT": str(assignment.port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": f"attempt-{assignment.attempt}",
+        # The store is served by a process of the first worker's agent, and not by rank 0.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": os.path.join(error_folder(settings, assignment.attempt, local_rank), "error.json"),
+        **run_variables(settings, number, base),
+    }
+
+
+def error_folder(settings: AgentSettings, attempt: int, local_rank: int) -> str:
+    """Returns the folder of a rank's error file, which is where torchrun's would be."""
+    return os.path.join(attempt_dir(settings, attempt), "torchrun", "warm", "attempt_0", str(local_rank))
+
+
+PIPE_VARIABLE, DUMP_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
+"""By these a rank's flight recorder is asked (`progress/recorder`)."""
+
+
+def recorder_environment(folder: str) -> dict[str, str]:
+    """Returns what makes torch answer in an attempt's folder; a user's own settings go before it."""
+    stem = os.path.join(folder, "recorder-")
+    return {PIPE_VARIABLE: stem, DUMP_VARIABLE: stem}
+
+
+ADDRESS, PATH = "127.0.0.1", "/v1/trainer-status"
+URL, TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
+_PROXIES, _NO_PROXIES = ("http_proxy", "HTTP_PROXY"), ("no_proxy", "NO_PROXY")
+
+
+def trainer_environment(port: int, token_file: str, base: Mapping[str, str]) -> dict[str, str]:
+    """Returns what makes a Trainer report to this port; nothing if the user has it report elsewhere.
+
+    A proxy for HTTP would be asked for the loopback address too, where `no_proxy` doesn't name it (urllib.request).
+    """
+    if not port or any(name in base for name in (URL, TOKEN)):
+        return {}
+    variables = {URL: f"http://{ADDRESS}:{port}{PATH}", TOKEN: token_file}
+    if any(base.get(name) for name in _PROXIES):
+        spared = next((base[name] for name in _NO_PROXIES if base.get(name)), "")
+        if spared != "*":
+            variables["no_proxy"] = f"{spared},{ADDRESS}".lstrip(",")
+    return variables

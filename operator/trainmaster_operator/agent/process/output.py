@@ -1,7 +1,8 @@
-"""Output of the ranks is passed on line by line with a prefix, and its newest part kept in the state folder.
+"""This module passes on the ranks' output line by line with a prefix, and keeps its newest part in the state folder.
 
 A pump reads one pipe. The agent's own stdout is written only when it accepts more, so that a slow container runtime
-slows the ranks (their pipes fill) and never the agent.
+slows the ranks (their pipes fill) and never the agent. `AttemptOutput` has all pumps of an attempt, and finds in what
+they kept why a rank ended.
 """
 
 from __future__ import annotations
@@ -13,9 +14,19 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from trainmaster_operator.agent.loop import READ, WRITE, Loop
+from trainmaster_operator.agent.planner.classification import (
+    broken_connection,
+    conclusion,
+    with_assertion,
+    without_additions,
+)
+from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
+from trainmaster_operator.agent.process.state_folder import read_error_file
+from trainmaster_operator.agent.progress.printed import Printed
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_OUTPUT_BYTES
 from trainmaster_operator.wire.values import last_lines
 
@@ -26,8 +37,8 @@ MAX_PENDING_BYTES = 1_048_576
 LOG_BYTES = 1_048_576
 """A kept log is turned over at this size; one older part is kept beside it."""
 TAIL_LINES = 60
-# torch says so for each dump of its flight recorder that the agent asks for (torch 2.11 to 2.15: ProcessGroupNCCL.cpp),
-# as an error, which it isn't: neither the user's log nor the evidence is to have it, nor is it a sign of life.
+# torch logs this as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It
+# isn't one: it stays out of the user's log and the evidence, and is no sign of life.
 _DUMP = (
     rb"ProcessGroupNCCL\.cpp:\d+\].*(?:preparing to dump debug info|dumping nccl trace to|triggering FR dump"
     rb"|trace successfully dumped)"
@@ -39,7 +50,7 @@ Reader = Callable[[bytes, Sequence[bytes], bytes], None]
 
 
 class PrintedEnd:
-    """PrintedEnd is the end of what the agent has printed: of its ranks and of itself, as it stands in its log."""
+    """PrintedEnd keeps the last lines of the agent's own output, its ranks' among them."""
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[float, bytes]] = deque()
@@ -123,7 +134,7 @@ class Printer:
         try:
             written = os.write(self._fd, self._pending[:size])
         except OSError:
-            # Nobody reads any more: output is lost, training goes on.
+            # Nobody reads any more: the output is lost, the training continues.
             written = len(self._pending)
         del self._pending[:written]
 
@@ -135,7 +146,7 @@ class Printers(NamedTuple):
     stderr: Printer
 
 
-class KeptLog:
+class RotatedLog:
     """KeptLog is a log file of bounded size: `path` and one older part, `path.1`."""
 
     def __init__(self, path: str) -> None:
@@ -157,7 +168,6 @@ class KeptLog:
             return
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -168,7 +178,7 @@ class Pump:
     """
 
     def __init__(
-        self, loop: Loop, fd: int, prefix: str, printer: Printer, log: KeptLog | None, read: Reader | None = None
+        self, loop: Loop, fd: int, prefix: str, printer: Printer, log: RotatedLog | None, read: Reader | None = None
     ) -> None:
         self._loop = loop
         self.fd = fd
@@ -194,7 +204,7 @@ class Pump:
             if not self._open or not self._read():
                 return
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Another process will write into the named pipe: its lines are its own."""
         self.drain()
         if self._partial:
@@ -222,7 +232,7 @@ class Pump:
             self._loop.watch(self.fd, READ, self._readable)
 
     def _read(self) -> bool:
-        """Read one chunk; False where there is none: `_more` then distinguishes an empty pipe from a closed one."""
+        """Read one chunk; False if there is none: `_more` then distinguishes an empty pipe from a closed one."""
         try:
             data = os.read(self.fd, CHUNK_BYTES)
         except BlockingIOError:
@@ -243,7 +253,7 @@ class Pump:
         if len(kept) < len(lines):
             lines, data = kept, b"".join(line + b"\n" for line in kept) + self._partial
         if self._read_progress is not None and (lines or self._partial):
-            # What filled the chunk may go on in the middle of a word.
+            # A chunk that is full may end in the middle of a word.
             self._read_progress(data, lines, self._partial if len(data) < CHUNK_BYTES else b"")
         if not lines:
             return
@@ -258,3 +268,112 @@ class Pump:
         self._open = False
         self._loop.unwatch(self.fd)
         os.close(self.fd)
+
+
+class AttemptOutput:
+    """AttemptOutput prints what the processes print, keeps its tail in the attempt's folder, and reads what is there.
+
+    A process's streams have the names `<process>.out` and `<process>.err`.
+    """
+
+    def __init__(self, loop: Loop, settings: AgentSettings, folder: str, printers: Printers) -> None:
+        self._loop = loop
+        self.printed = Printed(settings, self.say)
+        self._folder = folder
+        self._printers = printers
+        self._pumps: dict[str, Pump] = {}
+        self._logs: list[RotatedLog] = []
+
+    def open_rank_pipes(self, processes: int, first_rank: int) -> None:
+        """Make the named pipes that ranks print into."""
+        for local_rank in range(processes):
+            name = f"rank-{local_rank}"
+            pipes = (named_pipe(os.path.join(self._folder, f"{name}.{suffix}")) for suffix in ("out", "err"))
+            rank = first_rank + local_rank
+            self.pump(name, (next(pipes), next(pipes)), f"[rank {rank}]: ", rank)
+
+    def pump(self, process: str, streams: tuple[int, int], prefix: str, rank: Optional[int] = None) -> None:
+        """Print what comes from a process's two streams. `rank`: whose progress it may say."""
+        reader = None if rank is None else self.printed.reader(rank)
+        for suffix, fd, printer in zip(("out", "err"), streams, self._printers):
+            name = f"{process}.{suffix}"
+            log = RotatedLog(self.log_path(name))
+            self._logs.append(log)
+            self._pumps[name] = Pump(self._loop, fd, prefix, printer, log, reader)
+
+    def restart_rank(self, local_rank: int) -> None:
+        """Another process takes a rank's place, and prints into its pipes."""
+        for suffix in ("out", "err"):
+            self._pumps[f"rank-{local_rank}.{suffix}"].restart()
+
+    def print_separator(self, attempt: int) -> None:
+        """Tell attempts apart: several may print into one container's log."""
+        if attempt > 1:
+            self._printers.stdout.write(b"--- attempt %d ---\n" % attempt)
+
+    def say(self, sentence: str) -> None:
+        """Print what the agent itself has to say."""
+        self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
+
+    def log_path(self, name: str) -> str:
+        """Returns where a stream's tail is kept."""
+        return os.path.join(self._folder, f"{name}.log")
+
+    def last_lines(self, process: str) -> str:
+        """Returns what a process has printed last, which says why it ended."""
+        for name in (f"{process}.err", f"{process}.out"):
+            pump = self._pumps.get(name)
+            if pump is not None:
+                pump.drain()
+                text = conclusion(pump.last_lines(MAX_STACKS_BYTES))
+                if STACKS_MARK in text:
+                    # Stacks are longer than what went before them, which is why the rank was ended.
+                    text = shorten_stacks(without_additions(self._tail(name))) or text
+                if text:
+                    return text
+        return ""
+
+    def evidence(self, local_rank: int, *, by_torchrun: bool) -> str:
+        """Returns a rank's last lines: its exception where torch's error file has it, else what it printed last."""
+        name = f"rank-{local_rank}"
+        found = filter(None, map(read_error_file, self._error_files(local_rank, by_torchrun)))
+        return with_assertion(next(found, "") or self.last_lines(name), lambda: self._tail(f"{name}.err"))
+
+    def _tail(self, name: str) -> str:
+        pump = self._pumps.get(name)
+        if pump is not None:
+            pump.drain()
+        return tail_of(self.log_path(name), MAX_STACKS_BYTES)
+
+    def raised(self, local_rank: int, *, by_torchrun: bool) -> bool:
+        """Returns whether torch's error file has an exception of this rank, which isn't that its peer was gone."""
+        files = self._error_files(local_rank, by_torchrun)
+        errors = [text for text in map(read_error_file, files) if text]
+        return bool(errors) and not broken_connection(errors[0])
+
+    def _error_files(self, local_rank: int, by_torchrun: bool) -> list[str]:
+        if not by_torchrun:
+            return [os.path.join(self._folder, "error.json")]
+        # torchrun puts a folder with a name of its own in between, one in each of its lives.
+        folder = os.path.join(self._folder, "torchrun")
+        lives = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        return [os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives]
+
+    def close(self) -> None:
+        """Read what is left, and close all of it."""
+        for pump in self._pumps.values():
+            pump.close()
+        for log in self._logs:
+            log.close()
+
+
+def named_pipe(path: str) -> int:
+    """Make a named pipe and open it to read. It has no end as long as it is open for writing here too, also when one
+    process has ended that writes into it, and the next one hasn't begun (fifo(7)).
+    """
+    try:
+        os.mkfifo(path, 0o600)
+    except FileExistsError:
+        os.unlink(path)
+        os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK)

@@ -1,20 +1,26 @@
-"""The processes of a worker's ranks: they announce themselves in a FIFO, and are watched until they end.
+"""This module starts the processes of a worker's ranks, and watches them until they end.
 
-`run` starts, signals and examines them; here is which processes there are.
+Ranks that a launcher or the warm process starts announce themselves in a FIFO. `run` decides when ranks start, signals
+and examines them.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
 from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.planner.state import Ending
-from trainmaster_operator.agent.process import children
-from trainmaster_operator.agent.process.attempt_output import named_pipe
-from trainmaster_operator.agent.process.rank_starts import STORE
+from trainmaster_operator.agent.process import children, launcher, state_folder
+from trainmaster_operator.agent.process.output import named_pipe
+from trainmaster_operator.agent.settings import AgentSettings
+from trainmaster_operator.wire.assignment import Assignment
+
+if TYPE_CHECKING:
+    from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
 
 class RankProcess(NamedTuple):
@@ -27,7 +33,7 @@ class RankProcess(NamedTuple):
 
 
 class RankProcesses:
-    """See the module. Ranks are known by their local numbers; `exited` is called with a pid and how it ended."""
+    """RankProcesses knows ranks by their local numbers; `exited` is called with a pid and how it ended."""
 
     def __init__(
         self,
@@ -43,7 +49,7 @@ class RankProcesses:
         self.ended: set[int] = set()
         """The ranks whose end has been seen."""
         self.store_pid = 0
-        """Of the process that serves torch's store; 0: this worker has none."""
+        """The process that serves torch's store; 0: this worker has none."""
         self.below_launcher = False
         """Whether a launcher has started the ranks, so that it reaps them and not the agent."""
         self._loop = loop
@@ -109,7 +115,6 @@ class RankProcesses:
         return [pid for rank, pid in self.pids.items() if rank not in self.ended]
 
     def close(self) -> None:
-        """Stop watching."""
         for local_rank in list(self._pidfds):
             self._close_pidfd(local_rank)
         if self._announcements >= 0:
@@ -129,3 +134,117 @@ class RankProcesses:
         if fd >= 0:
             self._loop.unwatch(fd)
             os.close(fd)
+
+
+STORE = "store"
+"""By this name the process that serves torch's store announces itself (`warm/stage/forking`), and its log is kept."""
+
+
+class RankStarts:
+    """RankStarts is of one run. All paths lead into the folder of the attempt that the run was started for."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        assignment: Assignment,
+        node_rank: int,
+        command: Sequence[str],
+        base_environ: Mapping[str, str],
+        trainer_port: int,
+    ) -> None:
+        self.assignment = assignment
+        """The newest attempt's."""
+        self.folder = launcher.attempt_dir(settings, assignment.attempt)
+        self.group_file = os.path.join(self.folder, "group")
+        self._settings = settings
+        self._started_for = assignment.attempt
+        self._node_rank = node_rank
+        self._command = command
+        self._base_environ = base_environ
+        self._trainer_port = trainer_port
+
+    @property
+    def ranks(self) -> range:
+        """Returns this worker's global ranks."""
+        first = self.assignment.first_rank(self._node_rank, self._settings.processes)
+        return range(first, first + self._settings.processes)
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Returns the local ranks that are in the attempt's group."""
+        return self.assignment.present(self._node_rank, self._settings.processes)
+
+    @property
+    def serves_store(self) -> bool:
+        """Returns whether torch's store is this worker's to serve: where torchrun would, on the first one.
+
+        In a continued attempt the lowest rank of the group serves it itself.
+        """
+        return self._node_rank == 0 and self.assignment.continues is None
+
+    def write_group(self) -> None:
+        """Write down which ranks are in a continued attempt's group. Raises OSError."""
+        if self.assignment.continues is not None:
+            state_folder.write_group(self.group_file, self.assignment, self._settings.processes)
+
+    def group_variables(self, local_rank: int) -> dict[str, str]:
+        """Returns what a rank finds its group by."""
+        return state_folder.rank_variables(self.group_file, joins=local_rank not in self.present)
+
+    def order(self, local_rank: int) -> dict[str, Any]:
+        """Returns what the warm process has to know of a rank."""
+        stem = os.path.join(self.folder, f"rank-{local_rank}")
+        environ = self._own_variables(local_rank)
+        return {"localRank": local_rank, "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
+
+    def store_order(self, log: str) -> Optional[dict[str, Any]]:
+        """Returns the same of the process that serves the store, which prints into `log`; None if there is none."""
+        if not self.serves_store:
+            return None
+        return {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
+
+    def spawn_rank(self, local_rank: int, warm: WarmProcess) -> int:
+        """Start a rank without the warm process. Raises LaunchError or OSError."""
+        if warm.lacks_torch:
+            raise LaunchError(NO_TORCH)
+        stem = os.path.join(self.folder, f"rank-{local_rank}")
+        streams = {1: os.open(f"{stem}.out", os.O_WRONLY), 2: os.open(f"{stem}.err", os.O_WRONLY)}
+        return self._spawn(self._command, local_rank, streams)
+
+    def spawn_store(self, log: str, warm: WarmProcess) -> int:
+        """Start the process that serves the store, 0 if there is none. Raises LaunchError or OSError."""
+        if not self.serves_store or warm.lacks_torch:
+            return 0
+        stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        return self._spawn(warm.store_command(), 0, {1: stream, 2: stream})
+
+    def remove_traces(self, local_rank: int) -> None:
+        """Remove what a process has left behind in whose place another one is started."""
+        rank = self.ranks[local_rank]
+        names = [f"progress.{rank}", f"stacks.{rank}", f"saving.{rank}", *(["progress"] if local_rank == 0 else [])]
+        error_folder = launcher.error_folder(self._settings, self._started_for, local_rank)
+        for path in (*(os.path.join(self.folder, name) for name in names), os.path.join(error_folder, "error.json")):
+            state_folder.unlink(path)
+            state_folder.unlink(f"{path}.step")
+
+    def _spawn(self, command: Sequence[str], local_rank: int, streams: Mapping[int, int]) -> int:
+        try:
+            common, _ = launcher.warm_environment(self._settings, self._base_environ)
+            environ = {**common, **self._own_variables(local_rank)}
+            program = children.find_program(command[0], environ)
+            return children.spawn(program, tuple(command), environ, streams, in_session=True)
+        finally:
+            for stream in set(streams.values()):
+                os.close(stream)
+
+    def _own_variables(self, local_rank: int) -> dict[str, str]:
+        """Returns what of a rank's environment is its own; makes the folder that is named there."""
+        settings, node_rank, base = self._settings, self._node_rank, self._base_environ
+        os.makedirs(launcher.error_folder(settings, self._started_for, local_rank), exist_ok=True)
+        assignment = self.assignment._replace(attempt=self._started_for)
+        return {
+            **launcher.attempt_variables(settings, assignment, node_rank, base, self._trainer_port),
+            **launcher.rank_variables(settings, assignment, node_rank, local_rank, base),
+            **self.group_variables(local_rank),
+            "TRAINMASTER_ATTEMPT": str(self.assignment.attempt),
+        }

@@ -12,38 +12,19 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.hang.stacks import MAX_STACKS_BYTES, tail_of
 from trainmaster_operator.agent.loop import Loop
+from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
-from trainmaster_operator.agent.planner.events import (
-    EnvironmentPrinted,
-    Event,
-    Launched,
-    LauncherExamined,
-    LauncherStarted,
-    LaunchFailed,
-    NothingForked,
-    ProcessEnded,
-    RankExamined,
-    RankNotStarted,
-    RanksForked,
-    RankStarted,
-    RunEmptied,
-    SavingRanksFound,
-    StoreEnded,
-)
 from trainmaster_operator.agent.planner.state import Ending
-from trainmaster_operator.agent.process import children, group_file, launcher, saving
-from trainmaster_operator.agent.process.attempt_output import AttemptOutput
-from trainmaster_operator.agent.process.cgroup import oom_kill_count
-from trainmaster_operator.agent.process.output import Printers
-from trainmaster_operator.agent.process.rank_processes import RankProcess, RankProcesses
-from trainmaster_operator.agent.process.rank_starts import STORE, RankStarts
-from trainmaster_operator.agent.progress.printed import Printed
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.process import children, launcher, state_folder
+from trainmaster_operator.agent.process.kernel import oom_kill_count
+from trainmaster_operator.agent.process.output import AttemptOutput, Printers
+from trainmaster_operator.agent.process.rank_processes import STORE, RankProcess, RankProcesses, RankStarts
+from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, tail_of
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.values import last_lines
@@ -60,11 +41,11 @@ class RunProcesses:
     def __init__(
         self,
         loop: Loop,
-        settings: Settings,
+        settings: AgentSettings,
         assignment: Assignment,
         node_rank: int,
         printers: Printers,
-        put: Callable[[Event], None],
+        put: Callable[[events.Event], None],
         command: Sequence[str],
         base_environ: Mapping[str, str],
         warm: Optional[WarmProcess] = None,
@@ -79,13 +60,13 @@ class RunProcesses:
         self._settings = settings
         self._put = put
         self._ranks = RankProcesses(
-            loop, settings.processes, lambda rank, pid: put(RankStarted(rank, pid)), self.process_ended
+            loop, settings.processes, lambda rank, pid: put(events.RankStarted(rank, pid)), self.process_ended
         )
         self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, trainer_port)
         self.folder = self._starts.folder
-        """The folder of the attempt that the processes were started for, where they go on in others too."""
-        self._output = AttemptOutput(loop, settings, self.folder, printers)
-        self._output.printed.on_environment = lambda line: put(EnvironmentPrinted(assignment.attempt, line))
+        """The folder of the attempt that the processes were started for, and keep in later ones."""
+        self.output = AttemptOutput(loop, settings, self.folder, printers)
+        self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(assignment.attempt, line))
         self._warm = warm
         self._trainer_port = trainer_port
         """Where Hugging Face's Trainer reports; 0: nowhere."""
@@ -96,7 +77,7 @@ class RunProcesses:
         self._ordered: set[int] = set()
         """Local ranks that the warm process was ordered to fork last."""
         self._to_restart: deque[int] = deque()
-        """Local ranks that are to be started again."""
+        """Local ranks to start again."""
         self._terminated = False
         self._sweeps = 0
         self._emptied = False
@@ -121,20 +102,14 @@ class RunProcesses:
         return len(self._ranks.pids) == (self._settings.processes if self._line.wraps_ranks else 1)
 
     @property
-    def printed(self) -> Printed:
-        """Returns what the ranks have printed of their progress."""
-        return self._output.printed
-
-    @property
     def present(self) -> tuple[int, ...]:
         """Returns the local ranks that are in the attempt's group."""
         return self._starts.present
 
     def first_rank(self) -> int:
-        """Returns the global rank of local rank 0."""
         return self._starts.ranks[0]
 
-    def start(self) -> Launched:
+    def start(self) -> events.Launched:
         """Start the ranks or their launcher. Raises LaunchError, or OSError where the state folder can't be written."""
         settings, starts, warm = self._settings, self._starts, self._warm
         command, base = self._command, self._base_environ
@@ -148,10 +123,10 @@ class RunProcesses:
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         if self._line.wraps_ranks:
             self._ranks.listen(os.path.join(self.folder, "ranks"), self._announced)
-            self._output.open_rank_pipes(settings.processes, self.first_rank())
-        self._output.print_separator(self.attempt)
+            self.output.open_rank_pipes(settings.processes, self.first_rank())
+        self.output.print_separator(self.attempt)
         if self.continuable:
-            group_file.make_fifos(starts.group_file, starts.ranks)
+            state_folder.make_fifos(starts.group_file, starts.ranks)
             starts.write_group()
         self.started_at = time.monotonic()
         if warm is not None and not warm.reason:
@@ -160,11 +135,11 @@ class RunProcesses:
             self._start_cold(warm.reason)
         else:
             self._start_launcher()
-        return Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank(), self.continuable)
+        return events.Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank(), self.continuable)
 
     @property
     def continuable(self) -> bool:
-        """Returns whether the agent starts the ranks itself, so that they can go on in a continued attempt."""
+        """Returns whether the agent starts the ranks itself, so that they can continue in another attempt."""
         if self._needs_launcher:
             single = not self._line.wraps_ranks and self._settings.processes == 1
             return single and not launcher.starts_torchrun(self._command)
@@ -184,7 +159,7 @@ class RunProcesses:
         """Order the ranks from the warm process; raises OSError where their files can't be made."""
         self._ordered = set(range(self._settings.processes))
         ranks = [self._starts.order(local_rank) for local_rank in range(self._settings.processes)]
-        store = self._starts.store_order(self._output.log_path(STORE))
+        store = self._starts.store_order(self.output.log_path(STORE))
         warm.fork(self.attempt, self.folder, ranks, store, self._forked)
 
     def _forked(self, reason: str) -> None:
@@ -192,8 +167,8 @@ class RunProcesses:
         self._announced(0)
         if self.up:
             # Whatever has become of the warm process since.
-            self._output.say(f"attempt {self.attempt} starts warm")
-            self._put(RanksForked())
+            self.output.say(f"attempt {self.attempt} starts warm")
+            self._put(events.RanksForked())
         else:
             self._retreat(reason)
         self._restart_next()
@@ -204,17 +179,15 @@ class RunProcesses:
         if self._remain((), lambda: self._retreat(reason)):
             return
         if self.stopping or self.ended:
-            self._put(NothingForked())
+            self._put(events.NothingForked())
             return
         try:
             self._start_cold(reason)
-        except LaunchError as error:
-            self._put(LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS)))
-        except OSError as error:
-            self._put(LaunchFailed(f"cannot write {error.filename}: {error.strerror}"))
+        except (LaunchError, OSError) as error:
+            self._put(events.LaunchFailed(problem_of(error)))
         else:
             if self._launcher_pid:
-                self._put(LauncherStarted(self._launcher_pid))
+                self._put(events.LauncherStarted(self._launcher_pid))
 
     def _remain(self, spared: Sequence[int], again: Callable[[], None]) -> bool:
         """Returns whether something is left of what the warm process may have begun, or all of the attempt has ended;
@@ -231,12 +204,12 @@ class RunProcesses:
 
     def _start_cold(self, reason: str) -> None:
         """Start the ranks without a warm process, or torchrun where the command needs it; the log says why."""
-        self._output.say(f"attempt {self.attempt} starts cold: {reason}")
+        self.output.say(f"attempt {self.attempt} starts cold: {reason}")
         if self._warm is None or self._needs_launcher:
             self._start_launcher()
             return
         try:
-            self._ranks.store_pid = self._starts.spawn_store(self._output.log_path(STORE), self._warm)
+            self._ranks.store_pid = self._starts.spawn_store(self.output.log_path(STORE), self._warm)
             for local_rank in range(self._settings.processes):
                 self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, self._warm))
         except (LaunchError, OSError):
@@ -250,19 +223,14 @@ class RunProcesses:
             name, prefix, rank = "launcher", f"[worker {self._settings.worker}]: ", None
         else:
             name, prefix, rank = "rank-0", f"[rank {self.first_rank()}]: ", self.first_rank()
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        self._output.pump(name, (out_read, err_read), prefix, rank)
-        try:
-            streams = {1: out_write, 2: err_write}
+        with children.output_streams() as (ends, streams):
+            self.output.pump(name, ends, prefix, rank)
             environ = {**self._environ, **(self._starts.group_variables(0) if self.continuable else {})}
-            self._launcher_pid = children.spawn(program, self._line.arguments, environ, streams)
-        except LaunchError:
-            self._close()
-            raise
-        finally:
-            os.close(out_write)
-            os.close(err_write)
+            try:
+                self._launcher_pid = children.spawn(program, self._line.arguments, environ, streams)
+            except LaunchError:
+                self._close()
+                raise
         self._ranks.below_launcher = True
         if not self._line.wraps_ranks:
             self._ranks.pids[0] = self._launcher_pid
@@ -274,14 +242,14 @@ class RunProcesses:
         self._announced(0)
         taken = self._warm is not None and pid == self._warm.pid and not self._warm.was_killed
         if taken and ending is not None and ending.signal == signal.SIGKILL and self._oom_kills() > 0:
-            # The kernel took the warm process, as it was told to, and no rank.
+            # The kernel killed the warm process, as its score asks for, and no rank.
             self._oom_kills_before += 1
         if pid == self._launcher_pid:
             self._launcher_ended = True
         if pid == self._ranks.store_pid:
             if ending is not None and ending.exit_code != 0:
-                said = last_lines(tail_of(self._output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
-                self._put(StoreEnded(self.attempt, ending, said, self._oom_kills()))
+                said = last_lines(tail_of(self.output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
+                self._put(events.StoreEnded(self.attempt, ending, said, self._oom_kills()))
             return
         local_rank = self._ranks.find(pid)
         if local_rank is not None:
@@ -289,7 +257,7 @@ class RunProcesses:
         unseen: frozenset[int] = frozenset()
         if self._line.wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
             unseen = frozenset(each for each in self._ranks.living if children.process_state(each) in "XZ")
-        self._put(ProcessEnded(pid, ending, unseen))
+        self._put(events.ProcessEnded(pid, ending, unseen))
 
     def terminate(self, action: Terminate) -> None:
         """Send SIGTERM to ranks, and SIGKILL to a launcher that would only wait for them."""
@@ -298,13 +266,13 @@ class RunProcesses:
             # It may hang, and its ranks must not come later.
             self._warm.kill()
         if action.planned_seconds:
-            saving.say_planned(os.path.join(self.folder, "saving"), action.planned_seconds)
+            state_folder.announce_stop(os.path.join(self.folder, "saving"), action.planned_seconds)
         if action.launcher:
             children.send([action.launcher], signal.SIGKILL)
         children.send([children.signal_target(pid) for pid in action.pids], signal.SIGTERM)
 
     def regroup(self, action: Regroup) -> None:
-        """Go on in a continued attempt. Raises OSError where the group can't be written down."""
+        """Continue in another attempt. Raises OSError if the group can't be written."""
         # A continued attempt's lowest rank serves the store itself.
         store, self._ranks.store_pid = self._ranks.store_pid, 0
         children.send([*action.killed, *([store] if store else [])], signal.SIGKILL)
@@ -312,23 +280,23 @@ class RunProcesses:
         self._starts.write_group()
         for local_rank, rank in enumerate(self._starts.ranks):
             if local_rank not in action.restarted:
-                group_file.wake(self._starts.group_file, rank)
-        self._output.say(f"attempt {self.attempt} continues {group_file.described(action.assignment)}")
+                state_folder.wake(self._starts.group_file, rank)
+        self.output.say(f"attempt {self.attempt} continues {state_folder.described(action.assignment)}")
         # What the kernel killed before is accounted for.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
         for local_rank, rank in enumerate(self._starts.ranks):
-            # Who goes on has written no state to end with, whatever it has said of that before.
-            group_file.unlink(os.path.join(self.folder, f"saving.{rank}"))
+            # A rank that continues is no longer saving its state for the end.
+            state_folder.unlink(os.path.join(self.folder, f"saving.{rank}"))
             if local_rank in action.restarted:
                 self._ranks.forget(local_rank)
                 self._starts.remove_traces(local_rank)
-                self._output.begin_rank_anew(local_rank)
+                self.output.restart_rank(local_rank)
         self._to_restart.extend(action.restarted)
         self._restart_next()
 
     def _restart_next(self) -> None:
-        """Start the ranks that are to be started again, one after the other where the warm process forks them."""
+        """Start the next ranks again, one after the other if the warm process forks them."""
         warm = self._warm
         while self._to_restart and warm is not None and not warm.busy and not self._terminated:
             local_rank = self._to_restart.popleft()
@@ -343,7 +311,7 @@ class RunProcesses:
         """The order to fork one rank has been answered."""
         self._announced(0)
         if local_rank in self._ranks.pids:
-            self._put(RanksForked())
+            self._put(events.RanksForked())
         else:
             self._retreat_one(local_rank, warm, reason)
         self._restart_next()
@@ -356,19 +324,17 @@ class RunProcesses:
             self._restart_cold(local_rank, reason, warm)
 
     def _restart_cold(self, local_rank: int, reason: str, warm: WarmProcess) -> None:
-        self._output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
+        self.output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
         try:
             self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, warm))
-        except LaunchError as error:
-            self._put(RankNotStarted(local_rank, last_lines(str(error), MAX_ERROR_CHARACTERS)))
-        except OSError as error:
-            self._put(RankNotStarted(local_rank, f"cannot write {error.filename}: {error.strerror}"))
+        except (LaunchError, OSError) as error:
+            self._put(events.RankNotStarted(local_rank, problem_of(error)))
 
-    def saving_ranks(self) -> SavingRanksFound:
+    def saving_ranks(self) -> events.SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
-        found = saving.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
+        found = state_folder.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
         # All ranks of a launcher of the user's own are one process to the planner.
-        return SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
+        return events.SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
 
     def sweep(self) -> None:
         """SIGKILL everything below the agent but a warm process that has nothing to do, until there is nothing."""
@@ -380,22 +346,22 @@ class RunProcesses:
         elif self._launcher_ended or not self._launcher_pid:
             self._emptied = True
             self._close()
-            self._put(RunEmptied())
+            self._put(events.RunEmptied())
             return
         self._loop.call_later(SWEEP_SECONDS[min(self._sweeps, len(SWEEP_SECONDS) - 1)], self.sweep)
         self._sweeps += 1
 
-    def examine_rank(self, action: ExamineRank) -> RankExamined:
+    def examine_rank(self, action: ExamineRank) -> events.RankExamined:
         """Returns what a rank that ended has left behind."""
         rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
-        raised = was_ended and self._output.raised(rank, by_torchrun=self._line.wraps_ranks)
+        raised = was_ended and self.output.raised(rank, by_torchrun=self._line.wraps_ranks)
         if was_ended and not raised:
-            return RankExamined(rank, ending, was_ended, raised, "", 0)
-        return RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
+            return events.RankExamined(rank, ending, was_ended, raised, "", 0)
+        return events.RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
 
-    def examine_launcher(self, action: ExamineLauncher) -> LauncherExamined:
+    def examine_launcher(self, action: ExamineLauncher) -> events.LauncherExamined:
         """Returns what a launcher that ended has printed last."""
-        return LauncherExamined(action.ending, self._output.last_lines("launcher"), self._oom_kills())
+        return events.LauncherExamined(action.ending, self.output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
         """Returns the ranks of the group that live, and where they may print their stacks."""
@@ -412,15 +378,15 @@ class RunProcesses:
                 rank = self.first_rank() + local_rank
                 stacks = os.path.join(self.folder, f"stacks.{rank}")
                 # Ranks of a launcher of the user's own print where that prints.
-                printed = self._output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
+                printed = self.output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
                 yield local_rank, RankProcess(rank, pid, (stacks, printed), self._environ)
 
     def pid_of(self, local_rank: int) -> int:
-        """Returns a rank's process; 0 where it isn't known."""
+        """Returns a rank's process; 0 if it isn't known."""
         return self._rank_pids().get(local_rank, 0)
 
     def provoke(self, local_rank: int) -> bool:
-        """End a rank in the way that makes Python print its stacks; False where it wouldn't print.
+        """End a rank in the way that makes Python print its stacks; False if it wouldn't print.
 
         The rank is about to be ended anyway, and had no other way to show its stacks. A core file is kept from being
         written: it could be as large as the rank.
@@ -434,7 +400,7 @@ class RunProcesses:
 
     def evidence(self, local_rank: int) -> str:
         """Returns what a rank has left behind that says why it ended, or what it does."""
-        return self._output.evidence(local_rank, by_torchrun=self._line.wraps_ranks)
+        return self.output.evidence(local_rank, by_torchrun=self._line.wraps_ranks)
 
     def _rank_pids(self) -> dict[int, int]:
         """Returns pids by local rank; the launcher's, where it is all that there is."""
@@ -464,4 +430,11 @@ class RunProcesses:
 
     def _close(self) -> None:
         self._ranks.close()
-        self._output.close()
+        self.output.close()
+
+
+def problem_of(error: Union[LaunchError, OSError]) -> str:
+    """Returns why nothing could be started."""
+    if isinstance(error, OSError):
+        return f"cannot write {error.filename}: {error.strerror}"
+    return last_lines(str(error), MAX_ERROR_CHARACTERS)

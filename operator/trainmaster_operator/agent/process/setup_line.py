@@ -43,7 +43,6 @@ class SetupLine:
         self._pumps: list[Pump] = []
 
     def start(self) -> None:
-        """Start it."""
         self._environment.clear()
         try:
             self._spawn()
@@ -59,7 +58,6 @@ class SetupLine:
             children.send(children.descendants(os.getpid()), signal.SIGKILL)
 
     def process_ended(self, pid: int, ending: Ending) -> None:
-        """A child of the agent was reaped."""
         if pid != self._pid:
             return
         self._read_environment(0)
@@ -89,21 +87,18 @@ class SetupLine:
             shell = children.find_program("bash", environ)
         except LaunchError:
             shell = children.find_program("sh", environ)
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
         self._environment_fd, env_write = os.pipe()
         os.set_blocking(self._environment_fd, False)
         self._loop.watch(self._environment_fd, READ, self._read_environment)
-        for fd, printer in ((out_read, self._printers.stdout), (err_read, self._printers.stderr)):
-            self._pumps.append(Pump(self._loop, fd, "[setup]: ", printer, None))
+        # No `set -e`: vendors' scripts are written for a terminal, and many would end at a test that fails.
+        script = f"{{ {self._line}\n}} || exit $?\nexec env -0 >&9"
         try:
-            # No `set -e`: vendors' scripts are written for a terminal, and many would end at a test that fails.
-            script = f"{{ {self._line}\n}} || exit $?\nexec env -0 >&9"
-            streams = {1: out_write, 2: err_write, 9: env_write}
-            self._pid = children.spawn(shell, (shell, "-c", script), environ, streams)
+            with children.output_streams() as (ends, streams):
+                for fd, printer in zip(ends, self._printers):
+                    self._pumps.append(Pump(self._loop, fd, "[setup]: ", printer, None))
+                self._pid = children.spawn(shell, (shell, "-c", script), environ, {**streams, 9: env_write})
         finally:
-            for fd in (out_write, err_write, env_write):
-                os.close(fd)
+            os.close(env_write)
 
     def _read_environment(self, _events: int) -> None:
         while self._environment_fd >= 0:

@@ -1,6 +1,19 @@
-"""The lines that one rank prints are matched with a preset, or with the job's own pattern. Pure.
+"""This module matches the lines that one rank prints with a framework's preset, or with the job's own pattern. Pure.
 
-Progress is a level, so of many lines that came at once only the newest that matches counts.
+Progress is a level, so of many lines that came at once only the newest match counts. A line belongs to a framework if
+it has its `mark`, which is searched first because that costs next to nothing. Lines that only training prints are
+recognised by themselves (`auto`).
+
+- Hugging Face: transformers 5, `trainer_callback.py` (`PrinterCallback` and `ProgressCallback`): a dictionary, whose
+  values are texts since version 5, and tqdm's bar.
+- Lightning 2: `callbacks/progress/tqdm_progress.py`, a bar for each epoch, from 0; with a logger it shows `v_num`.
+- DeepSpeed 0.19: `runtime/engine.py` (`_report_progress`), `utils/timer.py` (`ThroughputTimer`),
+  `runtime/pipe/engine.py`.
+- torchtune 0.6: `recipes/*.py`, the description of each epoch's bar.
+
+tqdm: a training has one bar for all its steps, or a new one for each epoch. Bars of epochs are added up, so that steps
+never go back: `Epoch 3:` names its epoch, and without such a name a bar that begins again is the next epoch's. Then the
+number of all steps is only known if that of the epochs is (`Epoch 3/10:`).
 """
 
 from __future__ import annotations
@@ -8,12 +21,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Optional
+from typing import NamedTuple, Optional
 
-from trainmaster_operator.agent.progress.bars import Bar, Bars, measured, read_bar
-from trainmaster_operator.agent.progress.presets import BAR_MARK, PRESETS, LineRule
-from trainmaster_operator.wire.log_rules import compile_pattern
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.log_rules import AUTO, compile_pattern
+from trainmaster_operator.wire.ranks import RankProgress
 
 MAX_LINE_CHARACTERS = 1_000
 """So much of a line is matched."""
@@ -23,7 +34,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WHOLE = ("step", "totalSteps")
 
 
-class LogRules:
+class LineMatcher:
     """LogRules has what the lines of one rank have said so far. `preset`: its name; a pattern goes before it."""
 
     def __init__(self, pattern: str, preset: str) -> None:
@@ -34,12 +45,12 @@ class LogRules:
         self._sums = Bars(found.first_epoch)
         self._fields: dict[str, float] = {}
         self.progress: Optional[RankProgress] = None
-        """What the lines mean together; None until one has matched."""
+        """The lines' progress together; None until one has matched."""
         self.bars: dict[int, Bar] = {}
         """The newest bar of each length."""
 
     def read(self, data: bytes, lines: Sequence[bytes], unfinished: bytes = b"") -> bool:
-        """Match what has come, and say whether it says anything new. `data`: all of it, to look for marks once;
+        """Match what has come; returns whether it has anything new. `data`: all of it, to look for marks once;
         `unfinished`: a line that may go on, of which only a bar that is whole says anything."""
         before, bars_before = dict(self._fields), dict(self.bars)
         if self._own is not None:
@@ -114,3 +125,146 @@ def _number(text: str) -> Optional[float]:
     except ValueError:
         return None
     return value if len(parts) <= 4 and math.isfinite(value) and abs(value) < 1e100 else None
+
+
+NUMBER = r"[-+]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:[eE][-+]?[0-9]+)?"
+BAR = re.compile(
+    r"(?:^|[:\s])\s*[0-9]{1,3}%\|[^|]*\|\s*(?P<n>[0-9]+)/(?P<total>[0-9]+) "
+    rf"\[[0-9:]+<[0-9:?]+,\s*(?P<rate>{NUMBER}|\?)\s?(?P<unit>it/s|s/it)(?P<rest>.*)\]\s*$",
+    re.ASCII,
+)
+"""tqdm's own format with its own unit: what counts bytes, files or examples isn't training. A bar below another one
+ends with an escape sequence, which goes back to the other's line, and doesn't match (tqdm 4.70: std.py, `format_meter`
+and `display`)."""
+EPOCH = re.compile(r"[Ee]poch\s+(?P<epoch>[0-9]+)(?:/(?P<epochs>[0-9]+))?", re.ASCII)
+LOSS = re.compile(rf"\b(?:train[_/])?loss(?:_step)?[=:]\s*(?P<loss>{NUMBER})", re.ASCII)
+
+
+class Bar(NamedTuple):
+    """A bar as one line shows it."""
+
+    n: int
+    total: int
+    step_seconds: Optional[float]
+    loss: Optional[float]
+    epoch: Optional[int]
+    epochs: Optional[int]
+    """The number of epochs, if the bar shows it."""
+
+
+def read_bar(line: str) -> Optional[Bar]:
+    """Returns the bar that a line shows; None if it shows none."""
+    found = BAR.search(line)
+    if found is None:
+        return None
+    rate = None if found["rate"] == "?" else float(found["rate"])
+    seconds = rate if found["unit"] == "s/it" else (1 / rate if rate else None)
+    before = line[: found.start()]
+    epoch = EPOCH.search(before)
+    loss = LOSS.search(found["rest"]) or LOSS.search(before)
+    return Bar(
+        int(found["n"]),
+        int(found["total"]),
+        seconds,
+        float(loss["loss"]) if loss is not None else None,
+        int(epoch["epoch"]) if epoch is not None else None,
+        int(epoch["epochs"]) if epoch is not None and epoch["epochs"] else None,
+    )
+
+
+class Bars:
+    """Bars turns the bars of one rank into steps. Of several kinds of bar the longest is the training's.
+
+    `first_epoch`: the number that the first epoch's bar shows, where that is known.
+    """
+
+    def __init__(self, first_epoch: Optional[int] = None) -> None:
+        self._first_epoch = first_epoch
+        self._total = 0
+        self._last: Optional[Bar] = None
+        self._before = 0
+        """Bars before this one."""
+
+    def add(self, bar: Bar) -> dict[str, float]:
+        """Returns the fields of progress that a bar of the training means; none where it isn't the training's."""
+        if bar.total < max(self._total, 1) or bar.n > bar.total:
+            return {}
+        if bar.total > self._total:
+            self._total, self._before, self._last = bar.total, 0, None
+        last = self._last
+        if last is not None and (bar.epoch or 0) < (last.epoch or 0):
+            # Another rank that is behind prints into the same stream.
+            return {}
+        self._last = bar
+        if bar.epoch is not None and self._first_epoch is not None:
+            self._before = max(bar.epoch - self._first_epoch, 0)
+        elif last is not None and (bar.n * 2 < last.n or bar.epoch != last.epoch):
+            self._before += 1
+        fields: dict[str, float] = {"step": self._before * bar.total + bar.n}
+        if bar.epochs:
+            fields["totalSteps"] = max(bar.epochs, self._before + 1) * bar.total
+        elif bar.epoch is None and not self._before:
+            fields["totalSteps"] = bar.total
+        if bar.epoch is not None or self._before:
+            fields["epoch"] = self._before + bar.n / bar.total
+        return {**fields, **measured(bar)}
+
+
+def measured(bar: Bar) -> dict[str, float]:
+    """Returns a bar's speed and loss, as far as it shows them."""
+    values = {"stepSeconds": bar.step_seconds, "loss": bar.loss}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+BAR_MARK = b"%|"
+
+
+class LineRule(NamedTuple):
+    """A line that has the mark and matches says the fields that the pattern's groups are named for."""
+
+    mark: bytes
+    pattern: re.Pattern[str]
+
+
+class Preset(NamedTuple):
+    """A framework's lines and bars."""
+
+    lines: tuple[LineRule, ...] = ()
+    bars: bytes = b""
+    """The mark of a line with the training's bar; empty: bars say nothing of steps."""
+    first_epoch: Optional[int] = None
+    """The number that the first epoch's bar shows, where that is known."""
+
+
+def _line(mark: bytes, pattern: str) -> LineRule:
+    return LineRule(mark, re.compile(pattern, re.ASCII))
+
+
+_HUGGING_FACE = _line(
+    b"'loss': ",
+    rf"^\{{'loss': '?(?P<loss>{NUMBER})'?,(?: 'grad_norm': '?(?:(?P<gradNorm>{NUMBER})|nan|inf)'?,)?"
+    rf"(?: 'learning_rate': '?(?P<learningRate>{NUMBER})'?,)?.*'epoch': '?(?P<epoch>{NUMBER})'?[,}}]",
+)
+_DEEPSPEED = (
+    _line(b"skipped=", rf"\bstep=(?P<step>[0-9]+), skipped=[0-9]+, lr=(?:\[(?P<learningRate>{NUMBER}))?"),
+    _line(
+        b"CurrSamplesPerSec=",
+        rf"/global_step=(?P<step>[0-9]+), RunningAvgSamplesPerSec=(?P<samplesPerSecond>{NUMBER}), CurrSamplesPerSec=",
+    ),
+    _line(
+        b"iter time (s): ",
+        rf"^steps: (?P<step>[0-9]+) loss: (?P<loss>{NUMBER}) .*"
+        rf"iter time \(s\): (?P<stepSeconds>{NUMBER}) samples/sec: (?P<samplesPerSecond>{NUMBER})",
+    ),
+)
+_TORCHTUNE = _line(b"|Loss: ", rf"^[0-9]+\|(?P<step>[0-9]+)\|Loss: (?P<loss>{NUMBER})")
+
+PRESETS: dict[str, Preset] = {
+    "huggingface": Preset((_HUGGING_FACE,), bars=BAR_MARK),
+    "lightning": Preset(bars=BAR_MARK, first_epoch=0),
+    "deepspeed": Preset(_DEEPSPEED),
+    "torchtune": Preset((_TORCHTUNE,)),
+    "tqdm": Preset(bars=BAR_MARK),
+    # The only bars are Lightning's with its logger's version.
+    AUTO: Preset((_HUGGING_FACE, *_DEEPSPEED, _TORCHTUNE), bars=b", v_num=", first_epoch=0),
+}

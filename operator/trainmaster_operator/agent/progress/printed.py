@@ -1,6 +1,6 @@
-"""What ranks print is matched with the log rules, within a bounded time.
+"""The ranks' output is matched with the log rules, within a bounded time.
 
-A match that takes longer than MATCH_SECONDS of the processor is broken off: Python's matcher looks for signals as it
+A match that takes longer than MATCH_SECONDS of the processor is broken off: Python's matcher checks for signals as it
 goes (CPython, Modules/_sre), and a timer of the process's own time sends one. Then the rules are given up until the
 next attempt, and nothing of what they have found is watched: a pattern can make its job's agent blind, never slow.
 """
@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Optional
 
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_ENVIRONMENT
 from trainmaster_operator.wire.log_rules import FRAMEWORKS, NONE
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.progress.bars import Bar
-    from trainmaster_operator.agent.progress.log_rules import LogRules
+    from trainmaster_operator.agent.progress.log_rules import Bar, LineMatcher
 
 MATCH_SECONDS = 0.1
 """For what a rank has printed at once, at most 64 KiB. Ordinary patterns need 2 ms for that."""
@@ -34,10 +33,10 @@ class TooSlow(Exception):
 class Printed:
     """Printed has the progress that the ranks of one attempt have printed. `say` prints a sentence of the agent's."""
 
-    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: AgentSettings, say: Callable[[str], None]) -> None:
         self._pattern, self._preset = settings.progress_pattern, settings.progress_preset
         self._say = say
-        self._rules: dict[int, LogRules] = {}
+        self._rules: dict[int, LineMatcher] = {}
         self.on_environment: Callable[[str], None] = lambda _line: None
         """Gets the first line that says what the ranks run on (trainloop.distributed.machine), once."""
         self._has_environment = False
@@ -103,12 +102,12 @@ class Printed:
         if rank not in self.first_step_at and rules.progress is not None and rules.progress.step:
             self.first_step_at[rank] = time.time()
 
-    def _rules_of(self, rank: int) -> LogRules:
+    def _rules_of(self, rank: int) -> LineMatcher:
         if rank not in self._rules:
             # Here, because its patterns cost 10 ms of an agent's start, and ranks print nothing before they run.
-            from trainmaster_operator.agent.progress.log_rules import LogRules
+            from trainmaster_operator.agent.progress.log_rules import LineMatcher
 
-            self._rules[rank] = LogRules(self._pattern, self._preset)
+            self._rules[rank] = LineMatcher(self._pattern, self._preset)
         return self._rules[rank]
 
     def _within_time(self, match: Callable[[], bool]) -> bool:

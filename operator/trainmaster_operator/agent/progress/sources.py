@@ -1,36 +1,36 @@
-"""Which of all that is known of a rank's progress counts, and for how long the rank has shown no life.
+"""This module decides which source of a rank's progress counts, and for how long the rank has shown no life.
 
 In this order; a source that is nearer to what the script itself says goes before the others:
 
-1. the progress file (`hang/heartbeats`): the script's own word.
+1. The progress file (`Heartbeats`): the script's own word.
 2. What Hugging Face's Trainer reports. What it leaves out is filled in from what the rank prints: its bar, which is the
    one with as many steps as the Trainer has reported, shows steps sooner than reports come.
 3. What the rank prints, by the job's `spec.progress`, or by what nothing but training prints.
 4. torch's collectives, which say no step, only that a rank waits.
 
-Whichever it is, what a step takes is derived where the rank never says it (`step_times`).
+If the rank never reports what a step takes, that is derived from its steps (`StepTimes`).
 
 Only the first is watched by itself. Of the others a rank counts as alive for longer than they say: while it prints, and
-while its collectives go on, because nobody has said that an evaluation or a checkpoint between two reports is short.
-With a pattern of the job's own it is the lines that match alone, and what is recognised without being asked for is
-shown and never watched.
+while its collectives advance, because nobody has said that an evaluation or a checkpoint between two reports is short.
+With a pattern of the job's own only lines that match count, and lines recognised by themselves are shown and never
+watched.
 """
 
 from __future__ import annotations
 
+import os
 import time
+from collections import deque
 from typing import Optional
 
-from trainmaster_operator.agent.hang.heartbeats import Heartbeats
-from trainmaster_operator.agent.hang.rank_states import observe_rank, observe_waiting
-from trainmaster_operator.agent.progress.counters import Counters
 from trainmaster_operator.agent.progress.printed import Printed
-from trainmaster_operator.agent.progress.step_times import StepTimes
-from trainmaster_operator.agent.progress.trainer_reports import TrainerReports
-from trainmaster_operator.agent.settings import Settings
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.agent.progress.recorder import Counters, Waiting
+from trainmaster_operator.agent.progress.trainer import TrainerReports
+from trainmaster_operator.agent.settings import AgentSettings
+from trainmaster_operator.wire.limits import MAX_PROGRESS_FILE_BYTES
 from trainmaster_operator.wire.log_rules import NONE
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, RankState
+from trainmaster_operator.wire.values import loads, whole
 
 REPORT_SECONDS = 0.2
 """Reports of steps are so far apart: scripts spare the disk, and bars their terminal (tqdm: 0.1)."""
@@ -41,7 +41,7 @@ class Sources:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         ranks: range,
         started_at: float,
         heartbeats: Heartbeats,
@@ -151,7 +151,7 @@ class Sources:
         return self._with_bar(rank, reported)
 
     def _with_bar(self, rank: int, reported: RankProgress) -> RankProgress:
-        """Returns the Trainer's report with the step of its bar, where that has gone on since."""
+        """Returns the Trainer's report with the step of its bar, if that has advanced since."""
         total = reported.total_steps
         bar = None if self._printed is None or total is None else self._printed.bar(rank, total)
         if bar is None or total is None or bar.n < (reported.step or 0) or not bar.n:
@@ -179,3 +179,193 @@ class Sources:
     def _state_by_collectives(self, rank: int) -> RankState:
         waiting = None if self._counters is None else self._counters.waiting(rank)
         return RankState() if waiting is None else observe_waiting(self._settings, waiting)
+
+
+INTERVAL_SECONDS = 5.0
+"""Steps are seen up to 0.25 s late (`hang/observation`), which is a twentieth of this."""
+INTERVALS = 7
+
+
+class StepTimes:
+    """StepTimes derives the seconds that a step of one rank takes from when its steps came, in one attempt.
+
+    Steps are counted over intervals of INTERVAL_SECONDS, or of one step if that takes longer, and the median of the
+    last INTERVALS of them counts. So an evaluation or a checkpoint, which makes one interval long, changes nothing, and
+    a speed that changes is seen within half a minute, or four steps. Between intervals the last figure stays. Time
+    before the first step isn't counted: it is setup, and a rank that reports 0 first may continue from the step of its
+    checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self._says_them = False
+        """Whether the rank has ever said them itself: then nothing is derived."""
+        self._last: Optional[int] = None
+        self._began: Optional[tuple[int, float]] = None
+        """The step at which the present interval began, and when that was."""
+        self._at = 0.0
+        """When the newest step came."""
+        self._intervals: deque[float] = deque(maxlen=INTERVALS)
+
+    def complete(self, progress: RankProgress, now: float) -> RankProgress:
+        """Returns the progress with its `step_seconds`, where they are derived. `now`: on the monotonic clock."""
+        if progress.step_seconds is not None:
+            self._says_them = True
+        if self._says_them or progress.step is None:
+            return progress
+        if progress.step != self._last:
+            self._observe(progress.step, progress.start_step or 0, now)
+        if not self._intervals:
+            return progress
+        # The median; of an even number the lower one, because what isn't training only makes intervals longer. It isn't
+        # taken from `statistics`, whose import costs 15 ms of an agent's start.
+        return progress._replace(step_seconds=sorted(self._intervals)[(len(self._intervals) - 1) // 2])
+
+    def estimate(self, progress: RankProgress) -> Optional[float]:
+        """Returns what a step takes, also where that isn't worth reporting yet; None if nothing is known of it."""
+        if progress.step_seconds is not None or self._began is None or self._last is None:
+            return progress.step_seconds
+        step, since = self._began
+        return (self._at - since) / (self._last - step) if self._last > step else None
+
+    def _observe(self, step: int, start: int, now: float) -> None:
+        if self._last is not None and step < self._last:
+            # Another training in the same process, or a loop that rolled back.
+            self._intervals.clear()
+            self._began = None
+        self._last, self._at = step, now
+        if self._began is None:
+            self._began = (step, now) if step > start else None
+            return
+        before, since = self._began
+        if now - since >= INTERVAL_SECONDS:
+            self._intervals.append((now - since) / (step - before))
+            self._began = step, now
+
+
+COUNT_BYTES = 8
+
+
+class Heartbeats:
+    """Heartbeats has the newest progress of each rank, as `poll` finds it in the files of one attempt.
+
+    A rank may keep its step in a second file, which it writes in every step, because it rewrites the first one less
+    often. Such steps are exact: ranks are compared by them in a hang.
+    """
+
+    def __init__(self, path: str, ranks: range, since: float = 0.0) -> None:
+        self._since = since
+        """Moments before this one (seconds since the epoch) were those of an earlier attempt."""
+        # The plain file is the first rank's, where that doesn't write one of its own.
+        self._files = [(ranks[0], path), *((rank, f"{path}.{rank}") for rank in ranks)]
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._written: dict[str, RankProgress] = {}
+        self._counts: dict[str, Optional[int]] = {}
+        self.counted: set[int] = set()
+        """The ranks whose step is exact."""
+        self.ranks: dict[int, RankProgress] = {}
+        """The newest well-formed progress of each rank that has written any."""
+        self.progressed_at: dict[int, float] = {}
+        """When each rank's `step` or `section` last changed, on the monotonic clock."""
+        self.first_step_at: dict[int, float] = {}
+        """When each rank had done the attempt's first step (seconds since the epoch): as it says, else as its file."""
+
+    def poll(self, now: float) -> bool:
+        """Read what has changed; returns whether anything has."""
+        changed = False
+        for rank, path in self._files:
+            text = self._read(path)
+            # After the file, because a rank writes its step before that.
+            count = _read_count(f"{path}.step")
+            written = None if text is None else parse_progress(text)
+            if written is None and (path not in self._written or count == self._counts.get(path)):
+                continue
+            if written is not None:
+                self._written[path] = self._of_this_attempt(written)
+            self._counts[path], progress = count, self._written[path]
+            if rank not in self.first_step_at and self._has_stepped(progress):
+                self.first_step_at[rank] = progress.first_step_at or self._seen[path][1] / 1e9
+            if count is not None:
+                self.counted.add(rank)
+                progress = progress._replace(step=count)
+            before = self.ranks.get(rank)
+            if before is None or (before.step, before.section) != (progress.step, progress.section):
+                self.progressed_at[rank] = now
+            self.ranks[rank] = progress
+            changed = True
+        return changed
+
+    def _of_this_attempt(self, written: RankProgress) -> RankProgress:
+        joined_at, restored_at, first_step_at = (
+            None if at is None or at < self._since else at
+            for at in (written.joined_at, written.restored_at, written.first_step_at)
+        )
+        return written._replace(joined_at=joined_at, restored_at=restored_at, first_step_at=first_step_at)
+
+    def _has_stepped(self, progress: RankProgress) -> bool:
+        if self._since:
+            return progress.first_step_at is not None
+        return progress.step is not None and progress.step > (progress.start_step or 0)
+
+    def _read(self, path: str) -> Optional[bytes]:
+        """Returns what a file holds, if it has changed."""
+        try:
+            status = os.stat(path)
+            seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if self._seen.get(path) == seen:
+                return None
+            with open(path, "rb") as file:
+                text = file.read(MAX_PROGRESS_FILE_BYTES + 1)
+        except OSError:
+            return None
+        self._seen[path] = seen
+        return text
+
+
+def _read_count(path: str) -> Optional[int]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(COUNT_BYTES + 1)
+    except OSError:
+        return None
+    return whole(int.from_bytes(data, "little", signed=True)) if len(data) == COUNT_BYTES else None
+
+
+def parse_progress(text: bytes) -> Optional[RankProgress]:
+    """Returns the well-formed fields of one progress file; None if it isn't a JSON object."""
+    if len(text) > MAX_PROGRESS_FILE_BYTES:
+        return None
+    try:
+        return RankProgress.salvage(loads(text))
+    except ValueError:
+        return None
+
+
+def observe_rank(
+    settings: AgentSettings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
+) -> RankState:
+    """Returns a rank's state by its progress file; None is the progress of a rank that never wrote any. `unreported`:
+    how many steps the rank may have done since it wrote it.
+    """
+    if progress is None:
+        return RankState()
+    seconds, limit, patient = _limit(settings, progress)
+    state = RankState(progress.step, progress.section or "", silent_seconds, seconds, limit, patient)
+    return state._replace(unreported=unreported)
+
+
+def observe_waiting(settings: AgentSettings, waiting: Waiting) -> RankState:
+    """Returns the state of a rank of which only the collective is known that it waits in."""
+    limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
+    if not waiting.has_done_some:
+        limit, name = settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"
+    if limit and waiting.timeout > limit:
+        limit, name = waiting.timeout, "the collective's own timeout"
+    return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
+
+
+def _limit(settings: AgentSettings, progress: RankProgress) -> tuple[float, str, bool]:
+    if progress.section_seconds:
+        return progress.section_seconds, "sectionSeconds", True
+    if not progress.step:
+        return settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds", True
+    return settings.progress_timeout, "failurePolicy.hang.progressSeconds", False

@@ -2,11 +2,10 @@
 
 It is started as the user's own command line with `stage` as its `sitecustomize`, so the interpreter stops before
 `__main__` exists, imports what is slow, and waits for orders. A forked rank returns from `sitecustomize`, and the
-interpreter goes on as it always does: nothing of what it does with a command line is imitated. In this order:
+interpreter continues as it always does: nothing of what it does with a command line is imitated. In this order:
 
-- `command` says whether a command can be warm, and why not; pure.
+- `command` decides whether a command can be warm, and why not; pure.
 - `stage/` is the half that runs in the job's Python; it imports nothing of the agent.
 - `learning` asks a rank what it has imported when it does its first step.
-- `copying` puts the stage where that Python finds it.
 - `warm_process` is the agent's half: it starts the process, sends it orders, and survives whatever becomes of it.
 """

@@ -10,7 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple, Union
 
-from trainmaster_operator.agent.process.launcher import is_python, starts_torchrun
+from trainmaster_operator.agent.process.launcher import starts_torchrun
+from trainmaster_operator.wire.names import is_python
 
 # Modules that start ranks themselves.
 _LAUNCHERS = ("accelerate.commands.launch", "deepspeed.launcher.runner", "deepspeed.launcher.launch")
@@ -36,10 +37,10 @@ class WarmCommand(NamedTuple):
 
 
 class ScriptPath(NamedTuple):
-    """What Python finds of a script in the file system."""
+    """ScriptPath is where Python finds a script."""
 
     path: str
-    """What Python puts first on sys.path; empty: nothing."""
+    """Python puts this first on sys.path; empty: nothing."""
     problem: str = ""
     """Why no rank can be forked for it; empty: one can."""
 

@@ -1,4 +1,4 @@
-"""What to import before a fork is learned from a rank: its modules when it has done its first step.
+"""The agent learns from a rank what to import before a fork: the rank's modules when it has done its first step.
 
 By then it has imported lazily imported ones too, such as `torch._dynamo`, which DDP imports in its first step.
 """
@@ -14,9 +14,9 @@ from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.warm.stage import LEARN_SIGNAL
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import module_names
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.values import ProtocolError
 
 SILENT_SECONDS = 30.0
 """A rank that says nothing of its steps is asked so long after it was started."""
@@ -41,7 +41,6 @@ class Learning:
         loop.call_later(SILENT_SECONDS, lambda: self._ask(0))
 
     def observe(self, ranks: Mapping[int, RankProgress]) -> None:
-        """Ranks have made progress."""
         for rank, progress in ranks.items():
             if progress.step is not None and progress.step > 0:
                 self._ask(rank - self._run.first_rank())
@@ -69,7 +68,7 @@ class Learning:
 
 
 def read_names(path: str) -> tuple[str, ...]:
-    """Returns the names in a rank's answer; empty where it isn't one."""
+    """Returns the names in a rank's answer; empty if it isn't one."""
     try:
         with open(path, "rb") as file:
             return module_names(json.loads(file.read(MAX_BYTES)), MAX_NAMES, MAX_CHARACTERS)

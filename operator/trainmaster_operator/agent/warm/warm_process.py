@@ -1,7 +1,8 @@
-"""The agent's half of the warm process: it is started, sent orders, and watched; everything in the loop's thread.
+"""The agent's half of the warm process starts it, sends it orders, and watches it, all in the loop's thread.
 
 It may hang, be killed or refuse at any time. An order is answered within its time or the process is killed: one that
-wakes up later must not fork the ranks of an attempt that nobody wants any more.
+wakes up later must not fork the ranks of an attempt that nobody wants any more. The stage's sources are copied to where
+the job's Python finds them, which needn't be the agent's.
 """
 
 from __future__ import annotations
@@ -15,28 +16,18 @@ from typing import Any, Optional
 
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.loop import READ, Loop, Timer
-from trainmaster_operator.agent.planner.events import (
-    FAILED,
-    HOPELESS,
-    KILLED,
-    LACKING,
-    Event,
-    ModulesLearned,
-    WarmProcessEnded,
-    WarmProcessKilled,
-)
+from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children
-from trainmaster_operator.agent.process.cgroup import free_memory
-from trainmaster_operator.agent.process.output import KeptLog, Printers, Pump
-from trainmaster_operator.agent.process.saved_report import write_atomically
-from trainmaster_operator.agent.settings import Settings
+from trainmaster_operator.agent.process.kernel import free_memory
+from trainmaster_operator.agent.process.output import Printers, Pump, RotatedLog
+from trainmaster_operator.agent.process.state_folder import write_atomically
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.agent.warm import stage
 from trainmaster_operator.agent.warm.command import script_path, warm_command
-from trainmaster_operator.agent.warm.copying import write_stage
 from trainmaster_operator.agent.warm.stage import CHANNEL, EXIT_DEAF, EXIT_PROBED, MARK, PROBE, PROBE_PROGRAM, VARIABLE
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.joining import Modules, module_names
+from trainmaster_operator.wire.values import ProtocolError
 
 ORDER_SECONDS = 5.0
 """A process that imports nothing answers an order in so many seconds."""
@@ -47,27 +38,27 @@ PRELOAD_SECONDS = 120.0
 MIN_FREE_BYTES = 805_306_368
 """torch with its compiler takes 0.4 GiB, most of which ranks share; the rest is for what they need themselves."""
 LOOK_SECONDS = 1.0
-"""So often it is looked at how much memory is left beside it."""
+"""The memory left beside it is checked this often."""
 SHORT_BYTES = 134_217_728
 """Where less is left the ranks need what it has: the kernel would end the whole container (memory.oom.group)."""
 MAX_ANSWER_BYTES = 1_048_576
 _MEBIBYTE = 1 << 20
 MODULES_FILE = "modules"
-"""In the warm process's folder what was learned; in an attempt's folder what a rank answers, with its local rank."""
+"""In the warm process's folder the learned modules; in an attempt's folder a rank's answer, with its local rank."""
 _REQUIRED = "torch"
 """Without it a warm process saves next to nothing."""
 
 
 class WarmProcess:
-    """See the module. `put` gets `WarmProcessEnded`; an order's end is told to who gave it."""
+    """WarmProcess handles one process at a time. `put` gets `WarmProcessEnded`; the caller of an order gets its end."""
 
     def __init__(
         self,
         loop: Loop,
-        settings: Settings,
+        settings: AgentSettings,
         command: Sequence[str],
         printers: Printers,
-        put: Callable[[Event], None],
+        put: Callable[[events.Event], None],
     ) -> None:
         self._loop = loop
         self._settings = settings
@@ -79,7 +70,7 @@ class WarmProcess:
         self._environ: Mapping[str, str] = {}
         self._own_variables: frozenset[str] = frozenset()
         self._path = ""
-        """What Python will put first on sys.path."""
+        """Python will put this first on sys.path."""
         self._probe_pid = 0
         self.pid = 0
         self.was_killed = False
@@ -87,7 +78,7 @@ class WarmProcess:
         self._channel: Optional[socket.socket] = None
         self._received = b""
         self._pumps: list[Pump] = []
-        self._logs: list[KeptLog] = []
+        self._logs: list[RotatedLog] = []
         self._ready = False
         self._order: Optional[bytes] = None
         self._sent = False
@@ -97,48 +88,48 @@ class WarmProcess:
         self._timer: Optional[Timer] = None
         self._look_timer: Optional[Timer] = None
         self._left_out: set[str] = set()
-        """What the next process doesn't import: modules that can't be forked, and what imports them."""
+        """Modules that the next process doesn't import: those that can't be forked, and their importers."""
         self._problems: set[str] = set()
         """The modules of which the log says why."""
-        self._verdict = FAILED
-        """What the end of the process says, as far as it is known."""
+        self._verdict = events.FAILED
+        """The verdict of the process's end, as far as it is known."""
         self._importing = False
         """Whether it imports what was learned."""
         self.modules: Optional[Modules] = None
-        """What was learned; None: nothing yet."""
+        """The modules learned; None: none yet."""
         self.reason = "it was not started"
-        """Why there is none; empty where there is one, or will be."""
+        """Why there is none; empty if there is one, or will be."""
         self.lacks_torch = False
         """Whether that is why."""
 
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
         """Start it in this environment, which lacks what is each rank's own."""
         self._environ, self._own_variables = environ, own_variables
-        self.was_killed, self._verdict, self.lacks_torch = False, FAILED, False
+        self.was_killed, self._verdict, self.lacks_torch = False, events.FAILED, False
         form = self._form
         if isinstance(form, str):
-            self._end(form, HOPELESS)
+            self._end(form, events.HOPELESS)
             return
         self._path, problem = script_path(form, os.getcwd())
         if problem:
-            self._end(problem, HOPELESS)
+            self._end(problem, events.HOPELESS)
             return
         try:
             write_stage(self._folder)
         except OSError as error:
-            self._end(f"it cannot be started: {error}", LACKING)
+            self._end(f"it cannot be started: {error}", events.LACKING)
             return
         free = free_memory(self._settings.cgroup_root)
         if free is not None and free < MIN_FREE_BYTES:
             missing = f"{free // _MEBIBYTE} MiB of memory are left, and a warm process gets none below"
-            self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", LACKING)
+            self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", events.LACKING)
             return
         self.reason = ""
         try:
             self._read_modules()
             self._probe_pid = self._spawn((*form.interpreter, "-c", PROBE_PROGRAM, self._folder), PROBE, {})
         except (LaunchError, OSError) as error:
-            self._end(f"it cannot be started: {error}", LACKING)
+            self._end(f"it cannot be started: {error}", events.LACKING)
 
     def learn(self, names: Sequence[str]) -> None:
         """Import what a rank of this worker had imported, and put `ModulesLearned` when it is done."""
@@ -211,18 +202,17 @@ class WarmProcess:
         return self._order is not None
 
     def private_bytes(self) -> Optional[int]:
-        """Returns its own memory, which it shares with no rank; None where there is no process."""
+        """Returns its own memory, which it shares with no rank; None if there is no process."""
         return children.private_bytes(self.pid) if self.pid else None
 
-    def kill(self, verdict: str = KILLED) -> None:
+    def kill(self, verdict: str = events.KILLED) -> None:
         """End the process, whatever it is doing. `verdict`: what its end says."""
         if self.pids:
             self.was_killed, self._verdict = True, verdict
             children.send(self.pids, signal.SIGKILL)
-            self._put(WarmProcessKilled())
+            self._put(events.WarmProcessKilled())
 
     def process_ended(self, pid: int, ending: Ending) -> None:
-        """A child of the agent was reaped."""
         if pid == self._probe_pid:
             self._probe_pid = 0
             self._probed(ending)
@@ -243,10 +233,10 @@ class WarmProcess:
             self._end("it was ended while it started", self._verdict)
             return
         if ending.exit_code == EXIT_DEAF:
-            self._end("this Python doesn't import sitecustomize from PYTHONPATH", HOPELESS)
+            self._end("this Python doesn't import sitecustomize from PYTHONPATH", events.HOPELESS)
             return
         if ending.exit_code != EXIT_PROBED:
-            self._end(f"the probe of this Python has ended {_how(ending)}", FAILED)
+            self._end(f"the probe of this Python has ended {_how(ending)}", events.FAILED)
             return
         config = {
             "pythonPath": self._environ.get("PYTHONPATH"),
@@ -265,7 +255,7 @@ class WarmProcess:
             self.pid = self._spawn(tuple(self._command), path, {CHANNEL: theirs.fileno()})
         except (LaunchError, OSError) as error:
             ours.close()
-            self._end(f"it cannot be started: {error}", LACKING)
+            self._end(f"it cannot be started: {error}", events.LACKING)
             return
         finally:
             theirs.close()
@@ -275,25 +265,20 @@ class WarmProcess:
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._send_order()
 
-    def _spawn(self, arguments: tuple[str, ...], told: str, streams: Mapping[int, int]) -> int:
+    def _spawn(self, arguments: tuple[str, ...], value: str, streams: Mapping[int, int]) -> int:
         environ = dict(self._environ)
         # An empty entry would be the working directory.
         environ["PYTHONPATH"] = ":".join(filter(None, (self._folder, environ.get("PYTHONPATH"))))
-        environ[VARIABLE] = told
+        environ[VARIABLE] = value
         # By this and the state folder the next agent finds what is left of this one.
         environ[MARK] = "warm"
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        for name, fd, printer in (("out", out_read, self._printers.stdout), ("err", err_read, self._printers.stderr)):
-            log = KeptLog(os.path.join(self._folder, f"warm.{name}.log"))
-            self._logs.append(log)
-            self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
-        try:
+        with children.output_streams() as (ends, outputs):
+            for name, fd, printer in zip(("out", "err"), ends, self._printers):
+                log = RotatedLog(os.path.join(self._folder, f"warm.{name}.log"))
+                self._logs.append(log)
+                self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
             program = children.find_program(arguments[0], environ)
-            return children.spawn(program, arguments, environ, {1: out_write, 2: err_write, **streams})
-        finally:
-            os.close(out_write)
-            os.close(err_write)
+            return children.spawn(program, arguments, environ, {**outputs, **streams})
 
     def _look(self) -> None:
         """Give its memory up where the ranks run short of it."""
@@ -303,9 +288,9 @@ class WarmProcess:
             return
         self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
         self._say(self.reason)
-        self.kill(HOPELESS)
+        self.kill(events.HOPELESS)
 
-    # What it says
+    # Its answers
 
     def _read(self, _events: int) -> None:
         channel = self._channel
@@ -324,7 +309,7 @@ class WarmProcess:
             self._received += data
         *lines, self._received = self._received.split(b"\n")
         if len(self._received) > MAX_ANSWER_BYTES:
-            self.kill(FAILED)
+            self.kill(events.FAILED)
         for line in lines:
             self._handle(json.loads(line))
 
@@ -337,29 +322,26 @@ class WarmProcess:
             if self.modules is None:
                 modules = Modules(module_names(answer["names"]))
                 self._keep(modules)
-                self._put(ModulesLearned(modules))
+                self._put(events.ModulesLearned(modules))
         elif kind in ("forked", "refused"):
             if answer["attempt"] == self._attempt:
                 self._answer(str(answer.get("reason", "")))
         elif kind == "failed":
-            self._verdict, self.lacks_torch = LACKING, bool(answer["lacks"])
+            self._verdict, self.lacks_torch = events.LACKING, bool(answer["lacks"])
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
             self._say(self.reason)
         elif kind == "unforkable":
             self._leave_out(answer["problems"], answer["leftOut"])
 
     def _leave_out(self, problems: Mapping[str, str], names: Sequence[str]) -> None:
-        """This process forks nothing: it goes on for all such modules to be known, and the next one does without them.
-
-        Whoever waits for ranks doesn't wait for that.
-        """
+        """This process forks nothing: it continues only to find all such modules, which the next one leaves out."""
         for name, problem in problems.items():
             if name not in self._problems:
                 self._problems.add(name)
                 self._say(f"importing {name} {problem}, so ranks import it themselves")
         self._left_out.update(names)
         if _REQUIRED in self._left_out:
-            self._verdict = HOPELESS
+            self._verdict = events.HOPELESS
         first, *others = problems
         more = f", and {len(others)} more modules can't be forked" if others else ""
         self.reason = f"importing {first} {problems[first]}{more}"
@@ -368,7 +350,7 @@ class WarmProcess:
     def _say(self, text: str) -> None:
         self._printers.stderr.write(f"[agent]: {text}\n".encode())
 
-    # What is learned
+    # Learning
 
     def _order_imports(self, names: Sequence[str]) -> None:
         path = os.path.join(self._folder, "later.json")
@@ -391,7 +373,7 @@ class WarmProcess:
             return
         if self.modules is None:
             self.modules = modules
-            self._put(ModulesLearned(modules))
+            self._put(events.ModulesLearned(modules))
 
     def _keep(self, modules: Modules) -> None:
         self.modules = modules
@@ -414,11 +396,11 @@ class WarmProcess:
             complete = False
         if not complete:
             self.reason = "the warm process takes no orders"
-            self.kill(FAILED)
+            self.kill(events.FAILED)
 
     def _late(self) -> None:
         self.reason = "the warm process didn't answer in time"
-        self.kill(FAILED)
+        self.kill(events.FAILED)
 
     def _answer(self, reason: str) -> None:
         if self._order is None:
@@ -447,7 +429,7 @@ class WarmProcess:
         self._pumps.clear()
         self._logs.clear()
         self._answer(reason)
-        self._put(WarmProcessEnded(verdict))
+        self._put(events.WarmProcessEnded(verdict))
 
 
 def _how(ending: Ending) -> str:
@@ -456,3 +438,27 @@ def _how(ending: Ending) -> str:
 
 def _nobody(_reason: str) -> None:
     return
+
+
+def write_stage(folder: str) -> None:
+    """Write the stage's package, and `sitecustomize` beside it."""
+    package = os.path.join(folder, stage.PACKAGE)
+    os.makedirs(package, exist_ok=True)
+    places = {name: os.path.join(package, f"{name}.py") for name in stage.SOURCES}
+    places["sitecustomize"] = os.path.join(folder, "sitecustomize.py")
+    loader: Any = stage.__loader__
+    # In the zipapp the bytecode lies in a folder of its own, apart from the sources.
+    sources = stage.__name__.replace(".", "/") if hasattr(loader, "archive") else stage.__path__[0]
+    for name, path in places.items():
+        source = loader.get_data(f"{sources}/{name}.py")
+        # An unchanged file keeps the bytecode that Python has written for it.
+        if _read_bytes(path) != source:
+            write_atomically(path, source.decode())
+
+
+def _read_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

@@ -116,8 +116,10 @@ class RecoveryTimes(StatusModel):
         description="Steps to be done again until the first new one. Where the script doesn't report startStep, they "
         "are counted from the first step that was seen.",
     )
-    seen: float | None = Field(None, description="Until the fault was seen: of a hang, since the last progress.")
-    told: float | None = Field(None, description="Until the workers had been assigned the next attempt.")
+    detected: float | None = Field(
+        None, description="Until the fault was detected: for a hang, since the last progress."
+    )
+    assigned: float | None = Field(None, description="Until the workers had been assigned the next attempt.")
     stopped: float | None = Field(None, description="Until the ranks of the failed attempt were gone.")
     launched: float | None = Field(None, description="Until the ranks of the next attempt had been started.")
     joined: float | None = Field(

@@ -29,9 +29,9 @@ from trainmaster_operator.reconciling.status.conditions import MAX_MESSAGE_CHARA
 from trainmaster_operator.rendering import worker_layout
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_INDEX
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report, merge
+from trainmaster_operator.wire.stream import Recovery
 from trainmaster_operator.wire.values import mapping, text, whole
 
 # StatefulSets that are gone, to remember of each job: one or two are on their way out at a time.

@@ -19,7 +19,6 @@ from trainmaster_operator.reconciling.observed.snapshot import ChildView, Contai
 from trainmaster_operator.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
 from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_CONTAINER, AGENT_VOLUME
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.names import (
     ASSIGNMENT_ANNOTATION,
@@ -29,7 +28,7 @@ from trainmaster_operator.wire.names import (
     TOUCHED_ANNOTATION,
 )
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.values import decimal, loads, mapping, mappings, text, whole
+from trainmaster_operator.wire.values import ProtocolError, decimal, loads, mapping, mappings, text, whole
 
 # What Kubernetes itself bounds: names, uids and labels have at most 253 characters, the kubelet keeps 4,096 bytes of a
 # termination message, and counts are int32.

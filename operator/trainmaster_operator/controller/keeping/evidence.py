@@ -34,8 +34,8 @@ from trainmaster_operator.controller.keeping.owned_config_map import owned_confi
 from trainmaster_operator.controller.keeping.pod_logs import TAIL_LINES
 from trainmaster_operator.controller.watching.watched import EVIDENCE_CONTENT
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
-from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.limits import MAX_ENVIRONMENT, MAX_EVIDENCE_BYTES
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import EvidenceLine
 from trainmaster_operator.wire.values import last_lines

@@ -29,7 +29,7 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.logs import KeptLogs, has_started
 from trainmaster_operator.controller.keeping.pod_logs import LogEnd, PodLogs
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
-from trainmaster_operator.wire.output import OutputLine
+from trainmaster_operator.wire.stream import OutputLine
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from trainmaster_operator.controller.keeping.owned_config_map import owned_confi
 from trainmaster_operator.controller.watching.watched import STACKS_CONTENT
 from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.snapshot import Job
-from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 
 logger = logging.getLogger(__name__)

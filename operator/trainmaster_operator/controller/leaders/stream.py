@@ -40,18 +40,18 @@ from trainmaster_operator.controller.leaders.reach import AgentAddress, Reach
 from trainmaster_operator.controller.leaders.targets import StreamTarget
 from trainmaster_operator.reconciling.observed.snapshot import StreamView
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.lines import LineBuffer
-from trainmaster_operator.wire.output import OutputLine
 from trainmaster_operator.wire.stream import (
     EvidenceLine,
     Hello,
+    LineBuffer,
+    OutputLine,
     ProgressLine,
     ReportLine,
     StreamLine,
     WorkerLine,
     parse_line,
 )
+from trainmaster_operator.wire.values import ProtocolError
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from trainmaster_operator.controller.cache.views import event_time
 from trainmaster_operator.controller.lookups.lookup import Lookup, list_events
 from trainmaster_operator.reconciling.observed.situation import CLOCK_SLACK
 from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, PodView
-from trainmaster_operator.wire.reasons import EXIT_KILLED, EXIT_TERMINATED
+from trainmaster_operator.wire.report import EXIT_KILLED, EXIT_TERMINATED
 from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from aiohttp import web
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.controller.observability.scrapers import NotAdmitted, Scrapers
 from trainmaster_operator.serving import Exposition, HttpServer, application
-from trainmaster_operator.wire.addresses import group_of
+from trainmaster_operator.wire.names import group_of
 
 
 def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]) -> HttpServer:

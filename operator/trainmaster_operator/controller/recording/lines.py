@@ -10,7 +10,7 @@ from trainmaster_operator.api.limits import is_larger
 from trainmaster_operator.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, Record, SampleRecord, to_wire
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import mapping
 
 # Bytes of a line with its end, and of a request: a history takes 8 MiB.

@@ -14,8 +14,7 @@ from trainmaster_operator.reconciling.observed.situation import Situation, is_al
 from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.reconciling.policies.topology import is_unordered
 from trainmaster_operator.rendering import first_assignment, processes_by_worker, rank_grace_seconds, stable_hosts
-from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.ports import master_port
+from trainmaster_operator.wire.assignment import Assignment, master_port
 
 # Ranks of a broken attempt get this between SIGTERM and SIGKILL: the one at fault often closes its sockets before it
 # has exited, and its exit code is what matters.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, ContainerView
-from trainmaster_operator.wire.reasons import EXIT_FINISHED, EXIT_KILLED, REASON_BY_EXIT_CODE
-from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.report import EXIT_FINISHED, EXIT_KILLED, REASON_BY_EXIT_CODE, Report
 
 # Ends of a container that never ran: the runtime couldn't start it (kubernetes: pkg/kubelet/kuberuntime).
 START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})

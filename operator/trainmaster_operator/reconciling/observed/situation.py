@@ -252,7 +252,7 @@ class Situation:
     @cached_property
     def unresponsive(self) -> frozenset[str]:
         """Returns the uids of the attempt's pods whose agents don't answer: by the reports of those who asked them
-        (agent/hang/diagnosis.py), while their containers are the same as before and they haven't connected again."""
+        (agent/hang/stall.py), while their containers are the same as before and they haven't connected again."""
         failure = self.last_failure
         lost = {
             worker for worker, report in self.reports.items() if is_unresponsive_report(report.reason, report.exit_code)

@@ -13,10 +13,9 @@ from typing import Any, Literal
 from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster_operator.rendering import AgentSource, JobIdentity
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import WorkerLine
+from trainmaster_operator.wire.stream import Recovery, WorkerLine
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 

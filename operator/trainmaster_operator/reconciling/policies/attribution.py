@@ -17,8 +17,7 @@ from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.rendering import worker_layout
-from trainmaster_operator.wire.reasons import FAILURE_REASONS
-from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.report import FAILURE_REASONS, Report
 
 # Reasons of the DisruptionTarget condition (kubernetes: pkg/apis/core/types.go, KEP-3329).
 _DISRUPTIONS: Mapping[str, str] = {

@@ -7,7 +7,7 @@ import math
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import JobStatus, Progress
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 # Seconds between two writes of progress alone; `kubectl get -w` stays readable and the API server idle.
 INTERVAL = 5.0

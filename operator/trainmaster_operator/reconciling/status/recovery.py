@@ -6,7 +6,7 @@ from typing import Any
 
 from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, RecoveryTimes
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.stream import Recovery
 
 
 def with_recovery(situation: Situation, status: JobStatus) -> list[Failure]:

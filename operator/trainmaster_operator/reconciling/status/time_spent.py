@@ -41,7 +41,7 @@ from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.reconciling.status.conditions import condition
 from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
 from trainmaster_operator.reconciling.transition import StatusChange
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 # Books that are further ahead of the clock than this were kept by a clock that was wrong, not by a slightly fast one.
 LONGEST_WAIT_FOR_THE_CLOCK = 3600.0

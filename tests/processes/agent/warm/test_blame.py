@@ -1,4 +1,4 @@
-"""What can't be forked is found out by the module whose import did it, all of it at once (`warm/stage/blame`)."""
+"""What can't be forked is found out by the module whose import did it, all of it at once (`warm/stage/forkable`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DRIVER = """
 import json, sys
 native = frozenset(sys.modules)
 sys.path.insert(0, sys.argv[1])
-from trainmaster_operator.agent.warm.stage.imports import Imports
+from trainmaster_operator.agent.warm.stage.forkable import Imports
 imports = Imports({"path": "", "ownVariables": ["RANK"], "leftOut": []}, native)
 for name in sys.argv[2:]:
     imports.add(name, required=True, users=False)

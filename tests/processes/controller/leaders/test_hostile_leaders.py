@@ -26,9 +26,8 @@ from trainmaster_operator.controller.leaders.reach import AgentAddress, DirectRe
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
 from trainmaster_operator.controller.leaders.targets import StreamTarget, stream_target
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.lines import LineBuffer
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import StreamLine, parse_line
+from trainmaster_operator.wire.stream import LineBuffer, StreamLine, parse_line
 
 KEY = JobKey(b.NAMESPACE, "bert")
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

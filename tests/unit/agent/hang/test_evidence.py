@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.hang.test_recorder import dump, entry
+from tests.unit.agent.progress.test_recorder import dump, entry
 from trainmaster_operator.agent.hang import evidence as evidence_module
-from trainmaster_operator.agent.hang import kernel_view
-from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS as DIAGNOSIS_SECONDS
-from trainmaster_operator.agent.hang.evidence import STACKS_SECONDS, Evidence
-from trainmaster_operator.agent.hang.kernel_view import has_device
-from trainmaster_operator.agent.hang.recorder import ANSWER_SECONDS, recorder_environment
-from trainmaster_operator.agent.hang.stacks import newest_frame
+from trainmaster_operator.agent.hang.evidence import STACKS_SECONDS, CollectedEvidence
+from trainmaster_operator.agent.hang.stall import ANSWER_SECONDS as DIAGNOSIS_SECONDS
+from trainmaster_operator.agent.process import kernel
+from trainmaster_operator.agent.process.kernel import has_device
+from trainmaster_operator.agent.process.launcher import recorder_environment
 from trainmaster_operator.agent.process.rank_processes import RankProcess
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.agent.process.stacks import newest_frame
+from trainmaster_operator.agent.progress.recorder import ANSWER_SECONDS
+from trainmaster_operator.wire.ranks import RankState
 
 STACKS = 'Current thread 0x00007f02 (most recent call first):\n  File "{}", line 3 in main\n'
 SCRIPT = "def main():\n    loss = step()\n    total += loss.item()\n"
@@ -46,13 +47,13 @@ def ranks(folder: Path, count: int = 1, **environ: str) -> list[RankProcess]:
     return [RankProcess(rank, os.getpid(), (str(folder / f"stacks.{rank}"),), environ) for rank in range(count)]
 
 
-def after(evidence: Evidence, seconds: float) -> bool:
+def after(evidence: CollectedEvidence, seconds: float) -> bool:
     """Poll once a while later."""
     return evidence.poll(100.0 + seconds)
 
 
 def test_a_first_dump_is_waited_for_and_stacks_no_longer_than_before(tmp_path: Path, recorder: Path) -> None:
-    evidence = Evidence(str(tmp_path), ranks(tmp_path), 100.0)
+    evidence = CollectedEvidence(str(tmp_path), ranks(tmp_path), 100.0)
     (tmp_path / "stacks.0").write_text(STACKS.format("train.py"))
     assert not after(evidence, 0.1) and not after(evidence, STACKS_SECONDS)
     recorder.write_bytes(dump(entry(16), entry(17, "scheduled")))
@@ -63,14 +64,14 @@ def test_a_first_dump_is_waited_for_and_stacks_no_longer_than_before(tmp_path: P
 
 
 def test_nobody_waits_for_a_recorder_that_never_answers(tmp_path: Path, recorder: Path) -> None:
-    evidence = Evidence(str(tmp_path), ranks(tmp_path), 100.0)
+    evidence = CollectedEvidence(str(tmp_path), ranks(tmp_path), 100.0)
     (tmp_path / "stacks.0").write_text(STACKS.format("train.py"))
     assert not after(evidence, ANSWER_SECONDS - 0.1) and after(evidence, ANSWER_SECONDS)
     assert ANSWER_SECONDS < DIAGNOSIS_SECONDS, "the leader waits for such a worker"
 
 
 def test_without_a_recorder_the_stacks_alone_are_waited_for(tmp_path: Path) -> None:
-    evidence = Evidence(str(tmp_path), ranks(tmp_path), 100.0)
+    evidence = CollectedEvidence(str(tmp_path), ranks(tmp_path), 100.0)
     assert not after(evidence, STACKS_SECONDS - 0.1) and after(evidence, STACKS_SECONDS)
     assert evidence.complete({0: RankState()})[0].waits == ""
 
@@ -83,7 +84,7 @@ def test_a_rank_in_item_waits_for_its_device(
 ) -> None:
     monkeypatch.setattr(evidence_module, "has_device", lambda pid: device)
     (tmp_path / "train.py").write_text(SCRIPT)
-    evidence = Evidence(str(tmp_path), ranks(tmp_path, WORLD_SIZE=str(world)), 100.0)
+    evidence = CollectedEvidence(str(tmp_path), ranks(tmp_path, WORLD_SIZE=str(world)), 100.0)
     (tmp_path / "stacks.0").write_text(STACKS.format(tmp_path / "train.py"))
     after(evidence, 0.1)
     deadline = time.monotonic() + 10
@@ -93,7 +94,7 @@ def test_a_rank_in_item_waits_for_its_device(
 
 
 def test_a_collective_of_a_rank_alone_waits_for_the_device(tmp_path: Path, recorder: Path) -> None:
-    evidence = Evidence(str(tmp_path), ranks(tmp_path, WORLD_SIZE="1"), 100.0)
+    evidence = CollectedEvidence(str(tmp_path), ranks(tmp_path, WORLD_SIZE="1"), 100.0)
     recorder.write_bytes(dump(entry(16), entry(17, "scheduled")))
     (tmp_path / "stacks.0").write_text(STACKS.format("train.py"))
     after(evidence, 0.1)
@@ -103,7 +104,7 @@ def test_a_collective_of_a_rank_alone_waits_for_the_device(tmp_path: Path, recor
 
 @pytest.mark.parametrize("file", ["no-such-file.py", "/dev/zero"])
 def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path, file: str) -> None:
-    evidence = Evidence(str(tmp_path), ranks(tmp_path), 100.0)
+    evidence = CollectedEvidence(str(tmp_path), ranks(tmp_path), 100.0)
     (tmp_path / "stacks.0").write_text(STACKS.format(file))
     after(evidence, 0.1)
     time.sleep(0.1)
@@ -112,7 +113,7 @@ def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path, file: str) ->
 
 def test_a_source_that_hangs_does_not_stop_the_agent(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train.py")
-    evidence = Evidence(str(tmp_path), ranks(tmp_path), 100.0)
+    evidence = CollectedEvidence(str(tmp_path), ranks(tmp_path), 100.0)
     (tmp_path / "stacks.0").write_text(STACKS.format(tmp_path / "train.py"))
     assert not after(evidence, 0.1) and after(evidence, 0.2)
     os.close(os.open(tmp_path / "train.py", os.O_RDWR))
@@ -128,6 +129,6 @@ def test_the_newest_frame_of_the_main_thread() -> None:
 
 def test_an_open_accelerator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_device(os.getpid()) and not has_device(2**22 + 1)
-    monkeypatch.setattr(kernel_view, "_DEVICES", ("/dev/null",))
+    monkeypatch.setattr(kernel, "_DEVICES", ("/dev/null",))
     with Path(os.devnull).open():
         assert has_device(os.getpid())

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.signer import environment
-from trainmaster_operator.agent.hang.heartbeats import Heartbeats, parse_progress
 from trainmaster_operator.agent.hang.observation import FIRST_POLLS_SECONDS, POLL_SECONDS, Observation
 from trainmaster_operator.agent.hang.rank_states import is_over
 from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.progress.sources import Heartbeats, parse_progress
 from trainmaster_operator.agent.settings import read_settings
-from trainmaster_operator.wire.evidence import RankState
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import ProgressLine
 
 

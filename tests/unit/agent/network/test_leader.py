@@ -8,16 +8,21 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID
-from trainmaster_operator.agent.hang.diagnosis import ANSWER_SECONDS
+from trainmaster_operator.agent.hang.stall import ANSWER_SECONDS
 from trainmaster_operator.agent.network import leader
-from trainmaster_operator.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
-from trainmaster_operator.agent.network.kept_lines import MAX_PARTS, KeptLines
 from trainmaster_operator.agent.network.leader import Leader
-from trainmaster_operator.agent.network.workers import HELLO_SECONDS, MAX_ARRIVING, MAX_OTHERS, MAX_REPLACED
+from trainmaster_operator.agent.network.messages import Close, Deliver, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.workers import (
+    HELLO_SECONDS,
+    MAX_ARRIVING,
+    MAX_OTHERS,
+    MAX_PARTS,
+    MAX_REPLACED,
+    KeptLines,
+)
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.evidence import RankState
 from trainmaster_operator.wire.joining import (
     Ack,
     Collect,
@@ -30,10 +35,9 @@ from trainmaster_operator.wire.joining import (
     Stop,
 )
 from trainmaster_operator.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_LINE_BYTES
-from trainmaster_operator.wire.output import OutputLine
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine
+from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, ProgressLine
 
 START = 1_000.0
 STREAM = 99

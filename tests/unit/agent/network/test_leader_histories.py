@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.signer import JOB_UID
-from trainmaster_operator.agent.network.actions import Close, LeaderAction, Send, SendToStreams
-from trainmaster_operator.agent.network.kept_reports import KEPT_ATTEMPTS
 from trainmaster_operator.agent.network.leader import MAX_STREAMS
+from trainmaster_operator.agent.network.messages import Close, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.workers import KEPT_ATTEMPTS
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster_operator.wire.joining import Reported, Stalled
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.states import STATES
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.report import STATES, Report
 from trainmaster_operator.wire.stream import ProgressLine
 
 from .test_leader import START, Table, at, lines

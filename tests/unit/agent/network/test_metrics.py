@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
 
 

@@ -10,11 +10,9 @@ from trainmaster_operator.agent.planner.state import Ending, LeaderContact, Mast
 from trainmaster_operator.agent.planner.update import RESOLVED_SECONDS
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Collect, Environment, Hung, Joined, Mismatch, Reported, Stop
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.recovery import Recovery
-from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.states import WorkerState
-from trainmaster_operator.wire.stream import EvidenceLine, Ping, ProgressLine
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.report import Report, WorkerState
+from trainmaster_operator.wire.stream import EvidenceLine, Ping, ProgressLine, Recovery
 
 from .simulated import UID, WATCHED, WORKER, Agent, assignment, idle
 

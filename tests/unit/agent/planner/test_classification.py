@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster_operator.agent.planner import classification
 from trainmaster_operator.agent.planner.state import Ending
-from trainmaster_operator.agent.process.error_files import read_error_file
+from trainmaster_operator.agent.process.state_folder import read_error_file
 from trainmaster_operator.wire.report import Report
 
 STARTING = Report(3, 1, "uid", "Starting")

@@ -12,7 +12,7 @@ from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS
 from trainmaster_operator.agent.planner.state import Ending, LeaderContact, MasterContact
 from trainmaster_operator.wire.joining import Collect, Stop
 from trainmaster_operator.wire.limits import ALONE_SECONDS
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine
 
@@ -176,7 +176,7 @@ JOINERS = [(joiner, 3, 14), (lambda: assign(Agent(), 2, 1), 1, 1_001)]
 @pytest.mark.parametrize(("begin", "rank", "pid"), JOINERS)
 def test_a_rank_that_hangs_before_it_joins_is_killed(begin: Callable[[], Agent], rank: int, pid: int) -> None:
     agent = begin().give(events.AttemptFailed(2, "Hung", "its stacks", rank))
-    assert [action.pids for action in agent.all(actions.Kill)] == [(pid,)]
+    assert [action.pids for action in agent.all(actions.KillProcesses)] == [(pid,)]
     agent.give(events.ProcessEnded(pid, KILLED))
     assert report(agent).reason == "Hung"
 
@@ -298,7 +298,7 @@ def test_a_report_that_cannot_be_saved_ends_the_ranks() -> None:
 
 def test_a_hung_rank_is_killed_and_the_others_live_on() -> None:
     agent = pair().give(events.AttemptFailed(1, "Hung", "rank 3 is stopped", 3))
-    assert [action.pids for action in agent.all(actions.Kill)] == [(13,)]
+    assert [action.pids for action in agent.all(actions.KillProcesses)] == [(13,)]
     agent.give(events.ProcessEnded(13, KILLED))
     assert (report(agent).reason, report(agent).rank, report(agent).able) == ("Hung", 3, True)
     assert signalled(agent) == []
@@ -308,7 +308,7 @@ def test_a_hung_rank_is_killed_and_the_others_live_on() -> None:
 
 def test_the_only_rank_of_a_worker_is_killed_too_when_it_hangs() -> None:
     agent = single().give(events.AttemptFailed(1, "Hung", "rank 1 is stopped", 1))
-    assert [action.pids for action in agent.all(actions.Kill)] == [(agent.pid,)]
+    assert [action.pids for action in agent.all(actions.KillProcesses)] == [(agent.pid,)]
 
 
 def test_ranks_that_wait_to_join_are_no_part_of_a_diagnosis() -> None:
@@ -388,7 +388,15 @@ def test_the_recovery_of_a_continued_attempt_is_timed_and_joining_is_none() -> N
     (published,) = [action.message for action in agent.all(actions.Publish)]
     assert isinstance(published, ProgressLine) and published.recovery is not None
     assert published.recovery.to_wire() == pytest.approx(
-        {"seen": 0, "told": 0.2, "stopped": 0.2, "launched": 0.2, "joined": 0.3, "restored": 0.3, "firstStep": 0.4}
+        {
+            "detected": 0,
+            "assigned": 0.2,
+            "stopped": 0.2,
+            "launched": 0.2,
+            "joined": 0.3,
+            "restored": 0.3,
+            "firstStep": 0.4,
+        }
     )
     assign(agent, 3).give(events.Progressed(line._replace(attempt=3), None))
     joined = agent.all(actions.Publish)[-1].message

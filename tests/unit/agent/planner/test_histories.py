@@ -120,8 +120,8 @@ class Histories(RuleBasedStateMachine):
         if self.running is not None:
             self.launched.append(attempt)
             self.running = attempt
-        goes_on = state.started == attempt and state.ended is None and not self.terminating
-        assert not (goes_on and state.run is not None and state.run.stopping), "an adopted run isn't stopped"
+        continues_here = state.started == attempt and state.ended is None and not self.terminating
+        assert not (continues_here and state.run is not None and state.run.stopping), "an adopted run isn't stopped"
 
     def check_regrouped(self, action: actions.Regroup) -> None:
         """A process that is told of a group is in no other, and nobody takes the place of one that lives."""

@@ -250,7 +250,7 @@ def saving(seconds: float, **environ: str) -> Agent:
 
 
 def killed(agent: Agent) -> set[int]:
-    return {pid for action in agent.all(actions.Kill) for pid in action.pids}
+    return {pid for action in agent.all(actions.KillProcesses) for pid in action.pids}
 
 
 def test_a_rank_that_writes_its_state_is_given_the_time_that_it_asks_for_and_no_other() -> None:

@@ -10,11 +10,11 @@ from tests.signer import GOOD
 from tests.signer import environment as trusted
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.process import launcher
-from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.assignment import Assignment
 
 
-def settings(**environ: str) -> Settings:
+def settings(**environ: str) -> AgentSettings:
     return read_settings({**trusted(), "TRAINMASTER_WORKER": "1", "TRAINMASTER_STATE_DIR": "/state", **environ})
 
 

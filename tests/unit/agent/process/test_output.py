@@ -11,8 +11,7 @@ import pytest
 
 from tests.signer import environment
 from trainmaster_operator.agent.loop import Loop
-from trainmaster_operator.agent.process.attempt_output import AttemptOutput
-from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
+from trainmaster_operator.agent.process.output import AttemptOutput, PrintedEnd, Printer, Printers
 from trainmaster_operator.agent.settings import read_settings
 
 # As torch 2.11 prints it (ProcessGroupNCCL.cpp, dumpDebuggingInfo), and its words in other versions.
@@ -70,7 +69,7 @@ def test_torchs_lines_about_a_dump_that_the_agent_asked_for_are_nobodys(rank: Ra
 
 def test_what_its_next_process_prints_is_shown_as_soon_as_it_comes(rank: Rank) -> None:
     rank.print("step 1")
-    rank.output.begin_rank_anew(0)
+    rank.output.restart_rank(0)
     rank.print("step 2")
     assert rank.shown() == ["[rank 0]: step 1", "[rank 0]: step 2"]
 

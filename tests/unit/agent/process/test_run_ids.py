@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.signer import JOB_UID, environment
-from trainmaster_operator.agent.process import launcher, torchrun
-from trainmaster_operator.agent.process.run_ids import run_variables
-from trainmaster_operator.agent.settings import Settings, read_settings
+from trainmaster_operator.agent.process import launcher
+from trainmaster_operator.agent.process.launcher import run_variables
+from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.assignment import Assignment
 
 OURS = {"WANDB_RUN_ID": JOB_UID, "WANDB_RESUME": "allow"}
 ASSIGNMENT = Assignment(JOB_UID, 3, (0, 1), None, ("job-0.job.ns.svc", "job-1.job.ns.svc"), 28_000)
 
 
-def settings(**environ: str) -> Settings:
+def settings(**environ: str) -> AgentSettings:
     return read_settings({**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_STATE_DIR": "/state", **environ})
 
 
@@ -46,7 +46,7 @@ def test_a_launcher_of_the_users_own_gets_none_for_ranks_that_it_starts_itself()
 
 
 def test_a_rank_that_is_forked_has_its_own() -> None:
-    assert OURS.items() <= torchrun.rank_variables(settings(NPROC_PER_NODE="2"), ASSIGNMENT, 0, 0, {}).items()
+    assert OURS.items() <= launcher.rank_variables(settings(NPROC_PER_NODE="2"), ASSIGNMENT, 0, 0, {}).items()
     for node_rank, local_rank in ((0, 1), (1, 0)):
-        made = torchrun.rank_variables(settings(NPROC_PER_NODE="2"), ASSIGNMENT, node_rank, local_rank, {})
+        made = launcher.rank_variables(settings(NPROC_PER_NODE="2"), ASSIGNMENT, node_rank, local_rank, {})
         assert not OURS.keys() & made.keys()

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tqdm import tqdm
 
-from trainmaster_operator.agent.progress.log_rules import LogRules, read_fields
+from trainmaster_operator.agent.progress.log_rules import LineMatcher, read_fields
 
 
-def read(rules: LogRules, *lines: str, unfinished: str = "") -> dict[str, Any]:
+def read(rules: LineMatcher, *lines: str, unfinished: str = "") -> dict[str, Any]:
     """What the lines mean, as they would come in one piece."""
     encoded = [line.encode() for line in lines]
     rules.read(b"\n".join([*encoded, unfinished.encode()]), encoded, unfinished.encode())
@@ -93,7 +93,7 @@ LIGHTNING = "Epoch 2:  12%|█▏        | 12/100 [00:01<00:10,  8.50it/s, v_num
     ],
 )
 def test_a_frameworks_line_is_progress(preset: str, framework: str, line: str, fields: dict[str, Any]) -> None:
-    assert read(LogRules("", framework if preset == "own" else "auto"), "noise", line, "noise") == fields
+    assert read(LineMatcher("", framework if preset == "own" else "auto"), "noise", line, "noise") == fields
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_a_frameworks_line_is_progress(preset: str, framework: str, line: str, f
     ],
 )
 def test_what_others_print_too_is_not_recognised_by_itself(line: str) -> None:
-    assert read(LogRules("", "auto"), line) == {}
+    assert read(LineMatcher("", "auto"), line) == {}
 
 
 def test_a_bar_of_tqdm_is_read_as_tqdm_draws_it() -> None:
-    rules = LogRules("", "tqdm")
+    rules = LineMatcher("", "tqdm")
     lines = drawn(total=3, desc="train", postfix={"loss": 0.25})
     assert read(rules, lines[1]) == {"step": 0, "totalSteps": 3}, "the first one, without a speed"
     seen = read(rules, *lines)
@@ -123,19 +123,19 @@ def test_a_bar_of_tqdm_is_read_as_tqdm_draws_it() -> None:
 
 def test_a_bar_for_each_epoch_is_added_up() -> None:
     """Steps never go back: they would be taken for work done again."""
-    rules = LogRules("", "tqdm")
+    rules = LineMatcher("", "tqdm")
     first = read(rules, *drawn(total=4))
     assert (first["step"], first["totalSteps"]) == (4, 4), "one bar may be all of the training"
     second = read(rules, drawn(total=4)[2])
     assert second["step"] == 5 and second["epoch"] == 1.25
     assert "totalSteps" not in second, "how many epochs there are is not known"
-    named = LogRules("", "tqdm")
+    named = LineMatcher("", "tqdm")
     assert read(named, drawn(total=4, desc="Epoch 1/3")[-2])["totalSteps"] == 12
     assert read(named, drawn(total=4, desc="Epoch 2/3")[2])["step"] == 5
 
 
 def test_ranks_that_draw_into_one_stream_are_not_taken_for_epochs() -> None:
-    rules = LogRules("", "tqdm")
+    rules = LineMatcher("", "tqdm")
     bar = "Epoch {}: 50%|█| {}/100 [00:01<00:01, 2.00it/s]"
     assert [read(rules, bar.format(1, n))["step"] for n in (98, 97, 100)] == [98, 97, 100]
     assert read(rules, bar.format(2, 1))["step"] == 101
@@ -144,7 +144,7 @@ def test_ranks_that_draw_into_one_stream_are_not_taken_for_epochs() -> None:
 
 
 def test_of_several_bars_the_longest_is_the_trainings() -> None:
-    rules = LogRules("", "tqdm")
+    rules = LineMatcher("", "tqdm")
     assert read(rules, drawn(total=6)[3])["step"] == 2
     assert read(rules, *drawn(total=3, desc="validate"))["step"] == 2
     assert read(rules, drawn(total=6)[4])["step"] == 3
@@ -152,7 +152,7 @@ def test_of_several_bars_the_longest_is_the_trainings() -> None:
 
 def test_the_bar_of_an_evaluation_below_the_trainings_is_none() -> None:
     """transformers' `ProgressCallback` draws it on the next line, and goes back up by an escape sequence."""
-    rules = LogRules("", "huggingface")
+    rules = LineMatcher("", "huggingface")
     read(rules, " 50%|█████     | 5/10 [00:00<00:00, 20.18it/s]")
     seen = read(rules, "100%|██████████| 12/12 [00:00<00:00, 86.38it/s]\x1b[A")
     assert (seen["step"], seen["totalSteps"]) == (5, 10)
@@ -161,13 +161,15 @@ def test_the_bar_of_an_evaluation_below_the_trainings_is_none() -> None:
 
 
 def test_a_bar_that_is_not_ended_yet_is_read_where_it_is_whole() -> None:
-    rules = LogRules("", "tqdm")
+    rules = LineMatcher("", "tqdm")
     assert read(rules, unfinished=" 50%|█████     | 5/10 [00:00<00:00, 20.18it/s]")["step"] == 5
     assert read(rules, unfinished=" 60%|██████    | 6/1")["step"] == 5
 
 
 def test_a_pattern_of_the_jobs_own() -> None:
-    rules = LogRules(r"step (?P<step>[\d,]+)/(?P<totalSteps>\d+).*loss (?P<loss>\S+).*left (?P<etaSeconds>\S+)", "auto")
+    rules = LineMatcher(
+        r"step (?P<step>[\d,]+)/(?P<totalSteps>\d+).*loss (?P<loss>\S+).*left (?P<etaSeconds>\S+)", "auto"
+    )
     assert read(rules, LIGHTNING, DEEPSPEED) == {}, "the only one"
     line = "\x1b[32mINFO\x1b[0m step {}/2000 | loss {} | left {}"
     assert read(rules, line.format("1,200", "1.5e-3", "1:02:03"), "later") == {
@@ -183,7 +185,7 @@ def test_a_pattern_of_the_jobs_own() -> None:
 
 
 def test_only_what_says_something_new_is_news() -> None:
-    rules = LogRules(r"step (?P<step>\d+)", "auto")
+    rules = LineMatcher(r"step (?P<step>\d+)", "auto")
     assert rules.read(b"step 1\n", [b"step 1"]) is True
     assert rules.read(b"step 1\n", [b"step 1"]) is False
     assert rules.read(b"other\n", [b"other"]) is False
@@ -197,5 +199,5 @@ def test_speeds_are_told_in_seconds() -> None:
 @given(st.lists(st.binary(max_size=200), max_size=5), st.binary(max_size=100))
 def test_any_output_is_read(lines: list[bytes], unfinished: bytes) -> None:
     for preset in ("auto", "tqdm", "lightning", "huggingface", "torchtune", "deepspeed"):
-        LogRules("", preset).read(b"\n".join([*lines, unfinished]), lines, unfinished)
-    LogRules(r"(?P<step>.*) (?P<loss>.*)(?P<etaSeconds>.)", "auto").read(b"\n".join(lines), lines)
+        LineMatcher("", preset).read(b"\n".join([*lines, unfinished]), lines, unfinished)
+    LineMatcher(r"(?P<step>.*) (?P<loss>.*)(?P<etaSeconds>.)", "auto").read(b"\n".join(lines), lines)

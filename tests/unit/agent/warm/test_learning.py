@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.agent.warm.learning import MAX_BYTES, read_names
-from trainmaster_operator.agent.warm.stage.imports import is_package_path, packaged_modules
-from trainmaster_operator.wire.errors import ProtocolError
+from trainmaster_operator.agent.warm.stage.forkable import is_package_path, packaged_modules
 from trainmaster_operator.wire.joining import Modules, module_names, parse_from_follower, parse_from_leader
 from trainmaster_operator.wire.limits import MAX_LINE_BYTES, MAX_MODULE_NAME, MAX_MODULES, MAX_MODULES_CHARACTERS
+from trainmaster_operator.wire.values import ProtocolError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from trainmaster_operator.agent.warm.stage.imports import _follows
+from trainmaster_operator.agent.warm.stage.forkable import _follows
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 623, 624, 625, 5_000])

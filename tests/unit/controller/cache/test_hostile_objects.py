@@ -28,11 +28,10 @@ from trainmaster_operator.controller.cache.views import (
     pod_view,
 )
 from trainmaster_operator.controller.cache.workload_view import workload_view
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.limits import MAX_LINE_BYTES
-from trainmaster_operator.wire.lines import LineBuffer
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION
-from trainmaster_operator.wire.stream import parse_line
+from trainmaster_operator.wire.stream import LineBuffer, parse_line
+from trainmaster_operator.wire.values import ProtocolError
 
 TIME = "2026-11-22T10:00:00Z"
 CONTAINER: dict[str, Any] = {

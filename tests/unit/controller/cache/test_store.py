@@ -15,10 +15,9 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.reconciling.observed.snapshot import RefusedWrite, StreamView
 from trainmaster_operator.rendering import Settings
-from trainmaster_operator.wire.progress import RankProgress
-from trainmaster_operator.wire.recovery import Recovery
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import ProgressLine
+from trainmaster_operator.wire.stream import ProgressLine, Recovery
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -199,10 +198,10 @@ def test_how_a_worker_came_back_from_a_fault_asks_for_one_pass() -> None:
     world = World()
     world.store.upsert(JOBS, versioned(b.job(), 10))
     world.changes.clear()
-    line = ProgressLine(2, 0, {0: RankProgress(step=5)}, recovery=Recovery(told=0.1))
+    line = ProgressLine(2, 0, {0: RankProgress(step=5)}, recovery=Recovery(assigned=0.1))
     world.store.record_progress(KEY, line, 1.0, 1)
     assert world.changes == [], "it isn't there yet"
-    back = line._replace(recovery=Recovery(told=0.1, first_step=0.4))
+    back = line._replace(recovery=Recovery(assigned=0.1, first_step=0.4))
     world.store.record_progress(KEY, back, 2.0, 1)
     world.store.record_progress(KEY, back, 3.0, 1)
     assert world.changes == [KEY]

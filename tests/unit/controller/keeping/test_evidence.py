@@ -23,10 +23,10 @@ from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
-from trainmaster_operator.wire.errors import ProtocolError
-from trainmaster_operator.wire.evidence import RankState, parse_ranks
+from trainmaster_operator.wire.ranks import RankState, parse_rank_states
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import EvidenceLine, parse_line, split
+from trainmaster_operator.wire.values import ProtocolError
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -225,10 +225,10 @@ async def test_how_long_the_way_back_took_is_added_when_it_is_known() -> None:
     world.record(failure)
     await until(lambda: bool(world.data()))
     assert "recovery" not in world.kept(1).failure
-    back = failure.model_copy(update={"recovery": RecoveryTimes(seconds=0.4, told=0.1)})
+    back = failure.model_copy(update={"recovery": RecoveryTimes(seconds=0.4, assigned=0.1)})
     world.record(back)
     await until(lambda: "recovery" in world.kept(1).failure)
-    assert world.kept(1).failure["recovery"] == {"seconds": 0.4, "told": 0.1}
+    assert world.kept(1).failure["recovery"] == {"seconds": 0.4, "assigned": 0.1}
     assert world.kept(1).logs == {1: "the end of bert-1\n"}
 
 
@@ -324,7 +324,7 @@ def test_older_attempts_give_way_but_not_the_first() -> None:
 def test_what_ranks_say_is_bounded_or_refused(value: Any) -> None:
     for said in (value, {"3": value}, {"3": {"text": value, "step": value, "state": value, "silentSeconds": value}}):
         try:
-            ranks = parse_ranks(said)
+            ranks = parse_rank_states(said)
         except ProtocolError:
             continue
         json.dumps([state.to_wire() for state in ranks.values()], allow_nan=False).encode()

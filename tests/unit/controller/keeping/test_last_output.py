@@ -25,7 +25,7 @@ from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
 from trainmaster_operator.controller.keeping.last_output import PLACES, LastOutput, Places
 from trainmaster_operator.controller.keeping.logs import KeptLogs
 from trainmaster_operator.controller.keeping.pod_logs import LONGEST_LINE, STAMPED, LogEnd, PodLogs
-from trainmaster_operator.wire.output import OutputLine
+from trainmaster_operator.wire.stream import OutputLine
 
 KEY = JobKey(b.NAMESPACE, "bert")
 DEADLINE = "2026-11-21T04:00:30Z"

@@ -20,7 +20,7 @@ from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.stacks import StacksKeeper, fitted
 from trainmaster_operator.reconciling.decision import CollectStacks
-from trainmaster_operator.wire.evidence import RankState
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 
 KEY = JobKey(b.NAMESPACE, "bert")

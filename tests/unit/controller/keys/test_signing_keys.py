@@ -43,9 +43,9 @@ from trainmaster_operator.controller.leaders.streams import LeaderStreams
 from trainmaster_operator.controller.leaders.targets import StreamTarget
 from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, JOB_UID_LABEL
 from trainmaster_operator.wire.signing import canonical
+from trainmaster_operator.wire.values import ProtocolError
 
 KEY = JobKey(b.NAMESPACE, "bert")
 FORGED = 999

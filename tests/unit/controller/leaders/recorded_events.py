@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.leaders.stream import Fault
-from trainmaster_operator.wire.output import OutputLine
-from trainmaster_operator.wire.stream import EvidenceLine
+from trainmaster_operator.wire.stream import EvidenceLine, OutputLine
 
 
 @dataclass

@@ -13,7 +13,7 @@ from tests.unit.controller import builders as b
 from trainmaster_operator.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, SampleRecord, parse_record
 from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES
 from trainmaster_operator.controller.recording.lines import MAX_LINE, MAX_RANKS, facts_of, job_line, sample_line
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 KEY = JobIdentity(b.NAMESPACE, "bert", b.JOB_UID)
 PLACES = (PodPlace(0, "bert-0", "node-1"), PodPlace(1, "bert-1"))

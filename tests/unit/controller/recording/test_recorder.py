@@ -38,7 +38,7 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.recording import recorder as module
 from trainmaster_operator.controller.recording.outbox import Entry, Outbox
 from trainmaster_operator.controller.recording.recorder import Recorder
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine
 
 KEY = JobKey(b.NAMESPACE, "bert")

@@ -32,7 +32,7 @@ from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.reconciling.status.conditions import condition
 from trainmaster_operator.reconciling.timers import requeue_after
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
 
 WORKERS = 3

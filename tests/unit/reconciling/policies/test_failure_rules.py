@@ -12,7 +12,7 @@ from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.policies.failure_rules import choose_response, delay
-from trainmaster_operator.wire.reasons import REASON_BY_EXIT_CODE
+from trainmaster_operator.wire.report import REASON_BY_EXIT_CODE
 
 
 def judged(cause: Failure, restarts: int = 0, **policy: Any) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from trainmaster_operator.api.v1alpha1 import Failure, JobStatus
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
 from trainmaster_operator.reconciling.policies.failure_rules import delay
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([1.7e308, -1.7e308, 5e-324])
 NUMBERS = ("epoch", "loss", "samples_per_second", "step_seconds", "eta_seconds")

@@ -21,7 +21,7 @@ from tests.unit.reconciling.builders import (
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import JobStatus, Progress
 from trainmaster_operator.reconciling.observed.snapshot import Observed
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 
 def ranks(**fields: Any) -> dict[int, dict[int, RankProgress]]:

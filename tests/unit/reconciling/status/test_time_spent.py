@@ -15,7 +15,7 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.reconciling.observed.snapshot import Observed, PodView, StreamView
 from trainmaster_operator.rendering import Settings
-from trainmaster_operator.wire.progress import RankProgress
+from trainmaster_operator.wire.ranks import RankProgress
 
 
 def spent(status: JobStatus) -> dict[str, float]:

@@ -1,14 +1,13 @@
 """The stage is what the warm process runs before `__main__` exists. It is copied to where that process finds it.
 
 It runs in the job's own Python, of whatever version from 3.9 on, and imports nothing of the agent. The warm process
-imports what it is told to, one module after the other, and forks ranks when it is ordered to. In a rank `enter`
-returns, `sitecustomize` is imported again, now the image's own where there is one, and the interpreter goes on. In this
-order:
+imports the modules it is given, one after the other, and forks ranks on order. In a rank `enter` returns,
+`sitecustomize` is imported again, now the image's own if there is one, and the interpreter continues. In this order:
 
-- `sitecustomize` is what the interpreter imports by itself, and `entry` what it does then.
-- `orders` is the warm process: a loop over what the agent orders on the channel.
-- `imports` imports modules, `blame` finds out which of them can't be forked, `devices` answers what they ask of CUDA.
-- `forking` forks an attempt's ranks and what serves their store; `anew` is what each of them starts anew.
+- The interpreter imports `sitecustomize` by itself, and that enters `orders`: the warm process, a loop over what the
+  agent orders on the channel.
+- `forkable` imports modules and decides whether the process may fork; `devices` answers what they ask of CUDA.
+- `forking` forks an attempt's ranks and the process of their store, and renews what a started rank has of its own.
 - `store` serves torch's store to an attempt's ranks.
 - `this_process` is below all: what /proc says of it.
 
@@ -22,10 +21,10 @@ import signal
 
 PACKAGE = "trainmaster_stage"
 """Its name in the warm process."""
-SOURCES = ("__init__", "anew", "blame", "devices", "entry", "forking", "imports", "orders", "store", "this_process")
+SOURCES = ("__init__", "devices", "forkable", "forking", "orders", "store", "this_process")
 """Its modules there; `sitecustomize` lies beside them."""
 VARIABLE = "TRAINMASTER_WARM"
-"""Names the file with what the warm process is told at its start; taken out of the environment at once."""
+"""Names the file with the warm process's configuration; taken out of the environment at once."""
 MARK = "TRAINMASTER_ATTEMPT"
 """By this in what /proc shows of its environment the agent's next life finds the process."""
 PROBE = "probe"
@@ -33,7 +32,7 @@ PROBE = "probe"
 EXIT_PROBED, EXIT_DEAF = 77, 78
 """A probe's answers: this Python stops in the stage, or never gets there. Any other end is no answer."""
 PROBE_PROGRAM = f"import sys; sys.exit(1 if sys.argv[1] in sys.path else {EXIT_DEAF})"
-"""What a probe runs that doesn't stop; its argument is the stage's folder, which a deaf Python hasn't on sys.path."""
+"""A probe that doesn't stop runs this; its argument is the stage's folder, which a deaf Python lacks on sys.path."""
 CHANNEL = 3
 """The descriptor of the channel."""
 LEARN_SIGNAL = signal.SIGRTMAX - 3

@@ -1,4 +1,4 @@
-"""What a module asks of CUDA when it is imported is answered by a child, so that this process opens no device.
+"""A child answers what modules ask of CUDA while they are imported, so that this process opens no device.
 
 torch 2.11's inductor asks `torch.cuda.is_available()` (`_inductor/runtime/benchmarking.py`), and packages with kernels
 of their own ask for the capability. The answer takes cuInit, which opens /dev/nvidia* and may start a thread: neither
@@ -86,7 +86,7 @@ def _restore() -> None:
 
 
 def _warm_answers() -> dict[str, Any]:
-    """Returns what CUDA says, which a child asks once; empty where it says nothing."""
+    """Returns what CUDA says, which a child asks once; empty if it says nothing."""
     if not _known:
         read, write = os.pipe()
         pid = fork()

@@ -1,4 +1,4 @@
-"""The warm process: a loop over what the agent orders."""
+"""The warm process is a loop over the agent's orders. It begins where the interpreter imports `sitecustomize`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,75 @@ import gc
 import json
 import os
 import select
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
-from . import CHANNEL
+from . import CHANNEL, EXIT_PROBED, MARK, PACKAGE, PROBE, VARIABLE
+from .forkable import Imports, describe_error
 from .forking import Forks
-from .imports import Imports, describe_error
 from .this_process import oom_score, set_oom_score
 
+_SITECUSTOMIZE = "sitecustomize"
+
+
+def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
+    """Run the stage. Returns only in a rank, where nothing of the stage is left.
+
+    `path` is sitecustomize's, `native` has the modules that Python had imported by itself, and `collects` says whether
+    it collects garbage.
+    """
+    config_file = os.environ.pop(VARIABLE, "")
+    os.environ.pop(MARK, None)
+    if config_file == PROBE:
+        os._exit(EXIT_PROBED)
+    _leave_path(os.path.dirname(os.path.abspath(path)))
+    if config_file:
+        # Whatever goes wrong, this process must not become the user's program by itself.
+        try:
+            with open(config_file, encoding="utf-8") as file:
+                config = json.load(file)
+            _restore_variable("PYTHONPATH", config["pythonPath"])
+            WarmLoop(config, native, collects=collects).serve()
+        except BaseException:
+            _end_with_traceback()
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]
+    # The image's own, where there is one. Where there is none, the error is what `site` expects of that.
+    sys.modules.pop(_SITECUSTOMIZE, None)
+    __import__(_SITECUSTOMIZE)
+
+
+def _leave_path(folder: str) -> None:
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
+    for known in (folder, os.path.join(folder, PACKAGE)):
+        sys.path_importer_cache.pop(known, None)
+
+
+def _restore_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _end_with_traceback() -> NoReturn:
+    import traceback
+
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(70)
+
+
 OOM_SCORE = 800
-"""What is added to the warm process's chance to be taken first where memory is short (proc(5), oom_score_adj)."""
+"""Makes the kernel kill the warm process first when memory is short (proc(5), oom_score_adj)."""
 SCOUT_NICENESS = 19
 """How much a process that forks nothing any more lets the ranks go first."""
 IDLE_SECONDS = 5.0
 """The warm process collects its garbage when nobody has ordered anything for so long: it takes 0.2 s."""
 
 
-class WarmProcess:
-    """See the module. A fork waits for what is to be imported: here that costs less than in each rank."""
+class WarmLoop:
+    """WarmLoop imports and forks. A fork waits for the imports ordered before, which cost less here than in ranks."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str], *, collects: bool) -> None:
         self._required: list[str] = config["required"]
@@ -117,7 +169,7 @@ class WarmProcess:
         return False
 
     def _receive(self) -> dict[str, Any] | None:
-        """Returns the next order; None: there is none, and something is to be imported or forked."""
+        """Returns the next order; None: there is none, but something to import or to fork."""
         while b"\n" not in self._received:
             if self._later or self._orders or self._blame.problems:
                 if not _readable(0):

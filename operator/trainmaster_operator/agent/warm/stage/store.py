@@ -1,6 +1,6 @@
 """torch's store is served to an attempt's ranks by a process of its own, as torchrun's agent does.
 
-It listens before any rank looks for it, whatever rank 0 does first: a client that comes too early tries again after
+It listens before any rank asks for it, whatever rank 0 does first: a client that comes too early tries again after
 half a second or more (torch 2.13, TCPStore.cpp). Forked from the warm process it is there within milliseconds; where
 there is none, this file is run by its path.
 """
@@ -18,7 +18,7 @@ def serve_store(address: str, port: int) -> NoReturn:
     try:
         from torch.distributed import TCPStore
     except ImportError:
-        # A torch without it: then no rank looks for a store either.
+        # Without TCPStore no rank looks for a store either.
         sys.exit(0)
     # With it torch would take a port that somebody else listens on for the agent's store (torch 2.13, TCPStore.cpp).
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)

@@ -1,4 +1,4 @@
-"""What the kernel says of this process, by /proc, and how it is forked."""
+"""This module reads in /proc what the kernel says of this process, and forks it."""
 
 from __future__ import annotations
 

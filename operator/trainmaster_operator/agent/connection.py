@@ -1,0 +1,239 @@
+"""A TCP connection is non-blocking and has bounded buffers, and lines of JSON are read from it at a bounded pace.
+
+What happens to a connection is an event in the executor's queue.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, Optional, Union
+
+from trainmaster_operator.agent.loop import READ, WRITE, Loop
+from trainmaster_operator.wire.limits import MAX_LINE_BYTES, UNSEEN_SECONDS
+from trainmaster_operator.wire.stream import LineBuffer
+from trainmaster_operator.wire.values import ProtocolError, loads
+
+MAX_PENDING_BYTES = 4_194_304
+"""A peer that leaves so much unread is dropped: it comes back and gets everything again."""
+READ_BYTES = 65_536
+PIECES_AT_ONCE = 16
+TCP_OPTIONS = (
+    (socket.TCP_NODELAY, 1),
+    (socket.TCP_KEEPIDLE, 5),
+    (socket.TCP_KEEPINTVL, 2),
+    (socket.TCP_KEEPCNT, 3),
+    # Else the kernel sends again for a quarter of an hour: it probes no connection on which something is under way.
+    (socket.TCP_USER_TIMEOUT, UNSEEN_SECONDS * 1_000),
+)
+
+
+class Readable(NamedTuple):
+    """Something has arrived on a connection."""
+
+    peer: int
+
+
+class Closed(NamedTuple):
+    peer: int
+
+
+class PeerConnection:
+    """Owns a connected socket, which `peer` names. `Closed` comes once, when the peer, an error, or the end of what was
+    left to send after `finish` ends it; not after `close`.
+
+    What is sent to many is kept once for all of them: the bytes are referred to until they have gone out.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        peer: int,
+        put: Callable[[Union[Readable, Closed]], None],
+        read_bytes: int = READ_BYTES,
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._put = put
+        self.peer = peer
+        self.read_bytes = read_bytes
+        """Bytes read at once."""
+        self.most_pending = MAX_PENDING_BYTES
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._sent_of_first = 0
+        self._paused = False
+        self._finishing = False
+        self._unread = 0
+        self.closed = False
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in TCP_OPTIONS:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._watch()
+
+    def send(self, data: bytes) -> None:
+        """Send, now or when the peer accepts it."""
+        if self.closed or self._finishing or not data:
+            return
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        self._flush()
+        if self._pending_bytes > self.most_pending:
+            self._lose()
+
+    def read(self) -> Optional[bytes]:
+        """Returns what has arrived; None if that is nothing, or nobody reads it any more."""
+        if self.closed:
+            return None
+        try:
+            data = self._sock.recv(self.read_bytes)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self._lose()
+            return None
+        if not self._finishing:
+            return data
+        self._unread -= len(data)
+        if self._unread <= 0 and not self._pending:
+            self._lose()
+        return None
+
+    def pause(self, seconds: float) -> None:
+        """Read nothing for so long: the peer's own buffers fill up, and it waits."""
+        if not self.closed:
+            self._paused = True
+            self._loop.call_later(seconds, self._resume)
+            self._watch()
+
+    def finish(self, unread: int = 0) -> None:
+        """Close when all that was sent has gone out.
+
+        `unread`: so many bytes at most may still come, and the peer closes after it has sent them: closing before
+        makes the peer's kernel throw away what it hasn't read yet (RFC 9112, section 9.6).
+        """
+        self._finishing = True
+        self._unread = unread
+        if not self._pending and not self.closed:
+            self._finished()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._loop.unwatch(self._sock.fileno())
+            self._sock.close()
+            self._pending.clear()
+
+    def _ready(self, events: int) -> None:
+        if events & WRITE:
+            self._flush()
+        if events & READ and not self.closed:
+            self._put(Readable(self.peer))
+
+    def _flush(self) -> None:
+        while self._pending:
+            first = memoryview(self._pending[0])[self._sent_of_first :]
+            pieces: list[bytes | memoryview] = [first, *islice(self._pending, 1, PIECES_AT_ONCE)]
+            try:
+                sent = self._sock.sendmsg(pieces)
+            except BlockingIOError:
+                break
+            except OSError:
+                self._lose()
+                return
+            self._pending_bytes -= sent
+            self._sent_of_first += sent
+            while self._pending and self._sent_of_first >= len(self._pending[0]):
+                self._sent_of_first -= len(self._pending.popleft())
+        if self._finishing and not self._pending:
+            self._finished()
+            return
+        self._watch()
+
+    def _finished(self) -> None:
+        if self._unread <= 0:
+            self._lose()
+            return
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._lose()
+            return
+        self._watch()
+
+    def _watch(self) -> None:
+        events = (0 if self._paused else READ) | (WRITE if self._pending else 0)
+        if events:
+            self._loop.watch(self._sock.fileno(), events, self._ready)
+        else:
+            self._loop.unwatch(self._sock.fileno())
+
+    def _resume(self) -> None:
+        self._paused = False
+        if not self.closed:
+            self._watch()
+
+    def _lose(self) -> None:
+        if not self.closed:
+            self.close()
+            self._put(Closed(self.peer))
+
+
+MAX_BAD_LINES = 100
+"""Lines of one connection that are no JSON object; each costs an exception, and a newer agent sends none."""
+
+
+def json_line(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode() + b"\n"
+
+
+class JsonLines:
+    """The objects in the lines of a connection. A few lines that are none are ignored."""
+
+    def __init__(self, longest: int = MAX_LINE_BYTES) -> None:
+        self._lines = LineBuffer(longest)
+        self._bad = 0
+        self.count = 0
+        """Lines that have come."""
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """Yields the objects that are complete now. Raises ProtocolError where these are no lines of JSON objects: one
+        has no end, or many are something else."""
+        for line in self._lines.feed(data):
+            self.count += 1
+            try:
+                value = loads(line)
+            except ValueError:
+                value = None
+            if isinstance(value, dict):
+                yield value
+                continue
+            self._bad += 1
+            if self._bad > MAX_BAD_LINES:
+                raise ProtocolError(f"more than {MAX_BAD_LINES} lines are no JSON objects")
+
+
+class Pace:
+    """How fast a peer is read, in bytes. A line counts as LINE_BYTES at least: it costs more than its length."""
+
+    LINE_BYTES = 1_024
+
+    def __init__(self, burst: float, per_second: float, now: float) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._left = burst
+        self._at = now
+
+    def spend(self, size: int, lines: int, now: float) -> float:
+        """Returns the seconds to wait before more is read, after so many bytes and lines; 0: none."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        self._left -= max(size, max(1, lines) * self.LINE_BYTES)
+        return max(0.0, -self._left / self._per_second)

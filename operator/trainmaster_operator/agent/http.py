@@ -1,0 +1,148 @@
+"""The agents' port needs this much of HTTP/1.1 (RFC 9112): bounded requests with a Content-Length, plain responses.
+
+A connection carries one request. kube-apiserver pools its connections to a pod for all users of `pods/proxy`, so a
+token that counted for a connection would let the next user in.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
+
+MAX_HEAD_BYTES = 8_192
+MAX_HEAD_PIECES = 64
+"""Reads that a head may take: one sent byte by byte costs only that many. Clients need one or two."""
+HEAD_END = b"\r\n\r\n"
+REASONS = {
+    101: "Switching Protocols",
+    200: "OK",
+    204: "No Content",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    409: "Conflict",
+    411: "Length Required",
+    413: "Content Too Large",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+class BadRequest(Exception):
+    """BadRequest is answered with `status` and a message, and whose connection is then closed."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Head(NamedTuple):
+    """Head is what comes before a request's body; header names are in lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    length: int
+    """Bytes of the body."""
+
+
+class Request:
+    """Request is read from the first bytes of a connection. Its head is parsed once, and before its body is there: who
+    sends it decides whether the body is waited for."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0
+        self._pieces = 0
+        self._head: Optional[Head] = None
+
+    def __len__(self) -> int:
+        """Returns the bytes that are kept."""
+        return len(self._buffer)
+
+    @property
+    def begun(self) -> bool:
+        """Returns whether a request has begun that isn't complete."""
+        return bool(self._buffer) or self._head is not None
+
+    @property
+    def missing(self) -> int:
+        """Returns the bytes of the body that haven't come."""
+        return 0 if self._head is None else max(0, self._head.length - len(self._buffer))
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+        self._pieces += 1
+
+    def head(self) -> Optional[Head]:
+        """Returns the head, None while it isn't complete. Raises BadRequest."""
+        if self._head is None:
+            # Only what is new is searched, and three bytes before it that may begin the end.
+            end = self._buffer.find(HEAD_END, max(0, self._searched - len(HEAD_END) + 1))
+            self._searched = len(self._buffer)
+            if (self._searched if end < 0 else end) > MAX_HEAD_BYTES:
+                raise BadRequest(431, f"the request's head is longer than {MAX_HEAD_BYTES} bytes")
+            if end < 0:
+                if self._pieces >= MAX_HEAD_PIECES:
+                    raise BadRequest(408, f"the request's head came in more than {MAX_HEAD_PIECES} pieces")
+                return None
+            self._head = parse_head(bytes(self._buffer[:end]))
+            del self._buffer[: end + len(HEAD_END)]
+        return self._head
+
+    def body(self) -> Optional[bytes]:
+        """Returns the body, None while it isn't complete."""
+        length = 0 if self._head is None else self._head.length
+        return bytes(self._buffer[:length]) if len(self._buffer) >= length else None
+
+    def rest(self) -> bytes:
+        """Returns what follows the request."""
+        return bytes(self._buffer[0 if self._head is None else self._head.length :])
+
+
+def parse_head(data: bytes) -> Head:
+    """Read a request's head, without the empty line that ends it. Raises BadRequest."""
+    first, *lines = data.decode("latin-1").split("\r\n")
+    parts = first.split(" ")
+    if len(parts) != 3 or not parts[0].isalpha() or not parts[1].startswith("/") or parts[2][:7] != "HTTP/1.":
+        raise BadRequest(400, "the request line is not `METHOD /path HTTP/1.1`")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise BadRequest(400, "a header line is not `name: value`")
+        headers[name.lower()] = value.strip()
+    if "transfer-encoding" in headers:
+        raise BadRequest(411, "send a Content-Length instead of a Transfer-Encoding")
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdigit():
+        raise BadRequest(400, "Content-Length is not a whole number")
+    if len(length) > 9 or int(length) > MAX_ASSIGNMENT_BYTES:
+        raise BadRequest(413, f"the body is longer than {MAX_ASSIGNMENT_BYTES} bytes")
+    return Head(parts[0], parts[1].partition("?")[0], headers, int(length))
+
+
+def response(status: int, body: str = "", content_type: str = "text/plain; charset=utf-8") -> bytes:
+    """Returns a whole response, with which the connection ends."""
+    data = body.encode()
+    lines = [f"HTTP/1.1 {status} {REASONS[status]}", "Connection: close"]
+    if status != 204:
+        lines += [f"Content-Type: {content_type}", f"Content-Length: {len(data)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + data
+
+
+def chunk(data: bytes) -> bytes:
+    """Returns a piece of a chunked body; data must not be empty."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n"
+    b"Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+)
+UPGRADE_PROTOCOL = "trainmaster/1"
+UPGRADED = f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: {UPGRADE_PROTOCOL}\r\nConnection: Upgrade\r\n\r\n".encode()

@@ -1,0 +1,110 @@
+"""Stacks of ranks are asked for without harm, found again in what was printed, and shortened.
+
+A Python rank prints the stacks of all its threads at SIGUSR2 if it has registered `faulthandler` for it (the bundled
+loop does); the signal's default action would kill it, so the kernel is asked first whether it is caught. Into which
+file it prints is its own matter: `TRAINMASTER_STACKS_FILE.<rank>`, where it uses that, or stderr, which is kept too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+
+from trainmaster_operator.agent.planner.classification import FATAL_ERROR
+from trainmaster_operator.agent.process import children
+
+STACKS_SIGNAL = signal.SIGUSR2
+STACKS_MARK = "most recent call first"
+"""faulthandler prints this in the head of each thread."""
+# Thread 0x00007f... (most recent call first): | Current thread 0x... | py-spy: Thread 123 (idle): "MainThread"
+_THREAD = r"(?m)^(?:Current thread|Thread) (?:0x[0-9a-f]+|\d+)\b"
+MAX_STACKS_BYTES = 65_536
+BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
+
+
+def ask_for_stacks(pid: int) -> bool:
+    """Ask a rank to print its stacks; False if it hasn't said that it can: the signal would kill it."""
+    target = children.signal_target(pid, STACKS_SIGNAL)
+    if not children.catches(target, STACKS_SIGNAL):
+        return False
+    try:
+        os.kill(target, STACKS_SIGNAL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def shorten_stacks(text: str) -> str:
+    """Returns what was printed before the stacks of a fatal error, and the stack of the thread at fault.
+
+    Empty where there is no fatal error: stacks that a rank was asked for say nothing of how it ended later.
+    """
+    at = text.rfind(FATAL_ERROR)
+    if at < 0:
+        return ""
+    threads = threads_of(text[at:])
+    current = next((thread for thread in threads if thread.startswith("Current")), threads[0] if threads else "")
+    head = text[at:].partition("\n")[0]
+    kept = (text[:at][-BEFORE_CHARACTERS:].strip("\n"), head, current[:AFTER_CHARACTERS])
+    return "\n".join(filter(None, kept))
+
+
+def has_stacks(text: str) -> bool:
+    """Returns whether a text holds what faulthandler or py-spy print."""
+    return re.search(_THREAD, text) is not None
+
+
+def threads_of(text: str) -> list[str]:
+    """Returns the threads in what faulthandler or py-spy printed, the main thread first.
+
+    faulthandler goes from the newest thread to the oldest, which is the main one; py-spy names it.
+    """
+    starts = [match.start() for match in re.finditer(_THREAD, text)]
+    blocks = [_thread(text[start:end]) for start, end in zip(starts, [*starts[1:], len(text)])]
+    if not blocks:
+        return []
+    main = next((block for block in blocks if "MainThread" in block.partition("\n")[0]), blocks[-1])
+    return [main, *(block for block in blocks if block is not main)]
+
+
+def newest_frame(stacks: str) -> tuple[str, int] | None:
+    """Returns the file and the line in which the main thread is; None if no stack says."""
+    main = "\n".join(threads_of(stacks)[:1])
+    found = re.search(r'File "([^"\n]+)", line (\d+) in|\(([^():\n]+):(\d+)\)$', main, re.MULTILINE)
+    return (found[1] or found[3], int(found[2] or found[4])) if found else None
+
+
+def _thread(text: str) -> str:
+    """A thread's head and its frames, without what was printed after them (a launcher's lines on a rank's end, say)."""
+    head, *lines = text.splitlines()
+    end = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+    return "\n".join((head, *lines[:end])).strip("\n")
+
+
+def main_thread_first(text: str) -> str:
+    """Returns the same stacks with the main thread in front, so that it is the last to be cut off."""
+    return "\n".join(threads_of(text)) or text.strip("\n")
+
+
+def shortened(text: str, limit: int) -> str:
+    """Returns the beginning of a text, of at most `limit` bytes when it is written as JSON."""
+    size = len(json.dumps(text))
+    while size > limit and text:
+        text = text[: min(len(text) - 1, len(text) * limit // size)]
+        size = len(json.dumps(text))
+    return text
+
+
+def tail_of(path: str, limit: int, start: int = 0) -> str:
+    """Returns the end of a file from `start` on, at most `limit` bytes; empty if it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            # A kept log that was turned over is shorter than it was.
+            start = start if start <= end else 0
+            file.seek(max(start, end - limit))
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,176 @@
+"""In the state folder are the files by which an agent's lives, and an agent and its ranks, know of each other.
+
+The saved report names what was started here last; in the pod's emptyDir it outlives the agent's process. It is written
+before the children start and again when they have ended. An agent that finds it never runs that attempt again: a
+StatefulSet's pods have `restartPolicy: Always`, so every exit is followed by a new start.
+
+Ranks read in a file which group they are in, and are woken through a FIFO (docs/protocol.md, "Continuing"). A rank that
+writes its state leaves the seconds that it needs, and reads that a stop is planned ("State in memory"). Its exception
+is in torch's error file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from typing import Optional
+
+from trainmaster_operator.agent.planner.classification import conclusion
+from trainmaster_operator.agent.planner.state import SavedReport
+from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.report import Report
+
+MAX_REPORT_BYTES = 65_536
+
+
+def report_path(state_dir: str) -> str:
+    return os.path.join(state_dir, "saved-report.json")
+
+
+def read_report(state_dir: str) -> SavedReport | None:
+    """Returns the saved report; None if nothing was ever started here, or the file is damaged."""
+    try:
+        with open(report_path(state_dir), "rb") as file:
+            data = json.loads(file.read(MAX_REPORT_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    report = Report.read(data)
+    return None if report is None else SavedReport(report, data.get("exited") is True)
+
+
+def write_report(state_dir: str, report: Report, *, exited: bool = False) -> None:
+    """Replace the saved report; after a crash either the old one or the new one is there. Raises OSError."""
+    data = report.to_wire()
+    data["exited"] = exited
+    write_atomically(report_path(state_dir), json.dumps(data) + "\n")
+
+
+def write_atomically(path: str, text: str) -> None:
+    """Write beside it and rename. No fsync: the emptyDir is gone with the node anyway. Raises OSError."""
+    folder, name = os.path.split(path)
+    # In a pod the agent is process 1, and other files have a rank's number at their end.
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def prune_attempts(state_dir: str, keep: int) -> None:
+    """Remove the folders of all but the newest `keep` attempts: an emptyDir has a limit, and restarts have none."""
+    attempts = sorted(
+        int(name[8:]) for name in os.listdir(state_dir) if name.startswith("attempt-") and name[8:].isdigit()
+    )
+    for attempt in attempts[:-keep]:
+        for folder, folders, files in os.walk(os.path.join(state_dir, f"attempt-{attempt}"), topdown=False):
+            for name in files:
+                os.unlink(os.path.join(folder, name))
+            for name in folders:
+                path = os.path.join(folder, name)
+                if os.path.islink(path):
+                    os.unlink(path)
+                else:
+                    os.rmdir(path)
+        os.rmdir(os.path.join(state_dir, f"attempt-{attempt}"))
+
+
+def rank_variables(path: str, *, joins: bool) -> dict[str, str]:
+    """Returns what a rank has in its environment to find its group by."""
+    return {"TRAINMASTER_GROUP_FILE": path, **({"TRAINMASTER_JOINS": "1"} if joins else {})}
+
+
+def make_fifos(path: str, ranks: Iterable[int]) -> None:
+    """Make the FIFOs by which ranks are woken. Raises OSError."""
+    for rank in ranks:
+        unlink(f"{path}.{rank}")
+        os.mkfifo(f"{path}.{rank}", 0o600)
+
+
+def write_group(path: str, assignment: Assignment, processes: int) -> None:
+    """Write which ranks aren't in the group of an attempt, and where its lowest rank serves the store. Raises OSError.
+
+    `processes`: the ranks of this worker.
+    """
+    group = {
+        "attempt": assignment.attempt,
+        "absent": list(assignment.absent),
+        "worldSize": assignment.world_size(processes),
+        "master": assignment.master,
+        "port": assignment.port,
+    }
+    write_atomically(path, json.dumps(group) + "\n")
+
+
+def described(assignment: Assignment) -> str:
+    """Describes the group of an attempt, for its log."""
+    absent = assignment.absent
+    if not absent:
+        return "with all ranks"
+    more = f" and {len(absent) - 16} more" if len(absent) > 16 else ""
+    return f"without rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:16]))}{more}"
+
+
+def wake(path: str, rank: int) -> None:
+    """Have a rank read the file, if it listens."""
+    with contextlib.suppress(OSError):  # no reader (ENXIO), or one that hasn't read 64 KiB of wake-ups
+        fd = os.open(f"{path}.{rank}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.write(fd, b".")
+        finally:
+            os.close(fd)
+
+
+def unlink(path: str) -> None:
+    """Remove a file, if it is there. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+MAX_SECONDS_BYTES = 64
+
+
+def announce_stop(path: str, seconds: float) -> None:
+    """Tell ranks that a stop is planned, which gives them `seconds`; comes before SIGTERM."""
+    with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
+        partial = f"{path}.planned.partial"
+        with open(partial, "w") as stream:
+            stream.write(f"{seconds:.1f}")
+        os.replace(partial, f"{path}.planned")
+
+
+def saving_ranks(path: str, ranks: Sequence[int]) -> dict[int, float]:
+    """Returns the seconds that ranks ask for, by local rank; `ranks` are their global numbers."""
+    found = {local_rank: saving_seconds(f"{path}.{rank}") for local_rank, rank in enumerate(ranks)}
+    return {local_rank: seconds for local_rank, seconds in found.items() if seconds is not None}
+
+
+def saving_seconds(path: str) -> Optional[float]:
+    """Returns the seconds that a rank asks for, 0 once it has written; None if it asks for none, or for nonsense."""
+    try:
+        # A rank may have left anything there; a named pipe would wait for its writer.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            seconds = float(os.read(fd, MAX_SECONDS_BYTES))
+        finally:
+            os.close(fd)
+    except (OSError, ValueError):
+        return None
+    return seconds if seconds >= 0 and math.isfinite(seconds) else None
+
+
+MAX_ERROR_FILE_BYTES = 262_144
+
+
+def read_error_file(path: str) -> str:
+    """Returns what torch's error file has (`torch.distributed.elastic.multiprocessing.errors.record`), or ""."""
+    try:
+        with open(path, "rb") as file:
+            message = json.loads(file.read(MAX_ERROR_FILE_BYTES))["message"]
+        if isinstance(message, str):
+            return conclusion(message)
+        text = f"{message['extraInfo']['py_callstack']}\n{message['message']}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return conclusion(text)

@@ -1,0 +1,242 @@
+"""torch's flight recorder has the last collectives of a rank; the agent asks for them from outside.
+
+A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<rank>.pipe`. When something is written
+into it, it writes what it has recorded to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the
+bundled loop does the same for gloo. The dump is a pickle of plain values. It comes from a user's process, so nothing
+but plain values is ever built from it.
+
+`Counters` asks a silent rank's recorder now and then. A rank without progress may be in one collective for longer than
+any step may take: that is a hang whatever the script does (torch's own limit is 10 minutes with NCCL, torch 2.13,
+`default_pg_nccl_timeout`). A rank without collectives may be at anything. Only ranks that answer by themselves are
+asked (NCCL's process groups, and ranks that serve the pipe), one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from trainmaster_operator.agent.process.launcher import DUMP_VARIABLE, PIPE_VARIABLE
+from trainmaster_operator.agent.process.rank_processes import RankProcess
+from trainmaster_operator.wire.limits import MAX_SECONDS
+
+# Where versions before TORCH_FR_DUMP_TEMP_FILE put it.
+OLD_DUMP = "/tmp/nccl_trace_rank_"
+ANSWER_SECONDS = 3.0
+"""A rank's first dump takes 1.7 to 1.9 s (torch 2.11, one H200): torch reads the pipe once a second, and names the
+frames of each collective."""
+MAX_DUMP_BYTES = 16_777_216
+MAX_FRAMES = 6
+NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
+"""torch's defaults in seconds (torch 2.13: torch.distributed.constants)."""
+
+
+class Recorded(NamedTuple):
+    """How far a rank's default process group has come, and a message about its oldest unfinished collective."""
+
+    collective: Optional[int]
+    message: str
+    newest: int = -1
+    """The number of the newest operation of any group; -1 where none is known. It only grows."""
+    oldest_open: Optional[int] = None
+    """The number of the oldest one that isn't done."""
+    timeout: float = 0.0
+    """The seconds that the script itself gives that one; 0 if it says nothing, and torch's default holds."""
+
+
+class FlightRecorder:
+    """Recorder is one rank's recorder; `environ` is the rank's."""
+
+    def __init__(self, environ: Mapping[str, str], rank: int) -> None:
+        self._pipe = f"{environ.get(PIPE_VARIABLE, '')}{rank}.pipe"
+        dump = environ.get(DUMP_VARIABLE, "")
+        self._dumps = [f"{dump}{rank}", f"{OLD_DUMP}{rank}"] if dump else [f"{OLD_DUMP}{rank}"]
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def ask(self) -> bool:
+        """Ask for a dump; False if nobody listens."""
+        self._before = {path: _version(path) for path in self._dumps}
+        try:
+            fd = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            os.write(fd, b"1")
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def answer(self) -> Recorded | None:
+        """Returns what was dumped since it was asked; None if nothing (whole) is there yet."""
+        for path in self._dumps:
+            if _version(path) in (self._before.get(path), (0, 0)):
+                continue
+            try:
+                with open(path, "rb") as file:
+                    return summarize(file.read(MAX_DUMP_BYTES + 1))
+            except OSError:
+                continue
+        return None
+
+
+def _load_plain(dump: bytes) -> Any:
+    # Here, because they cost a start of the agent milliseconds, and hardly any needs them.
+    import io
+    import pickle
+
+    class PlainUnpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            raise pickle.UnpicklingError(f"{module}.{name} isn't a plain value")
+
+    return PlainUnpickler(io.BytesIO(dump)).load()
+
+
+def summarize(dump: bytes) -> Recorded | None:
+    """Returns the essence of a dump; None if it isn't one (it may be half written)."""
+    if len(dump) > MAX_DUMP_BYTES:
+        return None
+    try:
+        data = _load_plain(dump)
+        entries = [entry for entry in data["entries"] if _is_default(entry) and not entry.get("is_p2p")]
+        operations = _operations(data["entries"])
+    except Exception:  # a pickle of anybody's can fail in any way
+        return None
+    numbers = [entry["collective_seq_id"] for entry in entries if isinstance(entry.get("collective_seq_id"), int)]
+    if not numbers:
+        # The ring is full of other groups' collectives; the group's own account is still there.
+        numbers = _enqueued(data)
+    open_ones = [entry for entry in entries if not _is_done(entry)]
+    message = f"last collective {max(numbers)}, completed" if entries else "no collective yet"
+    if numbers and not entries:
+        message = f"last collective {max(numbers)}"
+    if open_ones:
+        message = _describe(open_ones[0])
+    return Recorded(max(numbers) if numbers else None, message, *operations)
+
+
+def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:
+    """Returns the numbers of the newest operation, and of the oldest that isn't done, over all groups, and for how long
+    the script lets that one take."""
+    numbers = {entry["record_id"]: entry for entry in entries if isinstance(entry.get("record_id"), int)}
+    oldest = min((number for number, entry in numbers.items() if not _is_done(entry)), default=None)
+    timeout = 0.0 if oldest is None else _own_timeout(numbers[oldest])
+    return max(numbers, default=-1), oldest, timeout
+
+
+def _own_timeout(entry: Mapping[str, Any]) -> float:
+    """Returns an operation's timeout [s] where it is longer than torch's default, so that the script has set it."""
+    milliseconds = entry.get("timeout_ms")
+    default = NCCL_TIMEOUT if str(entry.get("profiling_name")).startswith("nccl:") else OTHER_TIMEOUT
+    if not isinstance(milliseconds, int) or not default < milliseconds / 1000 < MAX_SECONDS:
+        return 0.0
+    return milliseconds / 1000
+
+
+def _is_done(entry: Mapping[str, Any]) -> bool:
+    return entry.get("state") == "completed" or bool(entry.get("retired"))
+
+
+def _enqueued(data: Mapping[str, Any]) -> list[int]:
+    """Returns the last collective that the default group has entered, by `pg_status`; empty if that is unknown."""
+    groups = data.get("pg_status")
+    group = groups.get("0") if isinstance(groups, dict) else None
+    number = group.get("last_enqueued_collective") if isinstance(group, dict) else None
+    return [number] if isinstance(number, int) and number > 0 else []
+
+
+def _is_default(entry: Any) -> bool:
+    # The first group is the default one; others exist on some ranks only, so their numbers can't be compared.
+    return isinstance(entry, dict) and entry.get("pg_id") == 0
+
+
+def _describe(entry: Mapping[str, Any]) -> str:
+    frames = entry.get("frames")
+    places = [
+        f"{str(frame.get('filename'))[-80:]}:{frame.get('line')} in {str(frame.get('name'))[:60]}"
+        for frame in (frames if isinstance(frames, list) else [])
+        if isinstance(frame, dict) and "/torch/" not in str(frame.get("filename"))
+    ][:MAX_FRAMES]
+    called = f", called at {', '.join(places)}" if places else ""
+    name, sizes = str(entry.get("profiling_name"))[:80], str(entry.get("input_sizes"))[:80]
+    return f"waits in collective {entry.get('collective_seq_id')}: {name} of {sizes} ({entry.get('state')}){called}"
+
+
+def _version(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
+LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
+"""Between two questions to a rank: a tenth of the limit, within these. An answer costs the rank 5 ms in a thread of
+torch's own, and the agent 10 ms (measured with 2,000 collectives on record)."""
+PART_OF_LIMIT = 10
+
+
+class Waiting(NamedTuple):
+    """A rank waits in a collective, and for so long by what it has answered."""
+
+    has_done_some: bool
+    """Whether it has done collectives before."""
+    seconds: float
+    timeout: float
+    """The script's own limit for the collective, in seconds; 0: none."""
+
+
+class Counters:
+    """Counters has what the ranks of one attempt have answered. `ranks` returns those that live."""
+
+    def __init__(self, ranks: Callable[[], Sequence[RankProcess]], limit: float) -> None:
+        self._ranks = ranks
+        self._every = min(max(limit / PART_OF_LIMIT, LEAST_SECONDS), MOST_SECONDS)
+        self._asked: dict[int, float] = {}
+        self._recorder: Optional[tuple[int, FlightRecorder, float]] = None
+        self._last: dict[int, Recorded] = {}
+        self._since: dict[int, float] = {}
+        """When a rank was first seen to be where it was when it answered last."""
+        self._answered_at: dict[int, float] = {}
+        self.moved_at: dict[int, float] = {}
+        """When a rank last had advanced since the question before, on the monotonic clock."""
+
+    def poll(self, silent: Iterable[int], now: float) -> None:
+        """Read the answer that is awaited, or ask one of the ranks that have been silent for long."""
+        if self._recorder is not None:
+            rank, recorder, asked_at = self._recorder
+            answer = recorder.answer()
+            if answer is not None:
+                self._take(rank, answer, now)
+            if answer is None and now - asked_at < ANSWER_SECONDS:
+                return
+            self._recorder = None
+        due = [rank for rank in silent if now - self._asked.get(rank, -self._every) >= self._every]
+        if not due:
+            return
+        rank = min(due, key=lambda each: self._asked.get(each, 0.0))
+        self._asked[rank] = now
+        process = next((each for each in self._ranks() if each.rank == rank), None)
+        if process is not None:
+            recorder = FlightRecorder(process.environ, rank)
+            if recorder.ask():
+                self._recorder = rank, recorder, now
+
+    def waiting(self, rank: int) -> Optional[Waiting]:
+        """Returns the collective that a rank was in when it was asked last; None if it was in none, or can't say."""
+        last = self._last.get(rank)
+        if last is None or last.oldest_open is None:
+            return None
+        return Waiting(last.oldest_open > 0, self._answered_at[rank] - self._since[rank], last.timeout)
+
+    def _take(self, rank: int, answer: Recorded, now: float) -> None:
+        last = self._last.get(rank)
+        moved = last is None or (last.newest, last.oldest_open) != (answer.newest, answer.oldest_open)
+        if moved and now - self._answered_at.get(rank, -math.inf) < 2 * self._every + ANSWER_SECONDS:
+            self.moved_at[rank] = now
+        if moved:
+            self._since[rank] = now
+        self._last[rank], self._answered_at[rank] = answer, now

@@ -1,0 +1,232 @@
+"""Hugging Face's Trainer reports here, by HTTP on the loopback address, as it does to Kubeflow's controller.
+
+A rank waits for the answer, so the loop answers at once and refuses what is too much. The token of an attempt is in a
+file that only the job's own user can read: on a node's own network (`interconnect.hostNetwork`) others reach the
+address too.
+
+transformers 5 (`integrations/integration_utils.py`, `KubeflowCallback`) sends rank 0's progress if
+KUBEFLOW_TRAINER_SERVER_URL is set: at the beginning, after a step if the last report is 5 s old, and at the end. The
+protocol is Kubeflow Trainer's (kubeflow/trainer, KEP-2779): a percentage, the seconds that remain, and metrics by name,
+whose values are texts. Others may speak it too, so only its form is taken for granted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Optional, Union
+
+from trainmaster_operator.agent.connection import Closed, PeerConnection, Readable
+from trainmaster_operator.agent.http import BadRequest, Head, Request, response
+from trainmaster_operator.agent.loop import READ, Loop
+from trainmaster_operator.agent.process.launcher import ADDRESS, PATH
+from trainmaster_operator.wire.limits import MAX_LINE_BYTES
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.values import is_number, loads, mapping, mappings, number
+
+MAX_CONNECTIONS = 8
+"""The oldest gives way: a Trainer opens a new one for each report."""
+REQUEST_SECONDS = 5.0
+BURST, PER_SECOND = 20, 4.0
+"""Reports that are read: a Trainer sends one in 5 s. More are answered 429, which it passes over."""
+
+
+class TrainerServer:
+    """The server listens until the agent ends. `receive` gets the bodies of the present attempt's reports."""
+
+    def __init__(self, loop: Loop, receive: Callable[[Any], None]) -> None:
+        self._loop = loop
+        self._numbers = itertools.count(1)
+        self._exchanges: dict[int, _Exchange] = {}
+        self._token = ""
+        self._receive = receive
+        self._room, self._room_at = float(BURST), 0.0
+        self._socket: Optional[socket.socket] = None
+
+    def serve(self, token_file: str) -> int:
+        """An attempt begins: returns the port to report to, 0 if nobody can listen."""
+        try:
+            os.makedirs(os.path.dirname(token_file), exist_ok=True)
+            self.begin(token_file)
+        except OSError:
+            # The launch fails for the same reason, and reports it.
+            return 0
+        return self.open()
+
+    def open(self) -> int:
+        """Listen, and return the port; 0 if that isn't possible: then no rank is given one."""
+        if self._socket is None:
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                listener.bind((ADDRESS, 0))
+                listener.listen(MAX_CONNECTIONS)
+            except OSError:
+                listener.close()
+                return 0
+            listener.setblocking(False)
+            self._socket = listener
+            self._loop.watch(listener.fileno(), READ, self._accept)
+        return int(self._socket.getsockname()[1])
+
+    def begin(self, token_file: str) -> None:
+        """An attempt begins: write its token, and forget the one before. Raises OSError."""
+        self._token = os.urandom(16).hex()
+        fd = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(fd, "w", encoding="ascii") as file:
+            file.write(self._token)
+
+    def _accept(self, _events: int) -> None:
+        if self._socket is None:
+            return
+        try:
+            sock, _ = self._socket.accept()
+        except OSError:
+            return
+        if len(self._exchanges) >= MAX_CONNECTIONS:
+            self._close(next(iter(self._exchanges)))
+        number = next(self._numbers)
+        connection = PeerConnection(self._loop, sock, number, self._happened)
+        self._exchanges[number] = _Exchange(connection, Request())
+        self._loop.call_later(REQUEST_SECONDS, lambda: self._close(number))
+
+    def _happened(self, event: Union[Readable, Closed]) -> None:
+        """Something has come on a connection, or it has ended."""
+        peer = getattr(event, "peer", 0)
+        exchange = self._exchanges.get(peer)
+        if exchange is None:
+            return
+        if not isinstance(event, Readable):
+            del self._exchanges[peer]
+            return
+        data = exchange.connection.read()
+        if data is None:
+            return
+        exchange.request.feed(data)
+        try:
+            answer = self._answer(exchange.request)
+        except BadRequest as error:
+            answer = response(error.status, f"{error}\n")
+        if answer:
+            exchange.connection.send(answer)
+            exchange.connection.finish(exchange.request.missing)
+
+    def _answer(self, request: Request) -> bytes:
+        """Returns the answer to a connection's one request; empty while it isn't whole."""
+        head = request.head()
+        if head is None:
+            return b""
+        if head.path != PATH or head.method != "POST":
+            return response(404, f"this server answers only POST {PATH}\n")
+        if not self._is_authorized(head):
+            return response(401, "the token is missing, or another attempt's\n")
+        if head.length > MAX_LINE_BYTES:
+            return response(413, f"the report is longer than {MAX_LINE_BYTES} bytes\n")
+        body = request.body()
+        if body is None:
+            return b""
+        if not self._has_room():
+            return response(429, "too many reports\n")
+        try:
+            report = loads(body)
+        except ValueError:
+            return response(400, "the body is not JSON\n")
+        self._receive(report)
+        return response(200, "{}", "application/json")
+
+    def _is_authorized(self, head: Head) -> bool:
+        # Here, because it costs 3 ms of an agent's start, and the first report comes after that.
+        import hmac
+
+        given = head.headers.get("authorization", "").encode("latin-1")
+        return bool(self._token) and hmac.compare_digest(f"Bearer {self._token}".encode(), given)
+
+    def _has_room(self) -> bool:
+        now = time.monotonic()
+        self._room = min(BURST, self._room + (now - self._room_at) * PER_SECOND)
+        self._room_at = now
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
+
+    def _close(self, number: int) -> None:
+        exchange = self._exchanges.pop(number, None)
+        if exchange is not None:
+            exchange.connection.close()
+
+
+class _Exchange:
+    """A connection, and the request on it."""
+
+    def __init__(self, connection: PeerConnection, request: Request) -> None:
+        self.connection = connection
+        self.request = request
+
+
+MAX_METRICS = 64
+MAX_VALUE_CHARACTERS = 64
+_WHOLE = {"current_step": "step", "total_steps": "totalSteps"}
+_NUMBERS = {
+    "current_epoch": "epoch",
+    "epoch": "epoch",
+    "loss": "loss",
+    "grad_norm": "gradNorm",
+    "learning_rate": "learningRate",
+}
+
+
+class TrainerReports:
+    """TrainerReports has what one attempt's Trainer has reported so far."""
+
+    def __init__(self) -> None:
+        self.progress: Optional[RankProgress] = None
+        """The reports' progress; None until one has come."""
+        self.is_over = False
+        """Whether the training has ended: of what follows, nobody knows how long it may take."""
+        self._percent: Optional[float] = None
+
+    def receive(self, body: object) -> bool:
+        """Read one report and say whether it shows progress: that the step, or where that is unknown the percentage,
+        has changed. A report that isn't one says nothing."""
+        status = mapping(body).get("trainerStatus")
+        if not isinstance(status, Mapping):
+            return False
+        before, percent = self.progress, number(status.get("progressPercentage"))
+        found = _metrics(status)
+        begins = percent == 0 and "step" not in found
+        fields = {**({} if before is None or begins else before.to_wire()), **found}
+        self.is_over = percent is not None and percent >= 100
+        fields["section"] = "finish" if self.is_over else "train"
+        remaining = status.get("estimatedRemainingSeconds")
+        if is_number(remaining):
+            fields["etaSeconds"] = remaining
+        self.progress = RankProgress.salvage(fields)
+        step = None if self.progress is None else self.progress.step
+        advanced = before is None or step != before.step or (step is None and percent != self._percent)
+        self._percent = percent
+        return advanced
+
+
+def _metrics(status: Mapping[str, object]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for metric in mappings(status.get("metrics"))[:MAX_METRICS]:
+        name, value = metric.get("name"), _value(metric.get("value"))
+        if not isinstance(name, str) or value is None:
+            continue
+        if name in _WHOLE and value >= 0 and value == int(value):
+            found[_WHOLE[name]] = int(value)
+        elif name in _NUMBERS:
+            found[_NUMBERS[name]] = value
+    return found
+
+
+def _value(text: object) -> Optional[float]:
+    if not isinstance(text, str) or len(text) > MAX_VALUE_CHARACTERS:
+        return number(text)
+    try:
+        return number(float(text))
+    except ValueError:
+        return None

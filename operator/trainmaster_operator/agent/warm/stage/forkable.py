@@ -1,0 +1,385 @@
+"""This module decides whether the process may fork: it imports modules and finds out which a fork can't repeat.
+
+A module whose import does something that can't be forked (a thread, a socket, a device, a child), or that reads what is
+each rank's own in the environment, can't be taken back. The process then forks nothing any more: it imports the rest to
+learn of all such modules at once, and is started again without them.
+
+Each module is checked when it has been executed, so that the innermost one is blamed and not the package that happens
+to import it first. From then on whatever imports a blamed module is remembered: it can't be imported before a fork
+either. A thread is only blamed if it still runs when all imports are done.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from .devices import answering
+from .this_process import descriptors, fork, has_children, target, thread_ids, threads
+
+THREAD_SECONDS = 1.0
+"""A thread that ends so soon after the imports harms no fork."""
+_HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
+_bootstrap: Any = importlib._bootstrap
+
+
+class Blame:
+    """Blame knows what was found in this process so far."""
+
+    def __init__(self, own_variables: frozenset[str]) -> None:
+        self._own_variables = own_variables
+        """The variables that are each rank's own."""
+        self.problems: dict[str, str] = {}
+        """The problem of each module's import, in words that follow its name."""
+        self._importers: dict[str, set[str]] = {}
+        """The importers of modules that may be blamed, direct or not."""
+        self._suspects: dict[int, str] = {}
+        """Threads, with the module whose import started them."""
+        self._stack: list[str] = []
+        """The modules that are being imported, the innermost one last."""
+        self.open_before = self._descriptors = descriptors()
+        """The descriptors of before the first import."""
+        self._listing: list[str] = []
+        self._threads = thread_ids()
+        self._has_children = has_children()
+        self._has_context = False
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look at each module that is imported in this block, and at what it reads of the environment."""
+        environ = type(os.environ)
+        read, load = environ.__getitem__, _bootstrap._find_and_load
+        natives = builtins.__import__, _bootstrap._gcd_import
+
+        def watched_read(self_: Any, key: Any) -> Any:
+            text = os.fsdecode(key) if isinstance(key, (str, bytes)) else ""
+            if text in self._own_variables and self._stack:
+                self.blame(self._stack[-1], f"read {text}")
+            return read(self_, key)
+
+        def watched_load(name: str, import_: Any) -> Any:
+            self._stack.append(name)
+            try:
+                return load(name, import_)
+            finally:
+                # Its package, which was imported before it.
+                self._follow(name)
+                self._stack.pop()
+                self._look(name)
+
+        def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+            found = natives[0](name, globals, locals, fromlist, level)
+            if self._importers:
+                package = _bootstrap._calc___package__(globals) if level else ""
+                absolute = _bootstrap._resolve_name(name, package, level) if level else name
+                self._follow(absolute, *(f"{absolute}.{each}" for each in fromlist or ()))
+            return found
+
+        def gcd_import(name: str, package: Any = None, level: int = 0) -> Any:
+            found = natives[1](name, package, level)
+            self._follow(_bootstrap._resolve_name(name, package, level) if level else name)
+            return found
+
+        # All imports that find nothing in sys.modules come here, from C as well (Python 3.9 to 3.14, import.c).
+        _bootstrap._find_and_load = watched_load
+        _bootstrap._gcd_import = gcd_import
+        builtins.__import__ = import_
+        environ.__getitem__ = watched_read  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            _bootstrap._find_and_load = load
+            builtins.__import__, _bootstrap._gcd_import = natives
+            environ.__getitem__ = read  # type: ignore[method-assign]
+
+    def blame(self, name: str, problem: str) -> None:
+        self.problems.setdefault(name, problem)
+        self._suspect(name)
+
+    def settle(self) -> None:
+        """Blame the modules whose threads don't end by themselves. The imports are done for now."""
+        running = self._suspects.keys() & threads().keys()
+        until = time.monotonic() + THREAD_SECONDS
+        if running:
+            # A BLAS library's threads end before a fork, in its own handler of that (pthread_atfork(3)).
+            _fork_and_wait()
+        while running and time.monotonic() < until:
+            running = self._suspects.keys() & threads().keys()
+            time.sleep(0.01)
+        names = threads()
+        for number in running & names.keys():
+            self.blame(self._suspects[number], f"started the thread {names[number]!r}")
+        self._suspects.clear()
+        if not self.problems:
+            self._importers.clear()
+
+    def left_out(self) -> list[str]:
+        """Returns what can't be imported before a fork: what is blamed, and what imports that."""
+        found: set[str] = set()
+        rest = list(self.problems)
+        while rest:
+            name = rest.pop()
+            if name not in found:
+                found.add(name)
+                rest.extend(self._importers.get(name, ()))
+        return sorted(found)
+
+    def at_fork(self) -> str:
+        """Returns what a fork couldn't repeat now; empty: nothing."""
+        if threads():
+            _fork_and_wait()
+        for name in threads().values():
+            return f"the warm process runs the thread {name!r}"
+        for fd in descriptors() - self.open_before:
+            problem = _opened(target(fd))
+            if problem:
+                return f"the warm process has {problem}"
+        return "the warm process has started a process" if has_children() else ""
+
+    def _look(self, name: str) -> None:
+        """Find what is new since the last check, and blame it on a module."""
+        now = thread_ids()
+        for number in now - self._threads:
+            self._suspects[number] = name
+            self._suspect(name)
+        self._threads = now
+        # The listing has one descriptor more, the first that is free.
+        listing = os.listdir("/proc/self/fd")
+        if listing != self._listing:
+            open_now = descriptors()
+            for fd in open_now - self._descriptors:
+                problem = _opened(target(fd))
+                if problem:
+                    self.blame(name, problem)
+            self._listing, self._descriptors = listing, open_now
+        if not self._has_children and has_children():
+            self._has_children = True
+            self.blame(name, "started a process")
+        cuda = sys.modules.get("torch.cuda")
+        if not self._has_context and cuda is not None and getattr(cuda, "_initialized", False):
+            self._has_context = True
+            self.blame(name, "initialized CUDA")
+
+    def _suspect(self, name: str) -> None:
+        self._importers.setdefault(name, set()).update(self._stack)
+        self._follow(name)
+
+    def _follow(self, *names: str) -> None:
+        """The modules that are being imported import these, too."""
+        for name in names:
+            while name:
+                if name in self._importers:
+                    for importer in self._stack:
+                        if importer != name:
+                            self._importers[name].add(importer)
+                            self._importers.setdefault(importer, set())
+                name = name.rpartition(".")[0]
+
+
+def _opened(of: str) -> str:
+    device = of.startswith("/dev/") and not of.startswith("/dev/shm/")
+    if device and of not in _HARMLESS_DEVICES:
+        return f"opened {of}"
+    kind = of.partition(":")[0]
+    return f"opened {of if kind == 'anon_inode' else f'a {kind}'}" if kind in ("socket", "pipe", "anon_inode") else ""
+
+
+def _fork_and_wait() -> None:
+    pid = fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+MOST_DRAWN = 100_000
+"""Words that a module may draw at its import; one that draws more counts as one that has seeded."""
+
+
+class Imports:
+    """Imports knows what was imported, and what there was before."""
+
+    def __init__(self, config: dict[str, Any], native: frozenset[str]) -> None:
+        self._path: str = config["path"]
+        """Python will put this first on sys.path."""
+        self._left_out = frozenset(config["leftOut"])
+        self._native = native
+        self._users: dict[str, tuple[int, int]] = {}
+        """Files of modules that are no packages' of the image, as they were when they were imported."""
+        self.blame = Blame(frozenset(config["ownVariables"]))
+
+    def is_missing(self, name: str) -> bool:
+        """Returns whether a learned name can be imported and isn't yet."""
+        return name not in sys.modules and name not in self._left_out and _is_packaged(name)
+
+    def add(self, name: str, *, required: bool, users: bool) -> None:
+        """Import a module, and blame whatever can't be imported before a fork.
+
+        `required`: an error is raised. `users`: the module may lie where the user's program does, and an error is the
+        user's to know.
+        """
+        if name in self._left_out or name in sys.modules:
+            return
+        before, random_states = set(sys.modules), _random_states()
+        try:
+            with self.blame.watching(), answering():
+                _import(name, [self._path, *sys.path] if users and self._path else sys.path)
+        except BaseException as error:
+            if required:
+                raise
+            if users:
+                problem = describe_error(error)
+                print(f"spec.warmStart.preload: {name!r} cannot be imported: {problem}", file=sys.stderr, flush=True)
+        now, new = _random_states(), set(sys.modules) - before
+        if any(not _follows(state, now[of]) for of, state in random_states.items()):
+            # Ranks get new seeds, so a module's own seed would be lost. Any of them may have set it.
+            for each in (name, *new):
+                self.blame.blame(each, "seeded random numbers")
+        self._remember_files(new)
+
+    def _remember_files(self, names: set[str]) -> None:
+        for name in names:
+            path = getattr(sys.modules.get(name), "__file__", None)
+            if isinstance(path, str) and not is_package_path(path):
+                self._users[path] = _version(path)
+
+    def lacks(self, name: str, error: BaseException) -> bool:
+        """Returns whether an error says that nobody has this module, the user's program included."""
+        if not isinstance(error, ModuleNotFoundError) or error.name != name:
+            return False
+        beside = os.path.join(self._path, name)
+        return not self._path or not (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
+
+    def outdated(self) -> str:
+        """Returns which of the user's files a rank would read otherwise than they were imported; empty: none."""
+        return self._shadowed() or self._changed()
+
+    def _shadowed(self) -> str:
+        """Returns which of the user's files would be imported by a name that is imported already."""
+        if not self._path:
+            return ""
+        names = {name.partition(".")[0] for name in set(sys.modules) - self._native}
+        try:
+            entries = os.listdir(self._path)
+        except OSError:
+            return ""
+        for entry in entries:
+            name, dot, suffix = entry.partition(".")
+            if name not in names or (dot and suffix not in ("py", "pyc", "so") and not suffix.endswith(".so")):
+                continue
+            path = os.path.join(self._path, entry)
+            if not dot and not os.path.exists(os.path.join(path, "__init__.py")):
+                continue
+            loaded = getattr(sys.modules.get(name), "__file__", None) or ""
+            if os.path.dirname(loaded) != (self._path if dot else path):
+                return f"{path} has the name of a module that is imported already"
+        return ""
+
+    def _changed(self) -> str:
+        """Returns which file was edited since it was imported."""
+        for path, version in self._users.items():
+            if _version(path) != version:
+                return f"{path} has changed since it was imported"
+        return ""
+
+
+def describe_error(error: BaseException) -> str:
+    """Returns an import's error in a line."""
+    return f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def _import(name: str, path: list[str]) -> None:
+    before = list(sys.path)
+    sys.path[:] = path
+    try:
+        __import__(name)
+    finally:
+        # Entries that the import itself has added stay, as they would in a rank.
+        added = [entry for entry in sys.path if entry not in path]
+        sys.path[:] = [*before, *added]
+
+
+def _random_states() -> dict[str, Any]:
+    """Returns the states of the random generators that a start seeds from the system, as far as they are there."""
+    modules: list[Any] = [sys.modules.get(name) for name in ("random", "numpy.random", "torch.random")]
+    random, numpy, torch = modules
+    states: dict[str, Any] = {}
+    if random is not None:
+        states["random"] = random.getstate()
+    if numpy is not None:
+        states["numpy"] = numpy.get_state(legacy=False)["state"]["key"].tobytes()
+    if torch is not None:
+        states["torch"] = torch.initial_seed()
+    return states
+
+
+def _follows(before: Any, now: Any) -> bool:
+    """Returns whether a state has come from another one by drawing numbers, and not by a seed.
+
+    Python's generator draws 624 words and then makes the next ones of them (`random`, a Mersenne Twister), whose number
+    is the state's last.
+    """
+    if before == now:
+        return True
+    if not isinstance(before, tuple):
+        return False
+    from random import Random
+
+    generator = Random()
+    words = before[1][:-1]
+    for _ in range(MOST_DRAWN // len(words)):
+        if words == now[1][:-1]:
+            return True
+        generator.setstate((before[0], (*words, len(words)), None))
+        generator.getrandbits(32)
+        words = generator.getstate()[1][:-1]
+    return False
+
+
+def packaged_modules() -> list[str]:
+    """Returns the names of the imported modules of the image's packages and of Python's own, in the order of import.
+
+    The user's own code is left out, so that each attempt reads it again.
+    """
+    names = []
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        path = getattr(spec, "origin", None)
+        if getattr(spec, "name", "") == name and isinstance(path, str) and is_package_path(path):
+            names.append(name)
+    return names
+
+
+def is_package_path(path: str) -> bool:
+    """Returns whether a file is an installed package's or Python's own, and not the user's."""
+    parts = path.split(os.sep)
+    if "site-packages" in parts or "dist-packages" in parts:
+        return True
+    return path.startswith(os.path.dirname(os.__file__) + os.sep)
+
+
+def _is_packaged(name: str) -> bool:
+    """Returns whether a name would be imported from an installed package, or is Python's own."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name.partition(".")[0])
+    except (ImportError, ValueError, AttributeError):
+        return False
+    if spec is None:
+        return False
+    paths = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
+    return all(isinstance(path, str) and is_package_path(os.path.join(path, "")) for path in paths)
+
+
+def _version(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)

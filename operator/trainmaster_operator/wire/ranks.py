@@ -1,0 +1,206 @@
+"""A rank's progress is how far it is, as its script writes it to a file (docs/protocol.md, "Progress"); a rank's state
+says what it does while its job stalls ("A stalled rank").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+from trainmaster_operator.wire import limits
+from trainmaster_operator.wire.values import (
+    ProtocolError,
+    camel,
+    decimal,
+    is_number,
+    is_whole,
+    optional_number,
+    optional_whole,
+    shown,
+    text,
+    whole,
+)
+
+SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
+"""A script reports that its rank is at one of these."""
+CONTINUING = ("able", "idle", "ready")
+WAITS = ("collective", "device", "nothing")
+_WHOLE = {name: camel(name) for name in ("step", "total_steps", "start_step", "group")}
+_NUMBERS = {
+    name: camel(name)
+    for name in (
+        *("epoch", "loss", "grad_norm", "learning_rate", "samples_per_second", "step_seconds", "compute_seconds"),
+        *("eta_seconds", "data_seconds", "checkpoint_seconds", "evaluate_seconds", "section_seconds"),
+        *("joined_at", "restored_at", "first_step_at"),
+    )
+}
+
+
+class RankProgress(NamedTuple):
+    """RankProgress is what one rank wrote to its progress file; a field that it left out is None or empty."""
+
+    step: Optional[int] = None
+    total_steps: Optional[int] = None
+    epoch: Optional[float] = None
+    loss: Optional[float] = None
+    grad_norm: Optional[float] = None
+    """The norm of this rank's own gradients where it knows that, else of their mean over the ranks."""
+    learning_rate: Optional[float] = None
+    samples_per_second: Optional[float] = None
+    step_seconds: Optional[float] = None
+    compute_seconds: Optional[float] = None
+    """This rank's own forward and backward of a step take so long, without waiting for others or for data."""
+    eta_seconds: Optional[float] = None
+    start_step: Optional[int] = None
+    """The step that this attempt began with: 0, or its checkpoint's."""
+    data_seconds: Optional[float] = None
+    """This rank has waited for data for so long in this attempt; the next two are alike."""
+    checkpoint_seconds: Optional[float] = None
+    evaluate_seconds: Optional[float] = None
+    section: Optional[str] = None
+    section_seconds: Optional[float] = None
+    """The limit that this section asks for, in place of the step's."""
+    joined_at: Optional[float] = None
+    """When this attempt's process group stood (seconds since the epoch); the next two are alike."""
+    restored_at: Optional[float] = None
+    """When the state was there that this attempt began with: a checkpoint's, or the first one."""
+    first_step_at: Optional[float] = None
+    """When this attempt's first step was done."""
+    message: str = ""
+    result: tuple[tuple[str, float], ...] = ()
+    continuing: Optional[str] = None
+    """`able`: this rank is in a group and can continue in another attempt; `ready`: it waits to join."""
+    group: Optional[int] = None
+    """The attempt of the group that this rank is in."""
+    cannot_continue: str = ""
+    """Why this rank can't continue."""
+
+    @classmethod
+    def parse(cls, data: object) -> RankProgress:
+        """Check one rank's progress and bound it. Raises ProtocolError with the field that is wrong."""
+        if not isinstance(data, Mapping):
+            raise ProtocolError(f"progress.ranks: {shown(data)} is not an object")
+        fields: dict[str, Any] = {name: optional_whole(data, key) for name, key in _WHOLE.items()}
+        fields.update((name, optional_number(data, key)) for name, key in _NUMBERS.items())
+        results = data.get("result")
+        if isinstance(results, Mapping):
+            for name in list(results)[: limits.MAX_RESULTS]:
+                optional_number(results, name)
+        return cls(**fields, **_texts(data))
+
+    @classmethod
+    def salvage(cls, data: object) -> RankProgress | None:
+        """Returns the fields of a script's file that are well-formed; None if it is no object."""
+        if not isinstance(data, Mapping):
+            return None
+        fields = {name: data[key] for name, key in _WHOLE.items() if is_whole(data.get(key))}
+        fields.update((name, float(data[key])) for name, key in _NUMBERS.items() if is_number(data.get(key)))
+        return cls(**fields, **_texts(data))
+
+    def to_wire(self) -> dict[str, Any]:
+        values = {key: getattr(self, name) for name, key in {**_WHOLE, **_NUMBERS}.items()}
+        values.update(section=self.section, message=self.message or None, result=dict(self.result) or None)
+        values.update(continuing=self.continuing, cannotContinue=self.cannot_continue or None)
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def parse_rank_progress(value: object) -> dict[int, RankProgress]:
+    """Returns the `ranks` of a progress line. Raises ProtocolError with the field that is wrong."""
+    return {rank: RankProgress.parse(data) for rank, data in ranks_of(value, "progress.ranks").items()}
+
+
+def ranks_of(value: object, name: str) -> dict[int, Any]:
+    """Returns an object by rank, with no more of them than a worker can have. Raises ProtocolError."""
+    if not isinstance(value, Mapping):
+        raise ProtocolError(f"{name}: {shown(value)} is not an object")
+    if len(value) > limits.MAX_PROCESSES:
+        raise ProtocolError(f"{name}: {len(value)} are more than {limits.MAX_PROCESSES}")
+    found = {}
+    for rank, data in value.items():
+        number = decimal(rank, limits.MAX_INDEX)
+        if number is None:
+            raise ProtocolError(f"{name}: {shown(rank)} is not a rank")
+        found[number] = data
+    return found
+
+
+def _texts(data: Mapping[str, Any]) -> dict[str, Any]:
+    section, results, continuing = data.get("section"), data.get("result"), data.get("continuing")
+    pairs = list(results.items())[: limits.MAX_RESULTS] if isinstance(results, Mapping) else []
+    return {
+        "section": section if isinstance(section, str) and section in SECTIONS else None,
+        "message": text(data.get("message"), limits.MAX_MESSAGE_CHARACTERS),
+        "continuing": continuing if isinstance(continuing, str) and continuing in CONTINUING else None,
+        "cannot_continue": text(data.get("cannotContinue"), limits.MAX_MESSAGE_CHARACTERS),
+        "result": tuple(
+            (text(name, limits.MAX_RESULT_NAME), float(value)) for name, value in pairs if is_number(value)
+        ),
+    }
+
+
+class RankState(NamedTuple):
+    """RankState is one rank's state in a stall; its times are in seconds."""
+
+    step: Optional[int] = None
+    section: str = ""
+    silent_seconds: Optional[float] = None
+    """The time since its last progress; None if the rank never wrote any."""
+    limit_seconds: float = 0.0
+    """It may be silent for so long where it is; 0 is for ever."""
+    limit: str = ""
+    """The limit comes from this setting."""
+    patient: bool = False
+    """The limit is for something longer than a step: the first step, or what a section asks for."""
+    state: str = ""
+    """The kernel's letter for its process: T is stopped, D waits for a device, X is gone."""
+    collective: Optional[int] = None
+    """It has entered this collective last, by torch's flight recorder."""
+    waits: str = ""
+    """Its main thread waits for this, by its stack: one of WAITS; empty if it has given none."""
+    pending: bool = False
+    """A collective that it has entered isn't done, by torch's flight recorder."""
+    unreported: int = 0
+    """It may have done so many steps more, because it reports steps less often than it does them."""
+    text: str = ""
+    """A person reads here the stacks of all its threads, and what the kernel shows of them."""
+
+    @classmethod
+    def parse(cls, data: object, most: int = limits.MAX_EVIDENCE_BYTES) -> RankState:
+        """Check and bound a rank's state, its text to `most` characters. Raises ProtocolError."""
+        if not isinstance(data, Mapping):
+            raise ProtocolError(f"evidence.ranks: {shown(data)} is not an object")
+        section, waits = data.get("section"), data.get("waits")
+        return cls(
+            step=whole(data.get("step")),
+            unreported=whole(data.get("unreported")) or 0,
+            section=section if isinstance(section, str) and section in SECTIONS else "",
+            silent_seconds=_seconds(data.get("silentSeconds")),
+            limit_seconds=_seconds(data.get("limitSeconds")) or 0.0,
+            limit=text(data.get("limit"), limits.MAX_REASON),
+            patient=data.get("patient") is True,
+            state=text(data.get("state"), 1),
+            collective=whole(data.get("collective")),
+            pending=data.get("pending") is True,
+            waits=waits if isinstance(waits, str) and waits in WAITS else "",
+            text=text(data.get("text"), most),
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        silent = None if self.silent_seconds is None else round(self.silent_seconds, 3)
+        known = {"step": self.step, "silentSeconds": silent, "collective": self.collective, "text": self.text}
+        wire = {camel(name): value for name, value in self._asdict().items() if value}
+        return {**wire, **{name: value for name, value in known.items() if value is not None}}
+
+
+def parse_rank_states(value: object) -> dict[int, RankState]:
+    """Returns the `ranks` of an evidence line, their texts bounded together. Raises ProtocolError."""
+    found: dict[int, RankState] = {}
+    left = limits.MAX_EVIDENCE_BYTES
+    for rank, data in ranks_of(value, "evidence.ranks").items():
+        found[rank] = RankState.parse(data, left)
+        left -= len(found[rank].text)
+    return found
+
+
+def _seconds(value: Any) -> float | None:
+    return float(value) if is_number(value) and 0 <= value < limits.MAX_SECONDS else None
