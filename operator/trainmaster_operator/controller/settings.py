@@ -37,18 +37,6 @@ def parse_namespace(name: str) -> str:
     return name
 
 
-def parse_image(reference: str | None) -> str | None:
-    """Returns the reference of an image. Raises InvalidSetting."""
-    from trainmaster_operator.api.values import is_image
-
-    if reference and not is_image(reference):
-        raise InvalidSetting(
-            f"{reference!r} is not an image that can be pulled; use registry/repository:tag or "
-            "registry/repository@sha256:…, such as ghcr.io/trainmaster/operator:0.1.0"
-        )
-    return reference or None
-
-
 def parse_history(url: str | None) -> str | None:
     """Returns the address that records are sent below. Raises InvalidSetting."""
     if not url:
@@ -146,15 +134,6 @@ class OperatorSettings:
             name="replace-after",
             least=0,
             parse=lambda seconds: seconds or None,
-        ),
-    )
-    # A ConfigMap needs nothing of the nodes, so it is the default.
-    agent_image_volume: str | None = field(
-        default=None,
-        metadata=option(
-            "Image that has the agent at /opt/trainmaster/agent.pyz, as the operator's has: pods of images of their "
-            "own mount it as a volume, instead of a ConfigMap of their namespace.",
-            parse=parse_image,
         ),
     )
     # False for clusters whose ConfigMaps are read by people who may not read logs.

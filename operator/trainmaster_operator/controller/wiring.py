@@ -50,7 +50,7 @@ from trainmaster_operator.controller.writing.events import EventRecorder
 from trainmaster_operator.controller.writing.executor import Executor
 from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.snapshot import Job
-from trainmaster_operator.rendering import AgentConfigMap, AgentImageVolume, NetworkPeers
+from trainmaster_operator.rendering import AgentConfigMap, NetworkPeers
 from trainmaster_operator.rendering import Settings as RenderingSettings
 from trainmaster_operator.wire.output import OutputLine
 from trainmaster_operator.wire.stream import EvidenceLine
@@ -268,10 +268,9 @@ def _recorder(
 
 
 def _rendering(settings: OperatorSettings, keys: SigningKeys, config_map: str) -> RenderingSettings:
-    image = settings.agent_image_volume
     peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)
     return RenderingSettings(
-        agent=AgentConfigMap(config_map) if image is None else AgentImageVolume(image),
+        agent=AgentConfigMap(config_map),
         replace_after_seconds=settings.replace_after_seconds,
         keep_logs=settings.keep_logs,
         network_peers=peers if settings.job_network_policies else None,

@@ -65,7 +65,6 @@
 | `writing/children` | `writing/test_children` |
 | `writing/events` | `unit/serving/test_log_formats`, `writing/test_executor` |
 | `writing/executor` | `writing/test_executor` |
-| `writing/image_volumes` | `writing/test_image_volumes`, `cluster/test_agent_image_volumes` |
 | `writing/lost_nodes` | `writing/test_lost_nodes` |
 | `writing/status_patch` | `writing/test_status_patch` |
 | `writing/workload_status` | `lookups/test_kueue` |

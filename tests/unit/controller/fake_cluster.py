@@ -139,16 +139,14 @@ class FakeCluster:
         for first in range(0, max(len(items), 1), resource.page):
             yield items[first : first + resource.page]
 
-    async def create(
-        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
-    ) -> RawObject:
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)
         name = str(body["metadata"]["name"])
-        self._enter("create dry-run" if dry_run else "create", resource, name)
+        self._enter("create", resource, name)
         if (resource.plural, namespace, name) in self.objects:
             raise AlreadyExists(f"{resource.plural}/{name}", "already exists", status=409, reason="AlreadyExists")
         admitted = self.admit(merge(body, {"metadata": {"namespace": namespace}}))
-        return trimmed(resource, admitted if dry_run else self.put(resource, admitted))
+        return trimmed(resource, self.put(resource, admitted))
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)

@@ -129,17 +129,12 @@ class KubernetesCluster:
                 return
             query["continue"] = str(next_page)
 
-    async def create(
-        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
-    ) -> RawObject:
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
         query = {"fieldManager": FIELD_MANAGER}
         if resource.strict:
             query["fieldValidation"] = "Strict"
-        if dry_run:
-            query["dryRun"] = "All"
         answer = await self._json("POST", resource.path(namespace), query=query, body=body, kept=resource.kept)
-        if not dry_run:
-            self._on_write("create", resource.kind)
+        self._on_write("create", resource.kind)
         return answer
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:

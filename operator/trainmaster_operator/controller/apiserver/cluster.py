@@ -142,10 +142,8 @@ class Cluster(Protocol):
         """
         ...
 
-    async def create(
-        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
-    ) -> RawObject:
-        """Create an object; with `dry_run` only ask what would be stored. Raises AlreadyExists."""
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
+        """Create an object. Raises AlreadyExists."""
         ...
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:

@@ -80,8 +80,7 @@ STATEFUL_SET = _child(
         "template": {
             "metadata": {"annotations": _ASSIGNMENT},
             "spec": {
-                "volumes": Each({"name": _TEXT, "configMap": _named("name"), "image": _named("reference")}),
-                "initContainers": Each(_named("name", "image", "imagePullPolicy")),
+                "volumes": Each({"name": _TEXT, "configMap": _named("name")}),
             },
         },
     }

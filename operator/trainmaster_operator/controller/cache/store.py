@@ -38,7 +38,6 @@ from trainmaster_operator.controller.cache.records import (
 from trainmaster_operator.controller.cache.unreadable import Unreadable, unforeseen
 from trainmaster_operator.controller.cache.views import child_view, controller_of, job_name_of, owner_uid, pod_view
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
-from trainmaster_operator.rendering import AgentConfigMap
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine
 from trainmaster_operator.wire.values import mapping, text
@@ -181,7 +180,7 @@ class Store:
             (key.namespace, view.agent.name)
             for key, record in self._records.items()
             for view, _ in record.children.values()
-            if isinstance(view.agent, AgentConfigMap)
+            if view.agent is not None
         )
 
     # What agents report.

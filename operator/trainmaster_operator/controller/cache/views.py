@@ -16,8 +16,8 @@ from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.controller.cache.workload_view import MAX_MESSAGE, conditions_by_type, workload_view
 from trainmaster_operator.reconciling.observed.kueue_admission import WORKLOAD_KIND
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
-from trainmaster_operator.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
-from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_CONTAINER, AGENT_VOLUME
+from trainmaster_operator.rendering import AgentConfigMap
+from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_VOLUME
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.limits import MAX_INDEX
@@ -211,24 +211,15 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
     )
 
 
-def agent_source(template: Raw) -> AgentSource | None:
-    """Returns where the pods of a StatefulSet's template have the agent from; None for the bundled image.
+def agent_source(template: Raw) -> AgentConfigMap | None:
+    """Returns the ConfigMap that pods of a StatefulSet's template mount the agent from; None for the bundled image.
 
-    Only what an operator can have written: a name that says what is in the ConfigMap, its own volume of an image, or
-    its own init container.
+    An operator has written it only if its name says what is in it.
     """
-    spec = mapping(template.get("spec"))
-    for volume in mappings(spec.get("volumes")):
+    for volume in mappings(mapping(template.get("spec")).get("volumes")):
         name = text(mapping(volume.get("configMap")).get("name"), MAX_NAME)
-        if volume.get("name") != AGENT_VOLUME:
-            continue
-        if AGENT_CONFIG_MAP_NAME.fullmatch(name):
+        if volume.get("name") == AGENT_VOLUME and AGENT_CONFIG_MAP_NAME.fullmatch(name):
             return AgentConfigMap(name)
-        if reference := text(mapping(volume.get("image")).get("reference")):
-            return AgentImageVolume(reference)
-    for container in mappings(spec.get("initContainers")):
-        if container.get("name") == AGENT_CONTAINER and (image := text(container.get("image"))):
-            return AgentImage(image, text(container.get("imagePullPolicy")) or None)
     return None
 
 

@@ -42,9 +42,8 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import agent_source, is_from_create, owner_uid
 from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
-from trainmaster_operator.controller.writing.image_volumes import ImageVolumes
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
-from trainmaster_operator.rendering import GANG_APIS, AgentConfigMap, child_kind
+from trainmaster_operator.rendering import GANG_APIS, child_kind
 from trainmaster_operator.wire.names import FIELD_MANAGER
 from trainmaster_operator.wire.values import mapping, mappings
 
@@ -60,7 +59,6 @@ class ChildWriter:
         self._store = store
         self._agents_secrets = agents_secrets
         self._agents = agents
-        self._image_volumes = ImageVolumes(cluster)
 
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
         """Bring one child to its manifest, from what the snapshot shows of it."""
@@ -93,7 +91,7 @@ class ChildWriter:
             return
         await self._agents_secrets.make(namespace)
         agent = agent_source(manifest["spec"]["template"])
-        if not isinstance(agent, AgentConfigMap):
+        if agent is None:
             yield
             return
         async with self._agents.provided(namespace, agent.name):
@@ -103,8 +101,6 @@ class ChildWriter:
         self, key: JobKey, resource: Resource, name: str, manifest: Mapping[str, Any], job_uid: str
     ) -> RawObject:
         try:
-            if resource == STATEFUL_SETS and not _makes_no_pods(manifest):
-                await self._image_volumes.require(key.namespace, manifest)
             return await self._cluster.create(resource, key.namespace, manifest)
         except AlreadyExists:
             live = await self._read(key, resource, name)
