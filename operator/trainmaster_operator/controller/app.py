@@ -28,11 +28,10 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unauthorized,
     Unreachable,
 )
-from trainmaster_operator.controller.keys.signing_keys import DamagedKeys, load_keys
+from trainmaster_operator.controller.keys import DamagedKeys, load_keys
 from trainmaster_operator.controller.lease import LeaderLease, LeaseSettings
-from trainmaster_operator.controller.observability.health import exposition, probes
+from trainmaster_operator.controller.observability.endpoints import Scrapers, exposition, probes
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
-from trainmaster_operator.controller.observability.scrapers import Scrapers
 from trainmaster_operator.controller.reconciler import Decide
 from trainmaster_operator.controller.settings import OperatorSettings
 from trainmaster_operator.controller.wiring import Parts, construct_parts

@@ -194,7 +194,7 @@ def _run(settings: OperatorSettings) -> int:
     from trainmaster_operator.controller.apiserver.connection import ConnectionSettingsError
     from trainmaster_operator.controller.app import Operator, OperatorError
     from trainmaster_operator.reconciling import decide
-    from trainmaster_operator.serving.log_formats import set_up
+    from trainmaster_operator.serving.logs import set_up
 
     set_up(settings.log_format, settings.log_level)
     # What has been imported stays: the garbage collector needn't walk over it (60 ms, in which nothing else runs) each
@@ -252,12 +252,12 @@ def _add_keys(commands: Any) -> None:
 
 def _change_keys(name: str) -> Callable[[argparse.Namespace], int]:
     def change(given: argparse.Namespace) -> int:
-        from trainmaster_operator.controller.keys import rotation
+        from trainmaster_operator.controller import keys
 
-        work = rotation.rotate(given.namespace) if name == "rotate" else rotation.prune(given.namespace, given.force)
+        work = keys.rotate(given.namespace) if name == "rotate" else keys.prune(given.namespace, given.force)
         try:
-            print(asyncio.run(rotation.with_cluster(work, given.kubeconfig, given.context)))
-        except rotation.KeysError as error:
+            print(asyncio.run(keys.with_cluster(work, given.kubeconfig, given.context)))
+        except keys.KeysError as error:
             print(f"trainmaster operator keys: {error}", file=sys.stderr)
             return 1
         return 0

@@ -22,7 +22,7 @@ from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
 from trainmaster_operator.controller.leaders.targets import stream_target
-from trainmaster_operator.controller.lookups.lookup import Lookups
+from trainmaster_operator.controller.lookups import Lookups
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
 from trainmaster_operator.controller.writing.executor import Executor
@@ -30,7 +30,7 @@ from trainmaster_operator.reconciling.decision import Decision
 from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
 from trainmaster_operator.reconciling.status.conditions import condition
 from trainmaster_operator.rendering import Settings as RenderingSettings
-from trainmaster_operator.serving.log_formats import current_attempt, current_job
+from trainmaster_operator.serving.logs import current_attempt, current_job
 
 logger = logging.getLogger(__name__)
 

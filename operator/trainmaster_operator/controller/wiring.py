@@ -17,21 +17,23 @@ from trainmaster_operator.controller.apiserver.connection import Connection
 from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
 from trainmaster_operator.controller.keeping.last_output import LastOutput
-from trainmaster_operator.controller.keeping.logs import KeptLogs
-from trainmaster_operator.controller.keeping.pod_logs import PodLogs
+from trainmaster_operator.controller.keeping.logs import KeptLogs, PodLogs
 from trainmaster_operator.controller.keeping.stacks import StacksKeeper
-from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster_operator.controller.leaders.reach import DirectReach, ProxyReach, Reach
-from trainmaster_operator.controller.leaders.stream import Fault
-from trainmaster_operator.controller.leaders.streams import LeaderStreams
-from trainmaster_operator.controller.lookups.killed_containers import KILLED_CONTAINERS
-from trainmaster_operator.controller.lookups.kueue import FLAVORS, PRIORITIES
-from trainmaster_operator.controller.lookups.lookup import Lookups
-from trainmaster_operator.controller.lookups.missing_pods import MISSING_PODS
-from trainmaster_operator.controller.lookups.node_domains import NODE_DOMAINS
-from trainmaster_operator.controller.lookups.unseen_pods import UNSEEN_PODS
+from trainmaster_operator.controller.keys import AgentsSecrets
+from trainmaster_operator.controller.leaders.streams import Fault, LeaderStreams
+from trainmaster_operator.controller.leaders.targets import DirectReach, ProxyReach, Reach
+from trainmaster_operator.controller.lookups import (
+    FLAVORS,
+    KILLED_CONTAINERS,
+    MISSING_PODS,
+    NODE_DOMAINS,
+    PRIORITIES,
+    UNSEEN_PODS,
+    Lookups,
+)
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.controller.reconciler import Decide, Reconciler
 from trainmaster_operator.controller.recording.outbox import Outbox
@@ -39,15 +41,13 @@ from trainmaster_operator.controller.recording.recorder import Recorder
 from trainmaster_operator.controller.recording.sender import Sender
 from trainmaster_operator.controller.settings import OperatorSettings
 from trainmaster_operator.controller.watching.gangs import GangWatcher
-from trainmaster_operator.controller.watching.kopf_thread import WatchEvent
-from trainmaster_operator.controller.watching.resync import Resync
-from trainmaster_operator.controller.watching.watched import WATCHED, WatchedTypes
-from trainmaster_operator.controller.watching.watcher import Watcher
+from trainmaster_operator.controller.watching.resync import WATCHED, Resync, WatchedTypes
+from trainmaster_operator.controller.watching.watcher import Watcher, WatchEvent
 from trainmaster_operator.controller.workqueue import WorkQueue
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter
-from trainmaster_operator.controller.writing.events import EventRecorder
 from trainmaster_operator.controller.writing.executor import Executor
+from trainmaster_operator.controller.writing.status import EventRecorder
 from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.rendering import AgentConfigMap, NetworkPeers
@@ -104,21 +104,13 @@ def construct_parts(
     store = Store(queue.add, keys, read_large=large_jobs.add, count_unreadable=metrics.count_unreadable)
     recorder = _recorder(settings, cluster, store, thread, metrics, leads)
     pod_logs = PodLogs(cluster)
-    logs = KeptLogs(
-        cluster,
-        pod_logs,
-        limit=settings.kept_log_bytes if settings.keep_logs else 0,
-        on_kept=recorder.kept_logs if recorder is not None else None,
-    )
-    evidence = EvidenceKeeper(
-        cluster,
-        store,
-        pod_logs.tail,
-        keep_output=settings.keep_logs,
-        on_kept=recorder.kept_evidence if recorder is not None else None,
-    )
+    config_maps = JobConfigMaps(cluster, settings.keep_logs)
+    kept_logs = recorder.kept_logs if recorder is not None else None
+    logs = KeptLogs(config_maps, pod_logs, limit=settings.kept_log_bytes, on_kept=kept_logs)
+    kept_evidence = recorder.kept_evidence if recorder is not None else None
+    evidence = EvidenceKeeper(config_maps, store, pod_logs.tail, on_kept=kept_evidence)
     last_output = LastOutput(store, pod_logs, logs, evidence)
-    stacks = StacksKeeper(cluster, keep_output=settings.keep_logs)
+    stacks = StacksKeeper(config_maps)
     secrets = AgentsSecrets(cluster, keys)
     agents = AgentConfigMaps(cluster, store, zipapp_bytes(), settings.namespaces, interval=settings.resync_seconds)
     direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
@@ -138,7 +130,7 @@ def construct_parts(
         EventRecorder(cluster, time.time),
         push=streams.push,
         ask_for_stacks=ask_for_stacks,
-        keep_logs=logs,
+        logs=logs,
         evidence=evidence,
         last_output=last_output,
         written=recorder.written if recorder is not None else lambda job: None,

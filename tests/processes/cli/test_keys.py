@@ -15,7 +15,7 @@ from trainmaster.cli.main import app
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.controller.apiserver.cluster import PODS, SECRETS
 from trainmaster_operator.controller.apiserver.errors import Unauthorized
-from trainmaster_operator.controller.keys.signing_keys import (
+from trainmaster_operator.controller.keys import (
     SECRET_NAME,
     keys_secret,
     parse_keys,

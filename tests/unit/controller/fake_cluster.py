@@ -12,7 +12,7 @@ import itertools
 import re
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -48,7 +48,6 @@ class FakeCluster:
     follows: dict[str, AsyncIterator[bytes]] = field(default_factory=dict)
     opens: bool = True
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    admit: Callable[[RawObject], RawObject] = field(default=lambda created: created)
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
 
     def fail(self, verb: str, plural: str, error: ClusterError, times: int = 1) -> None:
@@ -145,8 +144,7 @@ class FakeCluster:
         self._enter("create", resource, name)
         if (resource.plural, namespace, name) in self.objects:
             raise AlreadyExists(f"{resource.plural}/{name}", "already exists", status=409, reason="AlreadyExists")
-        admitted = self.admit(merge(body, {"metadata": {"namespace": namespace}}))
-        return trimmed(resource, self.put(resource, admitted))
+        return trimmed(resource, self.put(resource, merge(body, {"metadata": {"namespace": namespace}})))
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from trainmaster_operator.api.parsing import parse_spec
 from trainmaster_operator.api.rules import MAX_SET_NAME
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.v1alpha1 import JobSpec
-from trainmaster_operator.controller.keys.signing_keys import MAX_KEYS
+from trainmaster_operator.controller.keys import MAX_KEYS
 from trainmaster_operator.rendering import (
     AgentConfigMap,
     JobIdentity,

@@ -19,7 +19,6 @@ from kubernetes.aio.client import ApiClient
 from trainmaster_operator.api.encoding import encode
 from trainmaster_operator.controller.apiserver.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster_operator.controller.apiserver.connection import Connection
-from trainmaster_operator.controller.apiserver.decoding import decoded
 from trainmaster_operator.controller.apiserver.errors import (
     Deposed,
     NotFound,
@@ -28,7 +27,7 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unusable,
     is_unserved,
 )
-from trainmaster_operator.controller.apiserver.kept import Fields, listed, metadata_of
+from trainmaster_operator.controller.apiserver.kept import Fields, decoded, listed, metadata_of
 from trainmaster_operator.controller.apiserver.pod_http import (
     API_ERROR_BYTES,
     IDENTITY,

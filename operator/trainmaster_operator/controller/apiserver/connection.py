@@ -19,9 +19,8 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config, load_kube_config_from_dict
 from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
 
-from trainmaster_operator.controller.apiserver.decoding import response_class
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Unauthorized, Untrusted, from_response
-from trainmaster_operator.controller.apiserver.kept import Fields
+from trainmaster_operator.controller.apiserver.kept import Fields, response_class
 from trainmaster_operator.kubeconfig import (
     Credentials,
     Kubeconfig,

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, Resource
-from trainmaster_operator.controller.cache.lookup_results import LookupResults
 from trainmaster_operator.reconciling.observed.snapshot import (
     ChildView,
+    Flavor,
     InvalidSpec,
     Job,
     Observed,
@@ -92,6 +92,31 @@ class Refusal:
     problem: RefusedWrite
     retry_at: float
     failures: int = 1
+
+
+@dataclass
+class LookupResults:
+    """Holds what `lookups` has found for one job."""
+
+    # By node (`lookups.node_domains`).
+    domains: dict[str, str | None] = field(default_factory=dict)
+    # Kueue's flavors and the values of priority classes, by name (`lookups.kueue`).
+    flavors: dict[str, Flavor | None] = field(default_factory=dict)
+    priorities: dict[str, int | None] = field(default_factory=dict)
+    # Why the kubelet killed a pod's container, by the pod's uid and the end's time (`lookups.killed_containers`).
+    kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
+    # Uids of pods that were listed because no watch had shown them (`lookups.unseen_pods`).
+    listed_pods: set[str] = field(default_factory=set)
+
+    def merge(self, more: LookupResults) -> bool:
+        """Add what was found now; returns whether anything is new."""
+        before = [each.copy() for each in vars(self).values()]
+        self.domains.update(more.domains)
+        self.flavors.update(more.flavors)
+        self.priorities.update(more.priorities)
+        self.kills.update(more.kills)
+        self.listed_pods.update(more.listed_pods)
+        return before != [*vars(self).values()]
 
 
 @dataclass(frozen=True)

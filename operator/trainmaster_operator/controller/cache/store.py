@@ -21,10 +21,10 @@ from typing import Any
 
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.controller.apiserver.cluster import CHILDREN, JOBS, PODS, STATEFUL_SETS, Resource
-from trainmaster_operator.controller.cache.job_objects import JobObjects
-from trainmaster_operator.controller.cache.lookup_results import LookupResults
+from trainmaster_operator.controller.cache.job_objects import JobObjects, Unreadable, unforeseen
 from trainmaster_operator.controller.cache.records import (
     JobKey,
+    LookupResults,
     Pod,
     ProgressView,
     ReadSpec,
@@ -35,7 +35,6 @@ from trainmaster_operator.controller.cache.records import (
     Versioned,
     is_newer,
 )
-from trainmaster_operator.controller.cache.unreadable import Unreadable, unforeseen
 from trainmaster_operator.controller.cache.views import child_view, controller_of, job_name_of, owner_uid, pod_view
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
 from trainmaster_operator.wire.report import Report

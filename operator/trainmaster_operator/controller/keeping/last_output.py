@@ -1,14 +1,14 @@
-"""Keeps what pods print while they end: the log of each one that ends is followed until its container has ended.
+"""Keeps what pods print while they end: the log of each pod that ends is followed until its container has ended.
 
-Nothing else has it afterwards: with the pod the kubelet removes its log. It doesn't matter who ends the pod (a drain, a
-preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down), and where it is this operator, it
-begins to read before it does so. Level-triggered: each pass of a job asks for all of its pods that end.
+With the pod the kubelet removes its log, and nothing else has it. It doesn't matter who ends the pod (a drain, a
+preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down). Before the operator itself deletes a
+pod, it begins to read. Each pass over a job asks for all of its pods that end.
 
-Where no log could be followed (there was no operator, or the kubelet couldn't be reached), what the agent sent to its
-leader when it ended is kept in its place (`report`). Leaders have it until an operator comes, and send it to each.
+If a log couldn't be followed (there was no operator, or the kubelet couldn't be reached), the output that the agent
+sent to its leader when it ended is kept instead (`report`). Leaders hold it, and send it to each new operator.
 
-Bounded: PLACES logs at once, of which a namespace has some; where another namespace has none, the oldest of the one
-that has most gives way. Nothing waits for this but the operator's own deletions, for OPEN_SECONDS at most.
+At most PLACES logs are followed at once, and PLACES_OF_ONE of a namespace. If all places are taken, the oldest log of
+the namespace that has most gives way. Only the operator's own deletions wait for this, for OPEN_SECONDS at most.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.keeping.logs import KeptLogs, has_started
-from trainmaster_operator.controller.keeping.pod_logs import LogEnd, PodLogs
+from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
+from trainmaster_operator.controller.keeping.logs import KeptLogs, LogEnd, PodLogs, has_started
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 from trainmaster_operator.wire.output import OutputLine
 
@@ -47,18 +46,12 @@ GONE_SECONDS = 600.0
 AGAIN_SECONDS = 1.0
 # Seconds in which the ends of several pods become one write.
 TOGETHER_SECONDS = 0.3
-# Seconds until what an agent has sent is taken for a pod whose log isn't followed: the watch may come later.
+# Seconds until an agent's output is taken for a pod whose log isn't followed: the watch may come later.
 REPORTED_SECONDS = 3.0
-# Seconds until more of it is taken of the same job: a leader may make up as many pods as it likes.
+# Seconds until more of it is taken from the same job: a leader may invent any number of pods.
 REPORTED_AGAIN = 30.0
-# Writes of the same that may fail.
+# Tries to write the same output.
 TRIES = 5
-
-
-class Evidence(Protocol):
-    """Keeps what is known of attempts that failed."""
-
-    async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None: ...
 
 
 @dataclass
@@ -82,24 +75,24 @@ class _Followed:
 
 @dataclass(frozen=True)
 class _Ended:
-    """Holds what a worker's pod has printed last, which has still to be written."""
+    """Holds the last output of a worker's pod until it is written."""
 
     worker: int
     attempt: int
     log: KeptLog
-    # Whether it is the agent's own account: some of it may be kept already.
+    # Whether the agent has sent it: some of it may be kept already.
     reported: bool = False
 
 
 @dataclass
 class _OfJob:
-    """Holds a job's logs by their pods' uids, and what has still to be written."""
+    """Holds a job's logs by their pods' uids, and what isn't written yet."""
 
     job: Job
     followed: dict[str, _Followed] = field(default_factory=dict)
-    # What agents have sent last: by worker, the pod's uid and what waits whether its log will be followed.
+    # What agents have sent last: by worker, the pod's uid and the task that waits whether its log will be followed.
     reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
-    # From when on more of it is taken, by the event loop's clock.
+    # When more of it may be taken, by the event loop's clock.
     reported_again: float = 0.0
     ended: list[_Ended] = field(default_factory=list)
     writing: asyncio.Task[None] | None = None
@@ -109,14 +102,14 @@ class _OfJob:
 
 
 class LastOutput:
-    """See the module."""
+    """Follows the logs of pods that end, and gives their output to `logs` and `evidence`."""
 
     def __init__(
         self,
         store: Store,
         pod_logs: PodLogs,
         logs: KeptLogs,
-        evidence: Evidence,
+        evidence: EvidenceKeeper,
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -126,9 +119,9 @@ class LastOutput:
         self._evidence = evidence
         self._now = now
         self._jobs: dict[str, _OfJob] = {}
-        # By uid, each job as it was last, for its end.
+        # By uid, each job as it was last seen, for its end.
         self._seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = {}
-        self._places = Places()
+        self._places = LogPlaces()
 
     def follow(self, key: JobKey, snapshot: Snapshot) -> None:
         """Follow each pod that ends."""
@@ -143,7 +136,7 @@ class LastOutput:
         self._begin(key, snapshot.job, pods, _is_ending)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pods: Iterable[PodView]) -> None:
-        """Begin to read the logs of pods that are about to be deleted, and wait a moment until they are read."""
+        """Begin to read the logs of pods that are about to be deleted, and wait a moment until the logs are open."""
         uids = {pod.uid for pod in pods}
         begun = self._begin(key, snapshot.job, snapshot.observed.pods, lambda pod: pod.uid in uids)
         waiting = [asyncio.create_task(one.opened.wait()) for one in begun]
@@ -153,7 +146,7 @@ class LastOutput:
                 task.cancel()
 
     def report(self, key: JobKey, uid: str, line: OutputLine) -> None:
-        """Take what an agent has sent when it ended, for the case that its pod's log can't be read."""
+        """Take the output that an agent sent when it ended, in case its pod's log can't be read."""
         snapshot = self._store.snapshot(key)
         if snapshot is None or snapshot.job.uid != uid or not self._logs.keeps(snapshot.job):
             return
@@ -179,7 +172,7 @@ class LastOutput:
             self._ended(key, known, _Ended(line.worker, line.attempt, log, reported=True))
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone; where there is a history, once its pods have printed their last lines."""
+        """Forget a job that is gone; for a history, only after its pods have printed their last lines."""
         seen = self._seen.pop(uid, None)
         if seen is not None and self._logs.keeps(seen[1]):
             key, job, pods = seen
@@ -196,7 +189,7 @@ class LastOutput:
                     task.cancel()
 
     async def close(self) -> None:
-        """Write what was read so far, and end: the next operator follows what still ends."""
+        """Write what was read so far, and end: the next operator follows the pods that still end."""
         tasks = [one.task for known in self._jobs.values() for one in known.followed.values() if one.task is not None]
         # The next operator is sent them too.
         reports = [task for known in self._jobs.values() for _, task in known.reported.values()]
@@ -221,16 +214,16 @@ class LastOutput:
         self._jobs.pop(uid, None)
 
     def _begin(
-        self, key: JobKey, job: Job, pods: Sequence[PodView], are_meant: Callable[[PodView], bool]
+        self, key: JobKey, job: Job, pods: Sequence[PodView], is_chosen: Callable[[PodView], bool]
     ) -> list[_Followed]:
-        """Begin to follow those of a job's pods that are meant and aren't followed yet; returns them."""
+        """Begin to follow the chosen pods of a job that aren't followed yet; returns them."""
         if not self._logs.keeps(job):
             return []
         known = self._jobs.get(job.uid, _OfJob(job))
         wanted = [
             pod
             for pod in pods
-            if are_meant(pod)
+            if is_chosen(pod)
             and has_started(pod)
             and pod.uid not in known.followed
             and not self._logs.has_all_of(job, pod)
@@ -239,7 +232,7 @@ class LastOutput:
             return []
         self._jobs[job.uid] = known
         shares = self._logs.shares(job, {pod.worker for pod in pods})
-        # Those of which most is kept come first.
+        # The largest shares come first.
         wanted.sort(key=lambda pod: (-shares[pod.worker], pod.worker))
         room = WAITING - sum(one.runs for one in known.followed.values())
         begun = []
@@ -258,7 +251,7 @@ class LastOutput:
             one.opened.set()
             there = None if known.gone else self._there(key, one.pod)
             if there is not None and not _is_ending(there):
-                # It wasn't deleted after all, or not yet.
+                # It wasn't deleted, or not yet.
                 one.complete = False
                 known.followed.pop(one.pod.uid, None)
             self._ended(key, known, _Ended(one.pod.worker, one.attempt, one.end.log()))
@@ -323,8 +316,8 @@ class LastOutput:
                     await asyncio.sleep(AGAIN_SECONDS * 2.0**tries)
 
 
-class Places:
-    """Places are for logs that are followed: so many at once, and so many of a namespace, whose others wait."""
+class LogPlaces:
+    """Bounds the logs that are followed: PLACES at once, and PLACES_OF_ONE of a namespace, whose others wait."""
 
     def __init__(self) -> None:
         self._taken: defaultdict[str, list[asyncio.Task[object]]] = defaultdict(list)
@@ -332,7 +325,7 @@ class Places:
 
     @asynccontextmanager
     async def one(self, namespace: str) -> AsyncIterator[None]:
-        """Take a place. Cancels the oldest task of the namespace that has most, where there is none."""
+        """Take a place. If there is none, cancel the oldest task of the namespace that has most."""
         async with self._slots.setdefault(namespace, asyncio.Semaphore(PLACES_OF_ONE)):
             if sum(map(len, self._taken.values())) >= PLACES:
                 max(self._taken.values(), key=len).pop(0).cancel()
@@ -350,7 +343,7 @@ class Places:
 
 
 def _together(ended: Iterable[_Ended]) -> dict[int, KeptLog]:
-    """Returns the logs by worker, of one that had several pods one behind the other."""
+    """Returns the logs by worker; those of several pods of one worker are joined."""
     logs: dict[int, KeptLog] = {}
     for one in ended:
         logs[one.worker] = logs.get(one.worker, KeptLog()).continued(one.log)

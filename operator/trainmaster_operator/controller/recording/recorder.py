@@ -26,9 +26,17 @@ from trainmaster_operator.controller.apiserver.errors import ClusterError
 from trainmaster_operator.controller.cache.large_jobs import LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey, ProgressView, Versioned, is_newer
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.recording.lines import facts_of, job_line, line_of, reports_of, sample_line
-from trainmaster_operator.controller.recording.outbox import MAX_BYTES, Entry, Outbox
-from trainmaster_operator.controller.recording.posting import Complaints
+from trainmaster_operator.controller.recording.outbox import (
+    MAX_BYTES,
+    Complaints,
+    Entry,
+    Outbox,
+    facts_of,
+    job_line,
+    line_of,
+    reports_of,
+    sample_line,
+)
 from trainmaster_operator.controller.recording.sender import Sender
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.values import mapping, text

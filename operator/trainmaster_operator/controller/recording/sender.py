@@ -1,34 +1,29 @@
-"""Sends what waits in the outbox to the history, a batch at a time, in its order.
+"""The sender posts what waits in the outbox to the history, a batch at a time, in its order.
 
-Nothing waits for it, and it never gives up: what a history that is away can't take yet stays in the outbox, which is
-bounded. Only what the history says is no record (400), or too much (413), is dropped. An operator that doesn't lead any
-more sends nothing.
+Nothing waits for it, and it never gives up: while the history is away, records stay in the outbox, which is bounded.
+Only records that the history calls invalid (400) or too large (413) are dropped. An operator that doesn't lead any more
+sends nothing. Anything may listen at the address: redirects aren't followed, cookies aren't kept, and answers are read
+to a limit. The writer token is in a file, such as a key of a mounted Secret, and is read for each request, so that it
+can be renewed while the operator runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 
 from trainmaster_operator.api.evidence import clean
-from trainmaster_operator.controller.recording.lines import MAX_LINE
-from trainmaster_operator.controller.recording.outbox import Entry, Outbox, Outcome
-from trainmaster_operator.controller.recording.posting import (
-    LONGEST_RETRY,
-    Answer,
-    Complaints,
-    open_session,
-    pause,
-    post,
-)
-from trainmaster_operator.controller.recording.writer_token import UnusableFile, read_token
+from trainmaster_operator.controller.recording.outbox import MAX_LINE, Complaints, Entry, Outbox, Outcome
 from trainmaster_operator.wire.values import loads, mapping
 
 logger = logging.getLogger(__name__)
-
 # Seconds for which a record waits for others to go with it.
 BATCH_SECONDS = 0.5
 # Seconds for an answer, which comes after the history's commit.
@@ -39,6 +34,31 @@ LAST_SECONDS = 2.0
 MOST_READ = 4_096
 _REFUSED = frozenset({400, 413})
 _HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity"}
+# The first pause is its caller's, the longest is the same for all.
+LONGEST_RETRY = 30.0
+_AGAIN = frozenset({408, 425, 429})
+MOST_TOKEN_BYTES = 64 * 1024
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer is what came of a request: the status (0 where there was no answer), and in words what is wrong."""
+
+    status: int
+    problem: str = ""
+    # Seconds that the server asks to wait before the next try.
+    wait: float = 0.0
+    body: bytes = b""
+
+    @property
+    def may_pass(self) -> bool:
+        """Returns whether the same request may succeed a little later."""
+        return self.status == 0 or self.status in _AGAIN or self.status >= 500
+
+
+class UnusableFile(Exception):
+    """The file can't be used; one sentence says why, without the file's content."""
 
 
 class Sender:
@@ -136,3 +156,51 @@ def _object(body: bytes) -> dict[str, object]:
         return dict(mapping(loads(body)))
     except ValueError:
         return {}
+
+
+def open_session(answer_seconds: float) -> aiohttp.ClientSession:
+    """Returns a session for `post`, which waits for each answer to its end, for so long."""
+    return aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        timeout=aiohttp.ClientTimeout(total=answer_seconds),
+    )
+
+
+async def post(
+    session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str], *, most_read: int = 0
+) -> Answer:
+    """Send a request, and read at most `most_read` bytes of the answer's body."""
+    try:
+        async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+            status, asked, read = answer.status, answer.headers.get("Retry-After", ""), b""
+            while len(read) < most_read and (some := await answer.content.read(most_read - len(read))):
+                read += some
+    except TimeoutError:
+        return Answer(0, f"no answer within {session.timeout.total:g} s")
+    except (aiohttp.ClientError, OSError) as error:
+        return Answer(0, f"no connection, or no answer of HTTP ({type(error).__name__})")
+    if 200 <= status < 300:
+        return Answer(status, body=read)
+    wait = float(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 6 else 0.0
+    return Answer(status, f"the answer is HTTP {status}", wait, read)
+
+
+def pause(first: float, tries: int, wait: float = 0.0) -> float:
+    """Returns the seconds until the next try: twice as long each time, or as long as the server asks for."""
+    backoff = min(first * 2.0 ** min(tries, 20), LONGEST_RETRY) * (0.8 + 0.4 * random.random())
+    return max(backoff, min(wait, LONGEST_RETRY))
+
+
+def read_token(path: str | None, option: str) -> dict[str, str]:
+    """Returns the header with the bearer token of a file; none where no file is given. Raises UnusableFile."""
+    if path is None:
+        return {}
+    try:
+        with Path(path).open("rb") as file:
+            token = file.read(MOST_TOKEN_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnusableFile(f"{option}: {path} can't be read: {error}") from error
+    if not _TOKEN.fullmatch(token):
+        raise UnusableFile(f"{option}: {path} has to be one token, without spaces")
+    return {"Authorization": f"Bearer {token}"}

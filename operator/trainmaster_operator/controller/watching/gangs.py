@@ -18,9 +18,8 @@ from trainmaster_operator.controller.apiserver.cluster import GANGS, Cluster, Re
 from trainmaster_operator.controller.apiserver.connection import Connection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.watching.kopf_thread import WatchEvent
-from trainmaster_operator.controller.watching.watched import SELECTORS, WatchedTypes
-from trainmaster_operator.controller.watching.watcher import Watcher
+from trainmaster_operator.controller.watching.resync import SELECTORS, WatchedTypes
+from trainmaster_operator.controller.watching.watcher import Watcher, WatchEvent
 from trainmaster_operator.rendering import scheduler_of
 
 logger = logging.getLogger(__name__)

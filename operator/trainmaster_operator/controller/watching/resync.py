@@ -1,27 +1,76 @@
 """A sweep compares the store with a list of metadata, because watches lose deletions.
 
-Wherever a name is missing in the list, or another uid or version is there, the object is dropped or read again. The
-lists are of metadata only (`PartialObjectMetadata`): 4,000 pods are about 4 MB instead of 40.
+If a name is missing in the list, or has another uid or version, the object is dropped or read again. The lists have
+metadata only (`PartialObjectMetadata`): 4,000 pods are about 4 MB instead of 40. The types that are watched, and the
+labels that select their objects, are here too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from trainmaster_operator.controller.apiserver.cluster import Cluster, Resource
+from trainmaster_operator.controller.apiserver.cluster import (
+    CONFIG_MAPS,
+    GANGS,
+    JOBS,
+    NETWORK_POLICIES,
+    PODS,
+    SERVICES,
+    STATEFUL_SETS,
+    Cluster,
+    Resource,
+)
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound, Unusable
 from trainmaster_operator.controller.cache.records import JobKey, Versioned
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.watching.watched import SELECTORS, WatchedTypes
+from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
-
 # What the store has, by namespace and name.
 Known = dict[tuple[str, str], tuple[JobKey, Versioned]]
+# Kept logs are large and nobody's input: the watch leaves them out.
+CONTENT_LABEL = "trainmaster.dev/content"
+LOGS_CONTENT = "logs"
+EVIDENCE_CONTENT = "evidence"
+STACKS_CONTENT = "stacks"
+# A namespace's agents have the label of no job, so no watch shows them.
+AGENT_CONTENT = "agent"
+SELECTORS = {
+    PODS: JOB_NAME_LABEL,
+    SERVICES: JOB_NAME_LABEL,
+    STATEFUL_SETS: JOB_NAME_LABEL,
+    NETWORK_POLICIES: JOB_NAME_LABEL,
+    CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL} notin ({LOGS_CONTENT},{EVIDENCE_CONTENT},{STACKS_CONTENT})",
+    **dict.fromkeys(GANGS.values(), JOB_NAME_LABEL),
+}
+# What is always watched. `gangs` adds the types of gang schedulers; NetworkPolicies are watched where jobs have them.
+WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
+
+
+class WatchedTypes:
+    """Holds the types that are watched now: some always, others while the cluster serves them and a job uses them."""
+
+    def __init__(self, always: Collection[Resource] = WATCHED) -> None:
+        self.always = tuple(always)
+        self._optional: list[Resource] = []
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter((*self.always, *self._optional))
+
+    def add(self, resource: Resource) -> bool:
+        """Add an optional type; returns whether it is news."""
+        if resource in self._optional:
+            return False
+        self._optional.append(resource)
+        return True
+
+    def discard(self, resource: Resource) -> None:
+        """Leave out an optional type that isn't served any more."""
+        self._optional = [served for served in self._optional if served != resource]
 
 
 class Resync:

@@ -40,7 +40,7 @@ from trainmaster_operator.controller.apiserver.errors import (
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot, Versioned
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import agent_source, is_from_create, owner_uid
-from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
 from trainmaster_operator.rendering import GANG_APIS, child_kind

@@ -21,22 +21,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from trainmaster_operator.api.signing import SigningKeys
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, JobStatus
-from trainmaster_operator.controller.apiserver.cluster import CHILDREN, JOBS, PODS, RECORDED_JOBS, Cluster, RawObject
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster_operator.controller.apiserver.cluster import (
+    CHILDREN,
+    JOBS,
+    NODES,
+    PODS,
+    RECORDED_JOBS,
+    Cluster,
+    RawObject,
+)
 from trainmaster_operator.controller.apiserver.errors import Conflict, Invalid, NotFound, Refused
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.cache.views import conditions_by_type, parse_time
+from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
+from trainmaster_operator.controller.keeping.last_output import LastOutput
+from trainmaster_operator.controller.keeping.logs import KeptLogs
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter
-from trainmaster_operator.controller.writing.events import EventRecorder
-from trainmaster_operator.controller.writing.lost_nodes import is_lost
-from trainmaster_operator.controller.writing.status_patch import is_only_progress, merge_patch, to_wire, with_conditions
-from trainmaster_operator.controller.writing.workload_status import report_workload
+from trainmaster_operator.controller.writing.status import (
+    EventRecorder,
+    is_only_progress,
+    merge_patch,
+    report_workload,
+    to_wire,
+    with_conditions,
+)
 from trainmaster_operator.reconciling.decision import (
     Action,
     Apply,
@@ -54,49 +70,15 @@ from trainmaster_operator.reconciling.decision import (
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView, RefusedWrite
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
+from trainmaster_operator.wire.values import mapping, mappings
 
 logger = logging.getLogger(__name__)
-
 # Seconds until a refused write is tried again: the first wait, doubled up to the longest. Quotas are freed in minutes.
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 # Pods that are patched at the same time; a job of thousands of workers must not take the whole connection pool.
 CONCURRENT_PATCHES = 64
-
-
-class Push(Protocol):
-    """Sends an assignment to a job's leader, if its stream is open; the slower ways wait a moment for it."""
-
-    async def __call__(self, key: JobKey, assignment: Assignment) -> None: ...
-
-
-class AskForStacks(Protocol):
-    """Asks a job's leader for the stacks of all ranks, and keeps the answers, in the background."""
-
-    def __call__(self, key: JobKey, job: Job, action: CollectStacks) -> None: ...
-
-
-class LogKeeper(Protocol):
-    """Saves what the workers printed, before their pods go: all of it, or what there is while they still print."""
-
-    async def __call__(self, key: JobKey, snapshot: Snapshot, *, complete: bool = True) -> None: ...
-
-
-class Evidence(Protocol):
-    """Keeps what is known of attempts that failed."""
-
-    def record_failure(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
-
-    async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
-
-    async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None: ...
-
-
-class LastOutput(Protocol):
-    """Keeps what pods print while they end."""
-
-    def follow(self, key: JobKey, snapshot: Snapshot) -> None: ...
-
-    async def before_deletion(self, key: JobKey, snapshot: Snapshot, pods: Iterable[PodView]) -> None: ...
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 @dataclass(frozen=True)
@@ -119,11 +101,11 @@ class Executor:
         agents: AgentConfigMaps,
         events: EventRecorder,
         *,
-        push: Push,
-        ask_for_stacks: AskForStacks,
-        keep_logs: LogKeeper,
-        evidence: Evidence | None = None,
-        last_output: LastOutput | None = None,
+        push: Callable[[JobKey, Assignment], Awaitable[None]],
+        ask_for_stacks: Callable[[JobKey, Job, CollectStacks], None],
+        logs: KeptLogs,
+        evidence: EvidenceKeeper,
+        last_output: LastOutput,
         written: Callable[[RawObject], None] = lambda job: None,
         progress_seconds: float,
         now: Callable[[], float] = time.time,
@@ -138,7 +120,7 @@ class Executor:
         self._events = events
         self._push = push
         self._ask_for_stacks = ask_for_stacks
-        self._keep_logs = keep_logs
+        self._logs = logs
         self._evidence = evidence
         self._last_output = last_output
         self._progress_seconds = progress_seconds
@@ -155,15 +137,13 @@ class Executor:
         ends = after in TERMINAL_PHASES and before not in TERMINAL_PHASES
         if ends or (after == "Suspended" and before != "Suspended"):
             # Before the status: who sees that a job has ended finds its logs, and its pods still stand.
-            await self._keep_logs(key, snapshot, complete=ends)
-        if ends and self._evidence is not None:
+            await self._logs.save(key, snapshot, complete=ends)
+        if ends:
             await self._evidence.last(key, snapshot, decision.status)
         wrote, waits = await self._write_status(key, snapshot, decision)
-        if self._evidence is not None:
-            self._evidence.record_failure(key, snapshot, decision.status)
-        if self._last_output is not None:
-            self._last_output.follow(key, snapshot)
-            await self._last_output.before_deletion(key, snapshot, scaled_away(snapshot, decision.actions))
+        self._evidence.record_failure(key, snapshot, decision.status)
+        self._last_output.follow(key, snapshot)
+        await self._last_output.before_deletion(key, snapshot, scaled_away(snapshot, decision.actions))
         try:
             retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
         finally:
@@ -279,7 +259,7 @@ class Executor:
             case CollectStacks():
                 self._ask_for_stacks(key, snapshot.job, action)
             case DeletePod():
-                if self._last_output is not None and not action.force:
+                if not action.force:
                     pods = [pod for pod in snapshot.observed.pods if pod.uid == action.pod.uid]
                     await self._last_output.before_deletion(key, snapshot, pods)
                 await self._delete_pod(key, action)
@@ -344,7 +324,7 @@ class Executor:
             logger.debug("%s: pod %s isn't deleted by force: its node isn't lost.", key, action.pod.name)
             return
         snapshot = self._store.snapshot(key)
-        if self._evidence is not None and snapshot is not None and not action.force:
+        if snapshot is not None and not action.force:
             await self._evidence.before_deletion(key, snapshot, action.pod.uid)
         logger.info("%s: deleting pod %s: %s", key, action.pod.name, action.reason)
         try:
@@ -430,3 +410,21 @@ def describe(action: Action) -> str:
             return f"update Workload {action.name}"
         case DeleteJob():
             return "delete the job"
+
+
+async def is_lost(cluster: Cluster, node: str, *, lost_after: float, now: float) -> bool:
+    """Returns whether the node is lost; `lost_after` in seconds. Raises ClusterError where nodes can't be read."""
+    try:
+        live = await cluster.get(NODES, "", node)
+    except NotFound:
+        return True
+    taints = mappings(mapping(live.get("spec")).get("taints"))
+    if any(taint.get("key") == OUT_OF_SERVICE for taint in taints):
+        return True
+    ready = mapping(conditions_by_type(mapping(live.get("status"))).get("Ready"))
+    if ready.get("status") != "Unknown":
+        # The kubelet answers, so it will end the pod itself.
+        return False
+    added = (parse_time(taint.get("timeAdded")) for taint in taints if taint.get("key") == UNREACHABLE)
+    since = [at for at in (*added, parse_time(ready.get("lastTransitionTime"))) if at is not None]
+    return bool(since) and now - min(since) >= lost_after

@@ -16,7 +16,7 @@ from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 from trainmaster_operator.controller.apiserver.cluster import PODS
 from trainmaster_operator.controller.apiserver.connection import Connection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Silent, Unavailable, Unusable
-from trainmaster_operator.controller.leaders.reach import AgentAddress, DirectReach, ProxyReach, Reach
+from trainmaster_operator.controller.leaders.targets import AgentAddress, DirectReach, ProxyReach, Reach
 
 NO_CONTENT = answering(b"HTTP/1.1 204 No Content\r\n\r\n")
 # What the kernel and asyncio hold of both sides, with the bodies' bounds far below it.

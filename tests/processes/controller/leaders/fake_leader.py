@@ -17,9 +17,8 @@ from tests.unit.controller.leaders.recorded_events import RecordedEvents
 from trainmaster_operator.controller.apiserver.cluster import JOBS
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.leaders.reach import AgentAddress, DirectReach
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
-from trainmaster_operator.controller.leaders.targets import StreamTarget
+from trainmaster_operator.controller.leaders.targets import AgentAddress, DirectReach, StreamTarget
 from trainmaster_operator.wire.names import TOKEN_HEADER
 
 KEY = JobKey(b.NAMESPACE, "bert")

@@ -28,9 +28,9 @@ from trainmaster_operator.controller.apiserver import pod_http
 from trainmaster_operator.controller.apiserver.cluster import JOBS
 from trainmaster_operator.controller.apiserver.errors import Unreachable
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.leaders import stream
-from trainmaster_operator.controller.leaders.reach import AgentAddress
+from trainmaster_operator.controller.leaders import streams
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
+from trainmaster_operator.controller.leaders.targets import AgentAddress
 
 
 async def test_everything_that_a_leader_sends_reaches_the_store_and_is_acknowledged() -> None:
@@ -159,8 +159,8 @@ async def test_where_the_leader_has_just_been_lost_all_others_are_pushed_to_befo
 async def test_a_leader_that_keeps_a_push_waiting_is_named_with_the_seconds_that_it_had(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stream, "REQUEST_SECONDS", 0.2)
-    caplog.set_level(logging.INFO, stream.__name__)
+    monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.2)
+    caplog.set_level(logging.INFO, streams.__name__)
     leader = FakeLeader()
     async with serving(leader) as port, world(port) as w:
         w.streams.watch(KEY, target(address(0)))

@@ -19,8 +19,7 @@ from aiohttp import web
 from tests.processes.controller.hostile_server import answering, endless, hostile
 from tests.unit.controller.polling import until
 from trainmaster_operator.controller.recording import sender as module
-from trainmaster_operator.controller.recording.lines import MAX_LINE
-from trainmaster_operator.controller.recording.outbox import Entry, Outbox
+from trainmaster_operator.controller.recording.outbox import MAX_LINE, Entry, Outbox
 from trainmaster_operator.controller.recording.sender import Sender
 
 Answer = web.Response | int

@@ -26,8 +26,8 @@ from trainmaster_operator.controller.cache.views import (
     parse_termination_message,
     parse_time,
     pod_view,
+    workload_view,
 )
-from trainmaster_operator.controller.cache.workload_view import workload_view
 from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.limits import MAX_LINE_BYTES
 from trainmaster_operator.wire.lines import LineBuffer

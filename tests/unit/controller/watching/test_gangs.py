@@ -14,7 +14,7 @@ from trainmaster_operator.controller.apiserver.errors import NotFound
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.watching.gangs import GangWatcher
-from trainmaster_operator.controller.watching.watched import WatchedTypes
+from trainmaster_operator.controller.watching.resync import WatchedTypes
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 
 POD_GROUPS = GANGS["volcano"]

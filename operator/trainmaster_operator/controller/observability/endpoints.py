@@ -1,9 +1,9 @@
-"""The API server decides who may read /metrics, as in controller-runtime's authentication filter.
+"""The operator has two ports: one for the kubelet's probes, one for `/metrics`, which names jobs of all namespaces.
 
-A TokenReview says whose a token is, and a SubjectAccessReview whether they may `get` the non-resource URL `/metrics`.
-An answer is remembered for a moment, by the token's SHA-256. Invented tokens cost the API server few requests and keep
-nobody out: reviews of tokens that nobody has seen go one after the other, one of each address, and tokens that were
-admitted before don't wait for them.
+The API server decides who may read /metrics, as in controller-runtime's authentication filter: a TokenReview names the
+token's owner, and a SubjectAccessReview says whether the owner may `get` the non-resource URL `/metrics`. Answers are
+remembered for a moment, by the token's SHA-256. Invented tokens cost the API server few requests and keep nobody out:
+unknown tokens are reviewed one after the other, one of each address, and known ones don't wait for them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aiohttp import web
+
 from trainmaster_operator.controller.apiserver.cluster import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden
+from trainmaster_operator.controller.observability.metrics import OperatorMetrics
+from trainmaster_operator.serving import Exposition, HttpServer, application
+from trainmaster_operator.wire.addresses import group_of
 from trainmaster_operator.wire.values import mapping, text
 
 PATH = "/metrics"
@@ -32,8 +37,47 @@ UNKNOWN_SECONDS = 0.05
 MAX_TOKEN = 15_000
 Review = Callable[[Resource, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Creates a review of this type with this spec, and returns its status. Raises ClusterError."""
-
 _log = logging.getLogger(__name__)
+
+
+def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]) -> HttpServer:
+    """Returns the server of the probes; `healthy` and `ready` answer None when all is well, else one sentence."""
+
+    def answering(problem: Callable[[], str | None]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_: web.Request) -> web.Response:
+            found = problem()
+            return web.Response(text=(found or "ok") + "\n", status=503 if found else 200)
+
+        return answer
+
+    app = application(most_body=0)
+    for path, problem in (("/healthz", healthy), ("/readyz", ready)):
+        app.router.add_get(path, answering(problem))
+    return HttpServer(app)
+
+
+def exposition(metrics: OperatorMetrics, *, refresh: Callable[[], None], scrapers: Scrapers | None) -> HttpServer:
+    """Returns the server of `/metrics`: for those whom `scrapers` admits, or for everybody where that is None."""
+
+    async def make() -> bytes:
+        refresh()
+        # With 5,000 jobs that takes more than a second, in which recoveries would wait.
+        return await asyncio.to_thread(metrics.text)
+
+    page = Exposition(make)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if scrapers is not None:
+            try:
+                await scrapers.require(request.headers.get("Authorization", ""), group_of(request.remote or "::"))
+            except NotAdmitted as error:
+                headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+                return web.Response(text=f"{error}\n", status=error.status, headers=headers)
+        return await page.answer(request)
+
+    app = application(most_body=0)
+    app.router.add_get("/metrics", answer, allow_head=False)
+    return HttpServer(app)
 
 
 class NotAdmitted(Exception):
