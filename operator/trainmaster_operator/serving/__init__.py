@@ -5,8 +5,8 @@
     address, port = await server.start("0.0.0.0", 8080)   # raises OSError; tls=SSLContext serves HTTPS
     await server.close()
 
-1. `application` makes one. A request with a Content-Encoding gets 415, a body that is too large 413, and one that is too
-   slow 408, before or while the handler reads it. An answer that left a body unread closes its connection.
+1. `application` makes one. A request with a Content-Encoding gets 415, one with too large a body 413, and one that is
+   too slow 408, before or while the handler reads it. An answer that left a body unread closes its connection.
 2. `server` listens and lets connections in, `connection` bounds what each of them may send, hold and leave unread, and
    chooses the connection that gives way to a newcomer, who always gets in.
 3. `Exposition` is a page of metrics that anybody may ask for at any rate.

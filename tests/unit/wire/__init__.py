@@ -17,7 +17,7 @@
 | `reasons` | `test_limits`, `unit/reconciling/policies/test_failure_rules` |
 | `recovery` | `test_recovery`, `test_stream` |
 | `report` | `test_report` |
-| `signing` | `unit/agent/test_forged_assignments`, `unit/controller/keys/test_signing_keys` |
+| `signing` | `unit/agent/test_forged_assignments`, `unit/controller/test_keys` |
 | `states` | `test_report`, `test_stream` |
 | `stream` | `test_stream` |
 | `values` | `test_values`, `unit/api/test_hostile_messages` |
