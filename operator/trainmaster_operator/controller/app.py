@@ -160,7 +160,7 @@ class Operator:
             await asyncio.gather(*workers, stopped, return_exceptions=True)
 
     def _client(
-        self, stack: AsyncExitStack, connection: Connection, may_write: Callable[[], bool] | None = None
+        self, stack: AsyncExitStack, connection: Connection, may_write: Callable[[], bool] = lambda: True
     ) -> KubernetesCluster:
         timeout, on_write = self.settings.request_seconds, self.metrics.count_write
         client = KubernetesCluster(connection, timeout=timeout, on_write=on_write, may_write=may_write)

@@ -98,24 +98,16 @@ class _Asked(Generic[Question]):
     answered: set[Question] = field(default_factory=set)
 
 
+@dataclass(eq=False)
 class Lookups:
     """Runs lookups for all jobs. `clock` is in seconds."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: Store,
-        lookups: Sequence[Lookup[Any, Any]],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._before = tuple(lookup for lookup in lookups if lookup.before_decision)
-        self._after = tuple(lookup for lookup in lookups if not lookup.before_decision)
-        self._clock = clock
-        # By the job's uid and the lookup's name, of answers that are fresh for a time only.
-        self._asked: dict[str, dict[str, _Asked[Any]]] = {}
+    cluster: Cluster
+    store: Store
+    lookups: Sequence[Lookup[Any, Any]]
+    clock: Callable[[], float] = time.monotonic
+    # By the job's uid and the lookup's name, of answers that are fresh for a time only.
+    _asked: dict[str, dict[str, _Asked[Any]]] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
         """Forget a job that is gone."""
@@ -124,21 +116,17 @@ class Lookups:
     async def before_decision(self, key: JobKey, snapshot: Snapshot) -> bool:
         """Read what the decision waits for; returns whether anything was recorded."""
         recorded = False
-        for lookup in self._before:
-            questions = lookup.needed(snapshot)
+        for lookup in self.lookups:
+            questions = lookup.needed(snapshot) if lookup.before_decision else ()
             if questions:
-                lookup.record(self._store, key, await lookup.read(self._cluster, key, questions))
+                lookup.record(self.store, key, await lookup.read(self.cluster, key, questions))
                 recorded = True
         return recorded
 
     async def after_decision(self, key: JobKey, snapshot: Snapshot) -> float | None:
         """Read what a later decision needs; returns the seconds until the next read, None when none is needed."""
-        wait: float | None = None
-        for lookup in self._after:
-            again = await self._run(lookup, key, snapshot)
-            if again is not None:
-                wait = again if wait is None else min(wait, again)
-        return wait
+        waits = [await self._run(lookup, key, snapshot) for lookup in self.lookups if not lookup.before_decision]
+        return min((wait for wait in waits if wait is not None), default=None)
 
     async def _run(self, lookup: Lookup[Any, Any], key: JobKey, snapshot: Snapshot) -> float | None:
         questions = lookup.needed(snapshot)
@@ -146,9 +134,9 @@ class Lookups:
             return await self._keep_fresh(lookup, lookup.fresh_seconds, key, snapshot, questions)
         if not questions:
             return None
-        answers = await lookup.read(self._cluster, key, questions)
+        answers = await lookup.read(self.cluster, key, questions)
         if answers:
-            lookup.record(self._store, key, answers)
+            lookup.record(self.store, key, answers)
         final = {question for question, answer in answers.items() if answer is not None or lookup.none_is_final}
         return None if final.issuperset(questions) else lookup.retry_seconds
 
@@ -159,21 +147,21 @@ class Lookups:
         asked = self._asked.get(uid, {}).get(lookup.name)
         if asked is not None and (settled := asked.answered.difference(questions)):
             asked.answered -= settled
-            lookup.record(self._store, key, dict.fromkeys(settled))
+            lookup.record(self.store, key, dict.fromkeys(settled))
         if not questions:
             if asked is not None:
                 del self._asked[uid][lookup.name]
             return None
-        now = self._clock()
+        now = self.clock()
         if asked is None:
             asked = self._asked.setdefault(uid, {})[lookup.name] = _Asked(now)
         due = max(asked.since + lookup.patience_seconds, asked.at + seconds)
         if now < due:
             return due - now
         asked.at = now
-        answers = await lookup.read(self._cluster, key, questions)
+        answers = await lookup.read(self.cluster, key, questions)
         asked.answered.update(answers)
-        lookup.record(self._store, key, answers)
+        lookup.record(self.store, key, answers)
         return seconds
 
 
@@ -455,4 +443,13 @@ def _record_flavors(store: Store, key: JobKey, answers: Mapping[str, Flavor | No
 # A job can't start without its flavors, so one that isn't there is asked for again.
 FLAVORS = Lookup(
     "flavors", _flavors_needed, get_each(RESOURCE_FLAVORS, str, _flavor), _record_flavors, none_is_final=False
+)
+
+LOOKUPS: Sequence[Lookup[Any, Any]] = (
+    UNSEEN_PODS,
+    KILLED_CONTAINERS,
+    MISSING_PODS,
+    NODE_DOMAINS,
+    PRIORITIES,
+    FLAVORS,
 )

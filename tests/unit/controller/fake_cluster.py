@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainmaster_operator.api.trimming import prune
-from trainmaster_operator.controller.apiserver.cluster import PODS, PodStream, RawObject, Resource
+from trainmaster_operator.controller.apiserver.cluster import PODS, RawObject, Resource
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from trainmaster_operator.controller.apiserver.pod_http import PodStream
 
 NOW = "2026-11-21T04:00:00Z"
 
@@ -191,7 +192,6 @@ class FakeCluster:
         uid: str,
         resource_version: str | None = None,
         grace_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground"] = "Background",
     ) -> None:
         await asyncio.sleep(0)
         self._enter("delete", resource, name)
@@ -204,7 +204,6 @@ class FakeCluster:
         namespace: str,
         pod: str,
         *,
-        container: str,
         tail_lines: int,
         limit_bytes: int,
         previous: bool = False,
@@ -215,9 +214,7 @@ class FakeCluster:
         return self.logs.get(pod, "")
 
     @asynccontextmanager
-    async def followed_log(
-        self, namespace: str, pod: str, *, container: str, tail_lines: int
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def followed_log(self, namespace: str, pod: str, *, tail_lines: int) -> AsyncIterator[AsyncIterator[bytes]]:
         await asyncio.sleep(0)
         self._enter("follow", PODS, pod)
         if not self.opens:
@@ -242,7 +239,6 @@ class FakeCluster:
         *,
         headers: Mapping[str, str],
         body: bytes | None = None,
-        connect_timeout: float = 2.0,
     ) -> AsyncIterator[PodStream]:
         raise NotFound(f"{method} {pod}{path}", "no agents here", status=404)
         yield

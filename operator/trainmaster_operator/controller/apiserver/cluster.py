@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from trainmaster_operator.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
 from trainmaster_operator.controller.apiserver import kept
+from trainmaster_operator.controller.apiserver.pod_http import PodStream
 from trainmaster_operator.rendering import GANG_APIS, child_kind
 
 RawObject = dict[str, Any]
@@ -98,19 +99,6 @@ def whole(resource: Resource) -> Resource:
     return replace(resource, kept=None)
 
 
-class PodStream(Protocol):
-    """An open answer of a pod's port is read in chunks."""
-
-    @property
-    def received(self) -> int:
-        """Returns the bytes that have come so far, with their framing."""
-        ...
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Yields the body until the other side ends it. Raises Unreachable when the connection breaks."""
-        ...
-
-
 class Cluster(Protocol):
     """Stands for the API server. Every method raises `errors.ClusterError`; none retries by itself (the queue does)."""
 
@@ -180,7 +168,6 @@ class Cluster(Protocol):
         uid: str,
         resource_version: str | None = None,
         grace_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground"] = "Background",
     ) -> None:
         """Delete exactly this object. Raises Conflict when it was replaced or changed, NotFound when it is gone."""
         ...
@@ -190,22 +177,21 @@ class Cluster(Protocol):
         namespace: str,
         pod: str,
         *,
-        container: str,
         tail_lines: int,
         limit_bytes: int,
         previous: bool = False,
         timestamps: bool = False,
     ) -> str:
-        """Read the end of the log of a container, or of the one that ran before it in the pod.
+        """Read the end of the log of a worker's container, or of the one that ran before it in the pod.
 
         With `timestamps` every line begins with its time (api/stamped_lines.py).
         """
         ...
 
     def followed_log(
-        self, namespace: str, pod: str, *, container: str, tail_lines: int
+        self, namespace: str, pod: str, *, tail_lines: int
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a container's log from its last lines on, with their times, until the container ends."""
+        """Open a worker's log at its last lines, with their times, until its container ends."""
         ...
 
     def pod_proxy(
@@ -218,7 +204,6 @@ class Cluster(Protocol):
         *,
         headers: Mapping[str, str],
         body: bytes | None = None,
-        connect_timeout: float = 2.0,
     ) -> AbstractAsyncContextManager[PodStream]:
         """Send a request to a pod's port through the API server."""
         ...

@@ -122,7 +122,7 @@ class PodHttp:
         body: bytes | None,
         connect_seconds: float,
         **way: Any,
-    ) -> AsyncIterator[ResponseStream]:
+    ) -> AsyncIterator[PodStream]:
         """Yields an open answer with a status of success. Raises ClusterError, whose text names the request `request`.
 
         `way`: aiohttp's arguments for a proxy in between.
@@ -150,7 +150,7 @@ class PodHttp:
         received.begun, received.in_vain = True, 0
         try:
             await refuse_unasked(response, request, POD_ERROR_BYTES, received)
-            yield ResponseStream(response, request, received)
+            yield PodStream(response, request, received)
         finally:
             response.close()
 
@@ -166,8 +166,8 @@ class PodHttp:
         )
 
 
-class ResponseStream:
-    """Reads an open HTTP response as `PodStream`."""
+class PodStream:
+    """Reads an open answer of a pod's port, in chunks."""
 
     def __init__(self, response: aiohttp.ClientResponse, request: str, received: _Received) -> None:
         self._response = response
@@ -176,9 +176,11 @@ class ResponseStream:
 
     @property
     def received(self) -> int:
+        """Returns the bytes that have come so far, with their framing."""
         return self._received.total
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        """Yields the body until the other side ends it. Raises Unreachable when the connection breaks."""
         # A head is read in small pieces, and the last of them has a little of the body. What came with that is read
         # after the loop has turned, so that a leader's hello isn't handed on without the reports behind it: between two
         # chunks many passes may decide. One turn finds that there is more, the next one follows its reading.
@@ -210,7 +212,7 @@ def chunks_of(
     response: aiohttp.ClientResponse, request: str, received: _Received | None = None
 ) -> AsyncIterator[bytes]:
     """Yields a body in small pieces, with a turn of the loop after each. Raises ClusterError."""
-    return ResponseStream(response, request, received or _Received()).chunks()
+    return PodStream(response, request, received or _Received()).chunks()
 
 
 async def bounded_body(

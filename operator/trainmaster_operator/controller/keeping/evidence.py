@@ -80,6 +80,7 @@ class _Kept:
         self.early.pop(attempt, None)
 
 
+@dataclass(eq=False)
 class EvidenceKeeper:
     """Keeps evidence from every status that is written.
 
@@ -87,21 +88,12 @@ class EvidenceKeeper:
     JSON.
     """
 
-    def __init__(
-        self,
-        config_maps: JobConfigMaps,
-        store: Store,
-        tail: Callable[[str, PodView, int], Awaitable[str]],
-        *,
-        settle_seconds: float = SETTLE_SECONDS,
-        on_kept: Callable[[Job, int, str], None] | None = None,
-    ) -> None:
-        self._config_maps = config_maps
-        self._on_kept = on_kept
-        self._store = store
-        self._tail = tail
-        self._settle_seconds = settle_seconds
-        self._jobs: dict[str, _Kept] = {}
+    config_maps: JobConfigMaps
+    store: Store
+    tail: Callable[[str, PodView, int], Awaitable[str]]
+    settle_seconds: float = SETTLE_SECONDS
+    on_kept: Callable[[Job, int, str], None] | None = None
+    _jobs: dict[str, _Kept] = field(default_factory=dict, init=False)
 
     def record_stall(self, uid: str, line: EvidenceLine) -> None:
         """Record a worker's evidence of a stall, from the stream. A job has at most HELD_BYTES of it."""
@@ -175,7 +167,7 @@ class EvidenceKeeper:
         for failure in () if job.deleting else job.status.failures:
             if failure.worker == worker and failure.attempt <= attempt:
                 text = _end_of_attempt(log.lines, failure.attempt, attempt, begins=not log.cut)
-                if text and self._config_maps.allow_output(job):
+                if text and self.config_maps.allow_output(job):
                     await self._write(job, AttemptEvidence(failure.attempt, _to_wire(failure), logs={worker: text}))
                 return
 
@@ -204,8 +196,8 @@ class EvidenceKeeper:
         if before is not None:
             # One write of a job at a time.
             await asyncio.wait({before})
-        await asyncio.sleep(self._settle_seconds)
-        now = self._store.snapshot(key)
+        await asyncio.sleep(self.settle_seconds)
+        now = self.store.snapshot(key)
         if now is not None and now.job.uid == snapshot.job.uid:
             failure = next((one for one in now.job.status.failures if one.attempt == failure.attempt), failure)
         else:
@@ -229,7 +221,7 @@ class EvidenceKeeper:
     async def _log(self, key: JobKey, snapshot: Snapshot, failure: Failure) -> dict[int, str]:
         """Read the end of what the culprit printed in the attempt, while its own pod is there."""
         disrupted = known_reason(failure.reason).strength is Strength.DISRUPTION
-        if disrupted or not self._config_maps.allow_output(snapshot.job):
+        if disrupted or not self.config_maps.allow_output(snapshot.job):
             return {}
         uids = {
             report.uid
@@ -240,7 +232,7 @@ class EvidenceKeeper:
             same = pod.name == failure.pod and (not uids or pod.uid in uids)
             if same and pod.worker == failure.worker and pod.worker_container is not None:
                 try:
-                    text = await self._tail(key.namespace, pod, READ_BYTES)
+                    text = await self.tail(key.namespace, pod, READ_BYTES)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     continue
@@ -266,16 +258,16 @@ class EvidenceKeeper:
 
     async def _write(self, job: Job, evidence: AttemptEvidence) -> None:
         """Add an attempt to the ConfigMap. Raises ClusterError."""
-        if not self._config_maps.allow_output(job):
+        if not self.config_maps.allow_output(job):
             evidence = without_output(evidence)
         key = evidence_key(evidence.attempt)
 
         def change(data: Data) -> dict[str, str | None]:
             return room_for(data, fitted(_merged(AttemptEvidence.parse(data.get(key, "")), evidence)))
 
-        written = await self._config_maps.write(job, evidence_name(job.name), EVIDENCE_CONTENT, change)
-        if written and self._on_kept is not None:
-            self._on_kept(job, evidence.attempt, written[key])
+        written = await self.config_maps.write(job, evidence_name(job.name), EVIDENCE_CONTENT, change)
+        if written and self.on_kept is not None:
+            self.on_kept(job, evidence.attempt, written[key])
 
 
 def _end_of_attempt(lines: Sequence[str], attempt: int, newest: int, *, begins: bool) -> str:

@@ -101,33 +101,25 @@ class _OfJob:
     finishing: asyncio.Task[None] | None = None
 
 
+@dataclass(eq=False)
 class LastOutput:
     """Follows the logs of pods that end, and gives their output to `logs` and `evidence`."""
 
-    def __init__(
-        self,
-        store: Store,
-        pod_logs: PodLogs,
-        logs: KeptLogs,
-        evidence: EvidenceKeeper,
-        *,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._pod_logs = pod_logs
-        self._logs = logs
-        self._evidence = evidence
-        self._now = now
-        self._jobs: dict[str, _OfJob] = {}
-        # By uid, each job as it was last seen, for its end.
-        self._seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = {}
-        self._places = LogPlaces()
+    store: Store
+    pod_logs: PodLogs
+    logs: KeptLogs
+    evidence: EvidenceKeeper
+    now: Callable[[], float] = time.time
+    _jobs: dict[str, _OfJob] = field(default_factory=dict, init=False)
+    # By uid, each job as it was last seen, for its end.
+    _seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = field(default_factory=dict, init=False)
+    _places: LogPlaces = field(default_factory=lambda: LogPlaces(), init=False)
 
     def follow(self, key: JobKey, snapshot: Snapshot) -> None:
         """Follow each pod that ends."""
         pods = snapshot.observed.pods
         known = self._jobs.get(snapshot.job.uid)
-        if self._logs.recorded:
+        if self.logs.recorded:
             self._seen[snapshot.job.uid] = key, snapshot.job, pods
         if known is not None:
             known.job = snapshot.job
@@ -147,8 +139,8 @@ class LastOutput:
 
     def report(self, key: JobKey, uid: str, line: OutputLine) -> None:
         """Take the output that an agent sent when it ended, in case its pod's log can't be read."""
-        snapshot = self._store.snapshot(key)
-        if snapshot is None or snapshot.job.uid != uid or not self._logs.keeps(snapshot.job):
+        snapshot = self.store.snapshot(key)
+        if snapshot is None or snapshot.job.uid != uid or not self.logs.keeps(snapshot.job):
             return
         known = self._jobs.setdefault(uid, _OfJob(snapshot.job))
         pod, waiting = known.reported.get(line.worker, ("", None))
@@ -174,7 +166,7 @@ class LastOutput:
     def forget(self, uid: str) -> None:
         """Forget a job that is gone; for a history, only after its pods have printed their last lines."""
         seen = self._seen.pop(uid, None)
-        if seen is not None and self._logs.keeps(seen[1]):
+        if seen is not None and self.logs.keeps(seen[1]):
             key, job, pods = seen
             gone = self._jobs.setdefault(uid, _OfJob(job))
             gone.job, gone.gone = replace(job, deleting=True), True
@@ -217,7 +209,7 @@ class LastOutput:
         self, key: JobKey, job: Job, pods: Sequence[PodView], is_chosen: Callable[[PodView], bool]
     ) -> list[_Followed]:
         """Begin to follow the chosen pods of a job that aren't followed yet; returns them."""
-        if not self._logs.keeps(job):
+        if not self.logs.keeps(job):
             return []
         known = self._jobs.get(job.uid, _OfJob(job))
         wanted = [
@@ -226,18 +218,18 @@ class LastOutput:
             if is_chosen(pod)
             and has_started(pod)
             and pod.uid not in known.followed
-            and not self._logs.has_all_of(job, pod)
+            and not self.logs.has_all_of(job, pod)
         ]
         if not wanted:
             return []
         self._jobs[job.uid] = known
-        shares = self._logs.shares(job, {pod.worker for pod in pods})
+        shares = self.logs.shares(job, {pod.worker for pod in pods})
         # The largest shares come first.
         wanted.sort(key=lambda pod: (-shares[pod.worker], pod.worker))
         room = WAITING - sum(one.runs for one in known.followed.values())
         begun = []
         for pod in wanted[: max(0, room)]:
-            one = _Followed(pod, job.status.attempt, self._now(), LogEnd(shares[pod.worker]))
+            one = _Followed(pod, job.status.attempt, self.now(), LogEnd(shares[pod.worker]))
             one.task = asyncio.create_task(self._follow(key, known, one), name=f"log {key} {pod.name}")
             known.followed[pod.uid] = one
             begun.append(one)
@@ -262,7 +254,7 @@ class LastOutput:
             end = LogEnd(one.end.limit)
             try:
                 async with asyncio.timeout(seconds):
-                    await self._pod_logs.follow(key.namespace, one.pod, end, one.opened.set)
+                    await self.pod_logs.follow(key.namespace, one.pod, end, one.opened.set)
                 return True
             except TimeoutError:
                 # The grace period may be longer by now.
@@ -281,16 +273,16 @@ class LastOutput:
 
     def _there(self, key: JobKey, pod: PodView) -> PodView | None:
         """Returns the pod as it is now; None where it is gone."""
-        return next((one for one in self._store.pods(key) if one.uid == pod.uid), None)
+        return next((one for one in self.store.pods(key) if one.uid == pod.uid), None)
 
     def _seconds_left(self, key: JobKey, known: _OfJob, one: _Followed) -> float:
         """Returns how long a log may still be read."""
         if known.gone:
-            return one.begun_at + GONE_SECONDS - self._now()
+            return one.begun_at + GONE_SECONDS - self.now()
         there = self._there(key, one.pod)
         if there is None:
             return 0.0
-        return (there.deadline or one.begun_at) + SLACK_SECONDS - self._now()
+        return (there.deadline or one.begun_at) + SLACK_SECONDS - self.now()
 
     def _ended(self, key: JobKey, known: _OfJob, ended: _Ended) -> None:
         """Write what was printed last, soon."""
@@ -307,9 +299,9 @@ class LastOutput:
                 try:
                     for reported in (False, True):
                         some = [one for one in ended if one.reported == reported]
-                        await self._logs.add(key, known.job, _together(some), only_newer=reported)
+                        await self.logs.add(key, known.job, _together(some), only_newer=reported)
                     for one in ended:
-                        await self._evidence.add_output(known.job, one.attempt, one.worker, one.log)
+                        await self.evidence.add_output(known.job, one.attempt, one.worker, one.log)
                     break
                 except ClusterError as error:
                     logger.info("%s: the last output can't be kept: %s", key, error)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, kept_workers, logs_name
 from trainmaster_operator.api.messages import listed
@@ -38,6 +39,7 @@ FOLLOWED_BURST, FOLLOWED_BYTES_A_SECOND = 1024 * 1024, 256 * 1024.0
 STAMPED, LONGEST_LINE = 4, 16 * 1024
 
 
+@dataclass(eq=False)
 class KeptLogs:
     """Saves the logs of a job that ends or is suspended, once for each attempt, and adds those of single pods.
 
@@ -45,22 +47,15 @@ class KeptLogs:
     a deleted job it gets the last part.
     """
 
-    def __init__(
-        self,
-        config_maps: JobConfigMaps,
-        pod_logs: PodLogs,
-        *,
-        limit: int,
-        on_kept: Callable[[Job, Mapping[int, KeptLog]], None] | None = None,
-    ) -> None:
-        self._config_maps = config_maps
-        self._pod_logs = pod_logs
-        self._on_kept = on_kept
-        self._limit = limit
-        # By the job's uid, the attempt whose logs were saved last.
-        self._saved: dict[str, int] = {}
-        # By the job's uid, the pods whose whole output was kept at the job's end.
-        self._complete: dict[str, set[str]] = {}
+    config_maps: JobConfigMaps
+    pod_logs: PodLogs
+    _: KW_ONLY
+    limit: int
+    on_kept: Callable[[Job, Mapping[int, KeptLog]], None] | None = None
+    # By the job's uid, the attempt whose logs were saved last.
+    _saved: dict[str, int] = field(default_factory=dict, init=False)
+    # By the job's uid, the pods whose whole output was kept at the job's end.
+    _complete: dict[str, set[str]] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
         """Forget a job that is gone."""
@@ -70,11 +65,11 @@ class KeptLogs:
     @property
     def recorded(self) -> bool:
         """Returns whether a history keeps the logs too, beyond the end of their job."""
-        return self._on_kept is not None
+        return self.on_kept is not None
 
     def keeps(self, job: Job) -> bool:
         """Returns whether the job's output is kept."""
-        return self._limit > 0 and self._config_maps.allow_output(job)
+        return self.limit > 0 and self.config_maps.allow_output(job)
 
     def has_all_of(self, job: Job, pod: PodView) -> bool:
         """Returns whether everything is kept that the pod's ranks have printed and will print."""
@@ -83,7 +78,7 @@ class KeptLogs:
     def shares(self, job: Job, workers: Collection[int]) -> dict[int, int]:
         """Returns the bytes that are kept of each worker's log."""
         failed = {failure.worker for failure in job.status.failures if failure.worker is not None}
-        return share_out(workers, self._limit, {0, *failed})
+        return share_out(workers, self.limit, {0, *failed})
 
     async def save(self, key: JobKey, snapshot: Snapshot, *, complete: bool) -> None:
         """Save the logs of all pods. It never delays the job's end for long, and logs what it can't read or write.
@@ -106,7 +101,7 @@ class KeptLogs:
             async with slots:
                 try:
                     trains = pod.worker in training
-                    log = await self._pod_logs.read(key.namespace, pod, complete=complete and trains)
+                    log = await self.pod_logs.read(key.namespace, pod, complete=complete and trains)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     return None
@@ -136,8 +131,8 @@ class KeptLogs:
             return
         if job.deleting:
             # A ConfigMap would go with the job.
-            if self._on_kept is not None:
-                self._on_kept(job, logs)
+            if self.on_kept is not None:
+                self.on_kept(job, logs)
             return
         new = logs
 
@@ -148,13 +143,13 @@ class KeptLogs:
             return joined(before, new, self.shares(job, {*kept_workers(before), *new}))
 
         try:
-            data = await self._config_maps.write(job, logs_name(job.name), LOGS_CONTENT, change)
+            data = await self.config_maps.write(job, logs_name(job.name), LOGS_CONTENT, change)
         except (Refused, Conflict, NotFound) as error:
             logger.warning("%s: the logs can't be kept: %s", key, error)
             return
         written = {worker: log for worker in new if (log := KeptLog.parse(data, worker)) is not None}
-        if written and self._on_kept is not None:
-            self._on_kept(job, written)
+        if written and self.on_kept is not None:
+            self.on_kept(job, written)
 
 
 def joined(before: Data, logs: Mapping[int, KeptLog], shares: Mapping[int, int]) -> dict[str, str | None]:
@@ -232,7 +227,7 @@ class PodLogs:
             end.feed(f"{before}\n".encode() if before else b"")
         clock = asyncio.get_running_loop().time
         began, size = clock(), 0
-        async with self._cluster.followed_log(namespace, pod.name, container="worker", tail_lines=TAIL_LINES) as chunks:
+        async with self._cluster.followed_log(namespace, pod.name, tail_lines=TAIL_LINES) as chunks:
             opened()
             async for chunk in chunks:
                 end.feed(chunk)
@@ -263,7 +258,6 @@ class PodLogs:
             text = await self._cluster.pod_log(
                 namespace,
                 pod,
-                container="worker",
                 tail_lines=TAIL_LINES,
                 limit_bytes=16 * LONGEST_LOG,
                 previous=previous,

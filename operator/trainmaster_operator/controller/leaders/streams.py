@@ -19,12 +19,12 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Literal
 
 from trainmaster_operator.api.signing import SigningKeys
-from trainmaster_operator.controller.apiserver.cluster import JOBS, PodStream
+from trainmaster_operator.controller.apiserver.cluster import JOBS
 from trainmaster_operator.controller.apiserver.errors import (
     ClusterError,
     Conflict,
@@ -33,6 +33,7 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unauthorized,
     Unusable,
 )
+from trainmaster_operator.controller.apiserver.pod_http import PodStream
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.leaders.targets import AgentAddress, Reach, StreamBudget, StreamTarget
@@ -83,26 +84,20 @@ Fault = Literal["protocol", "unusable", "bug"]
 ACKNOWLEDGE_SECONDS = 0.25
 
 
+@dataclass(eq=False)
 class LeaderStreams:
     """Watches the leaders of all jobs: a `LeaderStream` for each job that has an agent to listen to."""
 
-    def __init__(
-        self,
-        reach: Reach,
-        store: Store,
-        keys: SigningKeys,
-        events: StreamEvents,
-        *,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._reach = reach
-        self._store = store
-        self._keys = keys
-        self._events = events
-        self._now = now
+    reach: Reach
+    store: Store
+    keys: SigningKeys
+    events: StreamEvents
+    now: Callable[[], float] = time.time
+    _streams: dict[JobKey, LeaderStream] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
         # One stream's lines at a time, and the loop turns in between: never held while anything is waited for.
         self._turn = asyncio.Lock()
-        self._streams: dict[JobKey, LeaderStream] = {}
 
     @property
     def open(self) -> int:
@@ -120,7 +115,7 @@ class LeaderStreams:
             return
         if stream is None:
             self._streams[key] = LeaderStream(
-                self._reach, self._store, self._keys, target, self._events, self._now, self._turn
+                self.reach, self.store, self.keys, target, self.events, self.now, self._turn
             )
         else:
             stream.update(target)
@@ -144,32 +139,21 @@ class LeaderStreams:
         await asyncio.gather(*(stream.task for stream in streams), return_exceptions=True)
 
 
-class StreamEvents(Protocol):
+@dataclass(frozen=True)
+class StreamEvents:
     """Receives what comes over a stream and isn't kept in the store."""
 
-    def progressed(self, key: JobKey, first: bool) -> None:
-        """Ranks have reported progress; `first`: for the first time in the attempt."""
-        ...
-
-    def stalled(self, uid: str, line: EvidenceLine) -> None:
-        """A worker of the job with this uid has sent evidence of a stall."""
-        ...
-
-    def answered(self, uid: str, line: EvidenceLine) -> None:
-        """A worker of the job with this uid has answered a request for stacks."""
-        ...
-
-    def printed(self, key: JobKey, uid: str, line: OutputLine) -> None:
-        """A worker of the job with this uid has ended, and this is what it printed last."""
-        ...
-
-    def unauthorized(self, namespace: str) -> None:
-        """Agents of a namespace don't know the operator's token."""
-        ...
-
-    def failed(self, fault: Fault) -> None:
-        """A stream ended by more than a broken connection."""
-        ...
+    # Ranks have reported progress; True: for the first time in the attempt.
+    progressed: Callable[[JobKey, bool], None]
+    # A worker of the job with this uid has sent evidence of a stall, or its answer to a request for stacks.
+    stalled: Callable[[str, EvidenceLine], None]
+    answered: Callable[[str, EvidenceLine], None]
+    # A worker of the job with this uid has ended, and this is its last output.
+    printed: Callable[[JobKey, str, OutputLine], None]
+    # Agents of a namespace don't know the operator's token.
+    unauthorized: Callable[[str], None]
+    # A stream ended by more than a broken connection.
+    failed: Callable[[Fault], None]
 
 
 class LeaderStream:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, JobStatus
-from trainmaster_operator.controller.apiserver.cluster import Cluster, PodStream
+from trainmaster_operator.controller.apiserver.cluster import Cluster
 from trainmaster_operator.controller.apiserver.errors import Unreachable
-from trainmaster_operator.controller.apiserver.pod_http import PodHttp
+from trainmaster_operator.controller.apiserver.pod_http import PodHttp, PodStream
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.rendering import worker_layout
 from trainmaster_operator.wire.names import TOKEN_HEADER

@@ -14,7 +14,7 @@ import logging
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -61,56 +61,46 @@ class UnusableFile(Exception):
     """The file can't be used; one sentence says why, without the file's content."""
 
 
+@dataclass(eq=False)
 class Sender:
     """See the module. `count` is told what becomes of records; `leads`: whether this operator still leads."""
 
-    def __init__(
-        self,
-        url: str,
-        token_file: str | None,
-        outbox: Outbox,
-        count: Callable[[Outcome, int], None],
-        leads: Callable[[], bool],
-        *,
-        batch_seconds: float = BATCH_SECONDS,
-        answer_seconds: float = ANSWER_SECONDS,
-        first_retry: float = FIRST_RETRY,
-        slow_retry: float = LONGEST_RETRY,
-    ) -> None:
-        self._url = f"{url}/v1/records"
-        self._token_file = token_file
-        self._outbox = outbox
-        self._count = count
-        self._leads = leads
-        self._batch_seconds = batch_seconds
-        self._answer_seconds = answer_seconds
-        self._first_retry = first_retry
-        self._slow_retry = slow_retry
-        # What was taken from the outbox, until the history has it.
-        self._batch: Sequence[Entry] = ()
-        self._complaints = Complaints(logger, f"The history at {url}")
+    url: str
+    token_file: str | None
+    outbox: Outbox
+    count: Callable[[Outcome, int], None]
+    leads: Callable[[], bool]
+    batch_seconds: float = BATCH_SECONDS
+    answer_seconds: float = ANSWER_SECONDS
+    first_retry: float = FIRST_RETRY
+    slow_retry: float = LONGEST_RETRY
+    # What was taken from the outbox, until the history has it.
+    _batch: Sequence[Entry] = field(default_factory=lambda: (), init=False)
+
+    def __post_init__(self) -> None:
+        self._complaints = Complaints(logger, f"The history at {self.url}")
 
     async def run(self) -> None:
         """Send until cancelled."""
-        async with open_session(self._answer_seconds) as session:
+        async with open_session(self.answer_seconds) as session:
             while True:
                 # A turn each half second costs nothing, and nobody has to wake this.
-                if self._outbox.size < MAX_LINE:
-                    await asyncio.sleep(self._batch_seconds)
+                if self.outbox.size < MAX_LINE:
+                    await asyncio.sleep(self.batch_seconds)
                 await self._send_batch(session)
 
     async def finish(self) -> None:
         """Send what waits, but not for long."""
         try:
-            async with asyncio.timeout(LAST_SECONDS), open_session(self._answer_seconds) as session:
-                while (self._batch or len(self._outbox)) and self._leads():
+            async with asyncio.timeout(LAST_SECONDS), open_session(self.answer_seconds) as session:
+                while (self._batch or len(self.outbox)) and self.leads():
                     await self._send_batch(session)
         except TimeoutError:
-            logger.info("The history: %d records weren't sent.", len(self._batch) + len(self._outbox))
+            logger.info("The history: %d records weren't sent.", len(self._batch) + len(self.outbox))
 
     async def _send_batch(self, session: aiohttp.ClientSession) -> None:
         """Send a batch, again and again, until the history has it or says that it never will."""
-        self._batch = self._batch or self._outbox.take(MAX_LINE)
+        self._batch = self._batch or self.outbox.take(MAX_LINE)
         if not self._batch:
             return
         body = b"".join(entry.line + b"\n" for entry in self._batch)
@@ -118,29 +108,29 @@ class Sender:
         while True:
             answer = await self._post(session, body)
             if not answer.problem:
-                self._count("sent", len(self._batch))
+                self.count("sent", len(self._batch))
                 if tries:
                     logger.info("The history takes records again.")
                 break
             if answer.status in _REFUSED:
-                self._count("refused", len(self._batch))
+                self.count("refused", len(self._batch))
                 self._complaints.say(f"{len(self._batch)} records were refused: {answer.problem}")
                 break
             self._complaints.say(f"{answer.problem}; trying again")
-            wait = pause(self._first_retry, tries, answer.wait) if answer.may_pass else self._slow_retry
+            wait = pause(self.first_retry, tries, answer.wait) if answer.may_pass else self.slow_retry
             await asyncio.sleep(wait)
             tries += 1
         self._batch = ()
-        self._outbox.done()
+        self.outbox.done()
 
     async def _post(self, session: aiohttp.ClientSession, body: bytes) -> Answer:
-        if not self._leads():
+        if not self.leads():
             return Answer(0, "this operator doesn't lead")
         try:
-            headers = {**_HEADERS, **read_token(self._token_file, "--history-token-file")}
+            headers = {**_HEADERS, **read_token(self.token_file, "--history-token-file")}
         except UnusableFile as error:
             return Answer(0, str(error))
-        answer = await post(session, self._url, body, headers, most_read=MOST_READ)
+        answer = await post(session, f"{self.url}/v1/records", body, headers, most_read=MOST_READ)
         said = _object(answer.body)
         if answer.problem and said.get("message"):
             return Answer(answer.status, f"{answer.problem}: {clean(said['message'], 300)}", answer.wait)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from trainmaster_operator.controller.apiserver.cluster import (
@@ -73,36 +74,29 @@ class WatchedTypes:
         self._optional = [served for served in self._optional if served != resource]
 
 
+@dataclass(eq=False)
 class Resync:
     """Sweeps every `interval` seconds, and soon after `soon` was called (a watch was listed anew)."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: Store,
-        watched: WatchedTypes,
-        namespaces: Collection[str],
-        *,
-        interval: float,
-    ) -> None:
-        self._cluster = cluster
-        self._watched = watched
-        self._store = store
-        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
-        self._interval = interval
-        self._asked = asyncio.Event()
+    cluster: Cluster
+    store: Store
+    watched: WatchedTypes
+    namespaces: Sequence[str]
+    _: KW_ONLY
+    interval: float
+    _asked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def fill(self) -> None:
         """Read everything once, before any job is decided on: a job whose pods aren't known yet would look broken.
 
         Raises what the API server answers: NotFound while the custom resource isn't installed.
         """
-        for resource in self._watched.always:
-            for namespace in self._namespaces:
-                pages = self._cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, ""))
+        for resource in self.watched.always:
+            for namespace in self.namespaces or (None,):
+                pages = self.cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, ""))
                 async for page in pages:
                     for item in page:
-                        self._store.upsert(resource, item)
+                        self.store.upsert(resource, item)
 
     def soon(self) -> None:
         """Ask for a sweep."""
@@ -112,7 +106,7 @@ class Resync:
         """Sweep until cancelled."""
         while True:
             try:
-                async with asyncio.timeout(self._interval):
+                async with asyncio.timeout(self.interval):
                     await self._asked.wait()
                 # Several watches are listed anew together; one sweep serves them all.
                 await asyncio.sleep(1.0)
@@ -127,8 +121,8 @@ class Resync:
 
     async def sweep(self) -> None:
         """Compare once. A list that fails is tried again at the next sweep."""
-        for resource in self._watched:
-            for namespace in self._namespaces:
+        for resource in self.watched:
+            for namespace in self.namespaces or (None,):
                 try:
                     await self._sweep(resource, namespace)
                 except ClusterError as error:
@@ -138,16 +132,16 @@ class Resync:
         # What is known is remembered first: what comes while the list is on its way is never taken for gone.
         known: Known = {
             (key.namespace, name): (key, version)
-            for key, name, version in self._store.known(resource)
+            for key, name, version in self.store.known(resource)
             if namespace is None or key.namespace == namespace
         }
         selector = SELECTORS.get(resource, "")
-        pages = self._cluster.pages(resource, namespace, label_selector=selector, metadata_only=True)
+        pages = self.cluster.pages(resource, namespace, label_selector=selector, metadata_only=True)
         async for page in pages:
             for item in page:
                 await self._compare(resource, mapping(item.get("metadata")), known)
         for (_, name), (key, version) in known.items():
-            self._store.remove(resource, key, name, version.uid)
+            self.store.remove(resource, key, name, version.uid)
 
     async def _compare(self, resource: Resource, metadata: Mapping[str, Any], known: Known) -> None:
         """Compare one object of the list; what is left in `known` at the end isn't there any more."""
@@ -157,11 +151,11 @@ class Resync:
             if entry[1].resource_version == metadata.get("resourceVersion"):
                 return
         elif entry is not None:
-            self._store.remove(resource, entry[0], place[1], entry[1].uid)
-        if entry is None and not self._store.wants(resource, metadata):
+            self.store.remove(resource, entry[0], place[1], entry[1].uid)
+        if entry is None and not self.store.wants(resource, metadata):
             return
         try:
-            self._store.upsert(resource, await self._cluster.get(resource, *place))
+            self.store.upsert(resource, await self.cluster.get(resource, *place))
         except NotFound:
             # Deleted since the list; the watch or the next sweep shows it.
             return

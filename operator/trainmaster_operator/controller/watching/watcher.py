@@ -34,7 +34,8 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -45,7 +46,7 @@ from trainmaster_operator.controller.apiserver.cluster import JOBS, Cluster, Raw
 from trainmaster_operator.controller.apiserver.connection import Connection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster_operator.controller.apiserver.kept import Fields
-from trainmaster_operator.controller.watching.resync import SELECTORS, WATCHED
+from trainmaster_operator.controller.watching.resync import SELECTORS
 from trainmaster_operator.wire.names import FIELD_MANAGER
 
 logger = logging.getLogger(__name__)
@@ -59,39 +60,30 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 # Seconds in which kopf has asked for the list of every type. It asks as soon as it knows which types are served, and
 # gives that up itself after a few tries.
 LIST_SECONDS = 60.0
+# Seconds until kopf opens a watch again that the API server has ended.
+RECONNECT_SECONDS = 0.1
 # Seconds for kopf to end in. It gives its own tasks a few; the thread is a daemon, so an exit never waits for longer.
 END_SECONDS = 5.0
 # (type of event or None when listed, resource, object)
 WatchEvent = tuple[str | None, Resource, RawObject]
 
 
+@dataclass(eq=False)
 class Watcher:
     """Calls `receive` with every event, in the event loop that `run` is awaited in."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        cluster: Cluster,
-        namespaces: Collection[str],
-        *,
-        resources: Collection[Resource] = WATCHED,
-        receive: Callable[[WatchEvent], None],
-        listed: Callable[[], None] = lambda: None,
-        restarted: Callable[[], None] = lambda: None,
-        reconnect_seconds: float = 0.1,
-    ) -> None:
-        self._connection = connection
-        self._cluster = cluster
-        self._namespaces = tuple(namespaces)
-        self._resources = tuple(resources)
-        self._receive = receive
-        self._listed = listed
-        self._restarted = restarted
-        self._reconnect_seconds = reconnect_seconds
-        self._inbox: deque[WatchEvent] = deque()
-        self._draining = False
-        self._lock = threading.Lock()
-        self._dead_since: float | None = None
+    connection: Connection
+    cluster: Cluster
+    namespaces: Sequence[str]
+    resources: Sequence[Resource]
+    _: KW_ONLY
+    receive: Callable[[WatchEvent], None]
+    listed: Callable[[], None] = lambda: None
+    restarted: Callable[[], None] = lambda: None
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _inbox: deque[WatchEvent] = field(default_factory=deque, init=False)
+    _draining: bool = field(default=False, init=False)
+    _dead_since: float | None = field(default=None, init=False)
 
     def dead_seconds(self) -> float:
         """Returns the seconds since kopf ended last, 0 while it runs."""
@@ -111,7 +103,7 @@ class Watcher:
             wait = FIRST_WAIT if ran > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
             pause = wait * (0.5 + random.random() / 2)
             logger.warning("Watching ended (%s); it starts again in %.1f s.", error or "without an error", pause)
-            self._restarted()
+            self.restarted()
             await asyncio.sleep(pause)
 
     async def watch_once(self) -> BaseException | None:
@@ -122,28 +114,27 @@ class Watcher:
             return error
         loop = asyncio.get_running_loop()
         kopf = KopfThread(
-            self._connection,
-            self._namespaces,
-            self._resources,
+            self.connection,
+            self.namespaces,
+            self.resources,
             self._hand_over_to(loop),
-            partial(loop.call_soon_threadsafe, self._listed),
-            self._reconnect_seconds,
+            partial(loop.call_soon_threadsafe, self.listed),
         )
         return await kopf.run()
 
     async def _require_served(self) -> None:
         """Raises Unserved where the API server doesn't serve everything that is to be watched, or ClusterError."""
         # All at once: a watcher of several types must not begin long after the one of jobs, whose status names pods.
-        await asyncio.gather(*map(self._require, self._resources))
+        await asyncio.gather(*map(self._require, self.resources))
 
     async def _require(self, resource: Resource) -> None:
         try:
-            await anext(self._cluster.pages(resource, *self._namespaces[:1], metadata_only=True), None)
+            await anext(self.cluster.pages(resource, *self.namespaces[:1], metadata_only=True), None)
         except NotFound as error:
             # A list is never empty in this way.
             raise Unserved(resource) from error
         tries = 1
-        while not await self._cluster.discovers(resource):
+        while not await self.cluster.discovers(resource):
             if tries >= DISCOVERY_TRIES:
                 raise Unserved(resource)
             tries += 1
@@ -168,7 +159,7 @@ class Watcher:
                     return
                 event = self._inbox.popleft()
             try:
-                self._receive(event)
+                self.receive(event)
             except Exception:
                 # One event that can't be received must not keep all others from being seen: nothing would drain the
                 # inbox.
@@ -184,34 +175,29 @@ class Unserved(Exception):
         super().__init__(f"{resource.plural} of {resource.api_version} aren't served{remedy}")
 
 
+@dataclass(eq=False)
 class KopfThread:
     """Runs kopf once. `receive` is called in its thread, and `listed` when it has listed a type and watches it."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        namespaces: tuple[str, ...],
-        resources: tuple[Resource, ...],
-        receive: Callable[[WatchEvent], None],
-        listed: Callable[[], object],
-        reconnect_seconds: float,
-    ) -> None:
-        self._connection = connection
-        self._namespaces = namespaces
-        self._resources = resources
-        self._receive = receive
-        self._listed = listed
-        self._reconnect_seconds = reconnect_seconds
+    connection: Connection
+    namespaces: Sequence[str]
+    resources: Sequence[Resource]
+    receive: Callable[[WatchEvent], None]
+    listed: Callable[[], object]
+    # The paths that kopf lists, until it watches them.
+    _listing: set[str] = field(default_factory=set, init=False)
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+    _stop: asyncio.Event | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
         # The paths of the lists that kopf hasn't asked for yet.
         self._unlisted = {
-            resource.path(namespace): resource for resource in resources for namespace in namespaces or (None,)
+            resource.path(namespace): resource
+            for resource in self.resources
+            for namespace in self.namespaces or (None,)
         }
         self._types = dict(self._unlisted)
-        # The paths that kopf lists, until it watches them.
-        self._listing: set[str] = set()
         self._ready = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
 
     async def run(self) -> BaseException | None:
         """Run kopf until it ends, which only happens by an error; returns the error."""
@@ -249,8 +235,8 @@ class KopfThread:
         spawned = await kopf.spawn_tasks(
             registry=self._registry(),
             settings=self._settings(),
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
+            clusterwide=not self.namespaces,
+            namespaces=self.namespaces,
             standalone=True,
             # Peers would know us by it. kopf's own choice has the user's name in it, and a container's user has none in
             # most images (getpass.getuser: KeyError): nothing would ever be watched there.
@@ -295,7 +281,7 @@ class KopfThread:
             self._listing.add(known)
         elif known in self._listing:
             self._listing.discard(known)
-            self._listed()
+            self.listed()
 
     def _known(self, path: str) -> str | None:
         """Returns the path of a list that a request's path is; the API server may be below a path itself."""
@@ -309,10 +295,10 @@ class KopfThread:
         registry = kopf.OperatorRegistry()
 
         async def login(**_: Any) -> kopf.AiohttpSession:
-            return await self._connection.for_kopf(self._requested, self._kept_at)
+            return await self.connection.for_kopf(self._requested, self._kept_at)
 
         kopf.on.login(registry=registry)(login)
-        for resource in self._resources:
+        for resource in self.resources:
             kopf.on.event(
                 group=resource.group, version=resource.version, plural=resource.plural, registry=registry, id="receive"
             )(self._handler(resource))
@@ -320,7 +306,7 @@ class KopfThread:
 
     def _handler(self, resource: Resource) -> Any:
         async def receive(event: kopf.RawEvent, **_: Any) -> None:
-            self._receive((event["type"], resource, dict(event["object"])))
+            self.receive((event["type"], resource, dict(event["object"])))
 
         return receive
 
@@ -334,8 +320,8 @@ class KopfThread:
         # A task for each object that had an event: a short idle time keeps thousands of them from piling up.
         settings.queueing.idle_timeout = 0.2
         settings.queueing.exit_timeout = 0.5
-        settings.watching.chunk_size = min(resource.page for resource in self._resources)
-        settings.watching.reconnect_backoff = self._reconnect_seconds
+        settings.watching.chunk_size = min(resource.page for resource in self.resources)
+        settings.watching.reconnect_backoff = RECONNECT_SECONDS
         settings.networking.connect_timeout = 5.0
         # Retries inside kopf hide from us that the API server is away; a few are enough before it is restarted.
         settings.networking.error_backoffs = (0.2, 0.5, 1, 2)

@@ -188,7 +188,7 @@ async def test_an_error_of_the_api_server_is_read_to_a_bound() -> None:
 async def test_a_log_is_read_to_the_bound_that_was_asked_for() -> None:
     answer = endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65_536)
     async with hostile(answer) as server, api_server(server) as cluster:
-        log = await cluster.pod_log("team", "bert-0", container="worker", tail_lines=10, limit_bytes=5_000)
+        log = await cluster.pod_log("team", "bert-0", tail_lines=10, limit_bytes=5_000)
         assert log == "x" * 5_000
         await until(lambda: server.closed == 1)
         assert server.sent < BUFFERED

@@ -147,7 +147,7 @@ async def world(port: int) -> AsyncIterator[World]:
         yield made
     finally:
         await made.streams.close()
-        await made.streams._reach.close()
+        await made.streams.reach.close()
 
 
 def report(worker: int = 0, state: str = "Failed", attempt: int = 1, **fields: Any) -> dict[str, Any]:

@@ -92,13 +92,13 @@ async def test_a_leader_that_accepts_the_connection_and_sends_nothing_is_left_fo
     tried: list[str] = []
     first, second = FakeLeader(0, silent=True), FakeLeader(1)
     async with serving(first, second) as port, world(port) as w:
-        opening = w.streams._reach.open
+        opening = w.streams.reach.open
 
         def recorded(method: Any, agent: AgentAddress, path: str, *rest: Any) -> Any:
             tried.append(f"{path} {agent.worker}")
             return opening(method, agent, path, *rest)
 
-        monkeypatch.setattr(w.streams._reach, "open", recorded)
+        monkeypatch.setattr(w.streams.reach, "open", recorded)
         w.streams.watch(KEY, target(address(0), address(1)))
         await until(lambda: w.connected_to() == 1)
         assert tried == ["/v1/stream 0", "/v1/stream 1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -20,16 +22,24 @@ class Server(KubernetesCluster):
 
     def __init__(self, answer: bytes) -> None:
         super().__init__(Connection(Configuration(), in_cluster=False))
-        self._answer = answer
+        self.sent = answer
 
-    async def _bytes(self, method: str, path: str, **given: Any) -> bytes:
-        return self._answer
+    @asynccontextmanager
+    async def _answer(self, request: Any, **given: Any) -> AsyncIterator[Any]:
+        yield self
+
+    @property
+    def content(self) -> Server:
+        return self
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        yield self.sent
 
 
 async def read(answer: bytes) -> str:
     server = Server(answer)
     try:
-        return await server.pod_log("team", "p", container="worker", tail_lines=9, limit_bytes=99, previous=True)
+        return await server.pod_log("team", "p", tail_lines=9, limit_bytes=99, previous=True)
     finally:
         await server.close()
 

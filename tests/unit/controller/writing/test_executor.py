@@ -439,7 +439,7 @@ async def test_logs_that_were_kept_are_said_as_they_stand_there() -> None:
 async def test_a_job_whose_status_was_written_is_said_as_the_api_server_has_it() -> None:
     world = World()
     said: list[Any] = []
-    world.executor._written = said.append
+    world.executor.written = said.append
     await world.execute(b.decided(JobStatus(phase="Pending", attempt=1)))
     assert [job["status"]["phase"] for job in said] == ["Pending"] and said[0]["spec"]["workers"] == 2
     await world.execute(b.decided(JobStatus(phase="Pending", attempt=1)))
@@ -454,7 +454,7 @@ async def test_logs_are_neither_read_nor_kept_where_the_job_or_the_operator_forb
     limit: int, spec: dict[str, Any]
 ) -> None:
     world = World()
-    world.executor._logs = KeptLogs(JobConfigMaps(world.cluster), PodLogs(world.cluster), limit=limit)
+    world.executor.logs = KeptLogs(JobConfigMaps(world.cluster), PodLogs(world.cluster), limit=limit)
     world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(**spec)))
     world.add_pods()
     world.cluster.logs = {"bert-0": "a patient's name\n"}
