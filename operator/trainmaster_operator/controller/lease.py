@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from trainmaster_operator.api.times import to_micro_text
 from trainmaster_operator.controller.apiserver.cluster import LEASES, Cluster, RawObject
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
@@ -174,7 +175,7 @@ class LeaderLease:
 
     def _body(self, found: RawObject | None) -> dict[str, Any]:
         settings = self._settings
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = to_micro_text(time.time())
         before = (found or {}).get("spec") or {}
         renewing = before.get("holderIdentity") == settings.identity
         metadata = {"name": settings.name, "namespace": settings.namespace}

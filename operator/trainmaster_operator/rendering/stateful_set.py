@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trainmaster_operator.api.accelerator_names import resource_name
 from trainmaster_operator.api.pod_schema import requests_and_limits
-from trainmaster_operator.api.v1alpha1 import CheckpointVolume, JobSpec, Resources, Topology, is_bundled
+from trainmaster_operator.api.v1alpha1 import BUNDLED_USER, CheckpointVolume, JobSpec, Resources, Topology, is_bundled
 from trainmaster_operator.rendering.accelerators import extended_resources, toleration_seconds
 from trainmaster_operator.rendering.agent_source import AgentConfigMap, agent_command
 from trainmaster_operator.rendering.child import ChildContext, child_context, training_name
@@ -34,8 +34,6 @@ from trainmaster_operator.wire.names import AGENT_PORT, ASSIGNMENT_ANNOTATION, G
 from trainmaster_operator.wire.signing import canonical
 
 BUNDLED_COMMAND = ("python", "-m", "trainloop")
-# gid of the bundled image's user (images/trainer/Dockerfile): volumes must be writable for it.
-BUNDLED_GROUP = 65532
 VOLCANO_SCHEDULER = "volcano"
 CHECKPOINT_VOLUME = "trainmaster-checkpoint"
 NODE_LABEL = "kubernetes.io/hostname"
@@ -164,7 +162,7 @@ def set_context(
         security_context=security,
         temporary_directory=_temporary_directory(spec),
         added_capabilities=("IPC_LOCK",) if spec.interconnect.rdma is not None else (),
-        fs_group=BUNDLED_GROUP if bundled else None,
+        fs_group=BUNDLED_USER if bundled else None,
         device_taints=(resource_name(group.accelerator),) if group.resources.gpus else (),
         toleration_seconds=toleration_seconds(spec.failure_policy.nodes.lost_after_seconds),
         grace_seconds=pod_grace_seconds(spec),

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import sys
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import datetime
 
 from aiohttp.http_exceptions import HttpProcessingError
 
 from trainmaster_operator.api.options import LogFormat
 from trainmaster_operator.api.printable import json_line, printable
+from trainmaster_operator.api.times import to_text
 
 # The job that the current task works on, as namespace/name, and its attempt.
 current_job: ContextVar[str] = ContextVar("current_job", default="")
@@ -42,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": to_text(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

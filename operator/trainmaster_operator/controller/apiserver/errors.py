@@ -1,24 +1,12 @@
 """The errors between the operator and the API server are one tree, translated once, at the client's boundary.
 
-    ClusterError            any answer but success, or none at all
-    |-- Unreachable         no connection, or no answer in time; shows nothing of the cluster's state
-    |   |-- Silent          ... because nothing came over it for too long
-    |   `-- Untrusted       ... because the other side's certificate is of another authority
-    |-- Deposed             not sent: the lease is over
-    |-- Unusable            a redirect, a content encoding: nothing that was asked for, and nothing is made of it
-    |-- Unauthorized        401: the credentials aren't known
-    |-- NotFound            404
-    |-- Conflict            409: somebody else wrote first (resourceVersion, uid, or a field's owner)
-    |   `-- AlreadyExists   409 on create
-    |-- Gone                410: the resourceVersion is too old to watch or list from
-    |-- Refused             the API server understood and says no; the same request will be refused again
-    |   |-- Invalid         400, 413, 415, 422: schema, CEL, or an admission webhook that says so; and the 500 with
-    |   |                   which a server-side apply answers what doesn't fit the type (`refusals`)
-    |   `-- Forbidden       403: RBAC, a quota, a terminating namespace, or an admission webhook
-    |-- TooManyRequests     429: wait `retry_after` seconds
-    `-- Unavailable         5xx: wait `retry_after` seconds when given
+`Unreachable`, `Deposed` and `Unusable` have no usable answer; `Refused` will be refused again; the others may succeed
+later. The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/errors/errors.go`).
 
-The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/errors/errors.go`).
+The API server's words for an object that doesn't fit its type become sentences here. It answers a create of such an
+object with 400, and a server-side apply with **500**: structured-merge-diff's errors reach the handler as plain ones
+(k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both mean that the same object will be
+refused again, so a 500 of that kind is a refusal and no failure of the server.
 """
 
 from __future__ import annotations
@@ -90,7 +78,7 @@ class ClusterError(Exception):
 
 
 class Unreachable(ClusterError):
-    """There is no connection, or no answer in time."""
+    """There is no connection, or no answer in time; it shows nothing of the cluster's state."""
 
 
 class Deposed(ClusterError):
@@ -106,19 +94,19 @@ class Untrusted(Unreachable):
 
 
 class Unusable(ClusterError):
-    """The answer has a form that wasn't asked for; it is neither followed nor unpacked."""
+    """The answer has a form that wasn't asked for (a redirect, an encoding); it is neither followed nor unpacked."""
 
 
 class Unauthorized(ClusterError):
-    """The credentials aren't known to the API server."""
+    """401: the credentials aren't known to the API server."""
 
 
 class NotFound(ClusterError):
-    """The object, its namespace, or the whole resource type doesn't exist."""
+    """404: the object, its namespace, or the whole resource type doesn't exist."""
 
 
 class Conflict(ClusterError):
-    """Somebody else wrote first; read again and decide again."""
+    """409: somebody else wrote first (resourceVersion, uid, or a field's owner); read again and decide again."""
 
 
 class AlreadyExists(Conflict):
@@ -126,27 +114,27 @@ class AlreadyExists(Conflict):
 
 
 class Gone(ClusterError):
-    """The resourceVersion is too old."""
+    """410: the resourceVersion is too old to watch or list from."""
 
 
 class Refused(ClusterError):
-    """The API server understood the request and refuses it."""
+    """The API server understood the request and refuses it; it will refuse the same request again."""
 
 
 class Invalid(Refused):
-    """The object doesn't fit the schema, a rule or a webhook."""
+    """400, 413, 415, 422: the object doesn't fit the schema, a rule or a webhook."""
 
 
 class Forbidden(Refused):
-    """A permission, a quota or a webhook forbids it."""
+    """403: a permission, a quota, a terminating namespace or a webhook forbids it."""
 
 
 class TooManyRequests(ClusterError):
-    """The API server sheds load; wait `retry_after` seconds."""
+    """429: the API server sheds load; wait `retry_after` seconds."""
 
 
 class Unavailable(ClusterError):
-    """The API server (or what stands before it) failed."""
+    """5xx: the API server (or a proxy before it) failed; wait `retry_after` seconds when given."""
 
 
 def is_unserved(error: NotFound) -> bool:

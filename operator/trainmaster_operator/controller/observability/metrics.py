@@ -51,63 +51,48 @@ class OperatorMetrics:
     """Holds all metrics. Names and labels are part of the interface: dashboards and alerts use them."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self.registry = CollectorRegistry()
-        self.reconciles = Counter(
-            "trainmaster_reconciles", "Passes over a job, by outcome.", ["result"], registry=self.registry
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, documentation: str, *labels: str) -> Counter:
+            return Counter(f"trainmaster_{name}", documentation, labels, registry=registry)
+
+        def gauge(name: str, documentation: str, *labels: str) -> Gauge:
+            return Gauge(f"trainmaster_{name}", documentation, labels, registry=registry)
+
+        def histogram(name: str, documentation: str, buckets: Sequence[float] = FAST) -> Histogram:
+            return Histogram(f"trainmaster_{name}", documentation, buckets=buckets, registry=registry)
+
+        self.reconciles = counter("reconciles", "Passes over a job, by outcome.", "result")
+        self.reconcile_seconds = histogram("reconcile_duration_seconds", "Duration of a pass.")
+        self.queue_depth = gauge("queue_depth", "Jobs that wait for a pass.")
+        self.queue_seconds = histogram("queue_wait_seconds", "How long a job waited for its pass.")
+        self.writes = counter("api_writes", "Writes to the API server that succeeded.", "verb", "kind")
+        self.jobs = gauge("jobs", "Jobs by phase.", "phase")
+        self.restarts = counter(
+            "restarts", "New attempts, by what ended the one before: a failure that counts, or a disruption.", "cause"
         )
-        self.reconcile_seconds = Histogram(
-            "trainmaster_reconcile_duration_seconds", "Duration of a pass.", buckets=FAST, registry=self.registry
-        )
-        self.queue_depth = Gauge("trainmaster_queue_depth", "Jobs that wait for a pass.", registry=self.registry)
-        self.queue_seconds = Histogram(
-            "trainmaster_queue_wait_seconds",
-            "How long a job waited for its pass.",
-            buckets=FAST,
-            registry=self.registry,
-        )
-        self.writes = Counter(
-            "trainmaster_api_writes",
-            "Writes to the API server that succeeded.",
-            ["verb", "kind"],
-            registry=self.registry,
-        )
-        self.jobs = Gauge("trainmaster_jobs", "Jobs by phase.", ["phase"], registry=self.registry)
-        self.restarts = Counter(
-            "trainmaster_restarts",
-            "New attempts, by what ended the one before: a failure that counts, or a disruption.",
-            ["cause"],
-            registry=self.registry,
-        )
-        self.finished = Counter("trainmaster_jobs_finished", "Jobs that ended.", ["phase"], registry=self.registry)
-        self.recovery_seconds = Histogram(
-            "trainmaster_recovery_seconds",
+        self.finished = counter("jobs_finished", "Jobs that ended.", "phase")
+        self.recovery_seconds = histogram(
+            "recovery_seconds",
             "From the end of an attempt, as the operator learned of it, until the next one runs.",
-            buckets=RECOVERY,
-            registry=self.registry,
+            RECOVERY,
         )
-        self.streams = Gauge("trainmaster_streams_open", "Open streams of leaders.", registry=self.registry)
-        self.stream_faults = Counter(
-            "trainmaster_stream_faults",
+        self.streams = gauge("streams_open", "Open streams of leaders.")
+        self.stream_faults = counter(
+            "stream_faults",
             "Streams of leaders that didn't just break, by what was wrong: what was sent, how it was answered, a bug.",
-            ["fault"],
-            registry=self.registry,
+            "fault",
         )
-        self.history_records = Counter(
-            "trainmaster_records",
+        self.history_records = counter(
+            "records",
             "Records for the history, by outcome: sent, dropped as too much waited, refused by the history.",
-            ["outcome"],
-            registry=self.registry,
+            "outcome",
         )
-        self.watch_restarts = Counter(
-            "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
+        self.watch_restarts = counter("watch_restarts", "How often watching had to be started again.")
+        self.unreadable = counter(
+            "unreadable_objects", "Versions of objects that can't be read, and of specs that can't be run.", "kind"
         )
-        self.unreadable = Counter(
-            "trainmaster_unreadable_objects",
-            "Versions of objects that can't be read, and of specs that can't be run.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.leader = Gauge("trainmaster_leader", "1 on the replica that leads.", registry=self.registry)
+        self.leader = gauge("leader", "1 on the replica that leads.")
         # A rate needs a counter that was there before it was counted up.
         for result in RESULTS:
             self.reconciles.labels(result=result)
@@ -120,7 +105,7 @@ class OperatorMetrics:
         for phase in TERMINAL_PHASES:
             self.finished.labels(phase=phase)
         ProcessCollector(registry=self.registry)
-        version = Gauge("trainmaster_build_info", "1, with the version that runs.", ["version"], registry=self.registry)
+        version = gauge("build_info", "1, with the version that runs.", "version")
         version.labels(version=__version__).set(1)
         self._per_job = PerJob(clock)
         self.registry.register(self._per_job)

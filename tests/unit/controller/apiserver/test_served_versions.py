@@ -25,8 +25,9 @@ class Server(KubernetesCluster):
         self.version = served
         self.asked: list[tuple[str, str, Any]] = []
 
-    async def _decoded(self, method: str, path: str, **given: Any) -> Any:
-        self.asked.append((method, path, (given.get("body") or {}).get("apiVersion")))
+    async def _document(self, request: Any, kept: Any) -> Any:
+        method, path = request.method, request.path
+        self.asked.append((method, path, (request.body or {}).get("apiVersion")))
         if path.startswith("/apis/") and not path.startswith(f"/apis/scheduling.k8s.io/{self.version}/"):
             raise from_response(f"{method} {path}", 404, {}, b"404 page not found\n")
         if method == "GET" and path.endswith("/absent"):
