@@ -98,12 +98,12 @@ def new_keys() -> SigningKeys:
 def rotated(keys: SigningKeys) -> SigningKeys:
     """Returns the keys with a new one in front: all of them sign from now on. Raises TooManyKeys."""
     if len(keys.private) >= MAX_KEYS:
-        raise TooManyKeys(f"there are {len(keys.private)} keys, and no more than {MAX_KEYS} can be; prune them first")
+        raise TooManyKeys(f"there are {len(keys.private)} keys, and {MAX_KEYS} is the maximum; prune them first")
     return SigningKeys((os.urandom(SEED_BYTES), *keys.private), keys.agents_seed)
 
 
 def pruned(keys: SigningKeys) -> SigningKeys:
-    """Returns the newest key alone. Pods that were made before it came accept no assignment any more."""
+    """Returns the newest key alone. Pods that were made before it accept no further assignment."""
     return SigningKeys(keys.private[:1], keys.agents_seed)
 
 
@@ -172,7 +172,7 @@ def _seed(name: str, line: str) -> bytes:
     except binascii.Error:
         seed = b""
     if len(seed) != SEED_BYTES:
-        # Not what stands there: it may be most of a key.
+        # The line isn't quoted: it may be most of a key.
         raise DamagedKeys(_damaged(name, f"a line is not {SEED_BYTES} bytes in base64"))
     return seed
 
@@ -233,7 +233,7 @@ def rotate(namespace: str) -> Work:
 
     async def work(cluster: KubernetesCluster) -> str:
         made = await _change(cluster, namespace, rotated)
-        return f"{len(made.private)} keys. Restart the operator; when all pods have been made anew: keys prune."
+        return f"{len(made.private)} keys. Restart the operator; when all pods have been made again: keys prune."
 
     return work
 

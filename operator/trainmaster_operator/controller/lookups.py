@@ -72,7 +72,7 @@ class Lookup(Generic[Question, Answer]):
     """
 
     name: str
-    # What the job needs to know, and doesn't know yet.
+    # The questions that the job has and that aren't answered yet.
     needed: Callable[[Snapshot], Collection[Question]]
     read: Callable[[Cluster, JobKey, Collection[Question]], Awaitable[Mapping[Question, Answer | None]]]
     record: Callable[[Store, JobKey, Mapping[Question, Answer | None]], None]
@@ -83,7 +83,7 @@ class Lookup(Generic[Question, Answer]):
     # Whether None is an answer, or is asked again.
     none_is_final: bool = True
     # Seconds after which an answer that is still needed is read again; None: an answer holds as long as the job lives.
-    # One that isn't needed any more is recorded as None.
+    # An answer that is no longer needed is recorded as None.
     fresh_seconds: float | None = None
     # Seconds for which something has to be needed before it is asked, of answers that are fresh for a time only.
     patience_seconds: float = 0.0
@@ -170,7 +170,7 @@ def get_each(
 ) -> Callable[[Cluster, JobKey, Collection[Question]], Awaitable[Mapping[Question, Answer | None]]]:
     """Returns the `read` of a lookup whose questions are each answered by one object that has no namespace.
 
-    What isn't there, or may not be read, has the answer None.
+    The answer is None for an object that doesn't exist or may not be read.
     """
 
     async def read(cluster: Cluster, key: JobKey, questions: Collection[Question]) -> Mapping[Question, Answer | None]:
@@ -191,6 +191,13 @@ def get_each(
         return answers
 
     return read
+
+
+def recorded_as(
+    results: Callable[[Mapping[Question, Answer | None]], LookupResults],
+) -> Callable[[Store, JobKey, Mapping[Question, Answer | None]], None]:
+    """Returns the `record` of a lookup whose answers are kept as these results."""
+    return lambda store, key, answers: store.record_lookups(key, results(answers))
 
 
 async def list_events(cluster: Cluster, namespace: str, field_selector: str) -> list[RawObject]:
@@ -298,7 +305,7 @@ MISSING_PODS = Lookup(
 )
 
 
-class Kill(NamedTuple):
+class KilledContainer(NamedTuple):
     """Names the end of a worker's container by a signal (seconds since the epoch)."""
 
     pod_uid: str
@@ -306,11 +313,11 @@ class Kill(NamedTuple):
     finished_at: float
 
 
-def _kills_needed(snapshot: Snapshot) -> Collection[Kill]:
+def _kills_needed(snapshot: Snapshot) -> Collection[KilledContainer]:
     if snapshot.job.status.completion_time is not None:
         return ()
     return [
-        Kill(pod.uid, end.started_at or 0.0, end.finished_at)
+        KilledContainer(pod.uid, end.started_at or 0.0, end.finished_at)
         for pod in snapshot.observed.pods
         if (end := _end_to_explain(pod)) is not None
         and end.finished_at is not None
@@ -326,7 +333,9 @@ def _end_to_explain(pod: PodView) -> ContainerEnd | None:
     return end if end.report is None or end.report.state == "Stopped" else None
 
 
-async def _read_kills(cluster: Cluster, key: JobKey, kills: Collection[Kill]) -> Mapping[Kill, str | None]:
+async def _read_kills(
+    cluster: Cluster, key: JobKey, kills: Collection[KilledContainer]
+) -> Mapping[KilledContainer, str | None]:
     """Reads the kubelets' events on kills of these pods; of the whole namespace where there are several."""
     uids = [kill.pod_uid for kill in kills]
     about = f"involvedObject.uid={uids[0]}" if len(uids) == 1 else "involvedObject.kind=Pod"
@@ -340,12 +349,12 @@ async def _read_kills(cluster: Cluster, key: JobKey, kills: Collection[Kill]) ->
     return {kill: _kill_reason(events, kill) for kill in kills}
 
 
-def _kill_reason(events: list[RawObject], kill: Kill) -> str | None:
+def _kill_reason(events: list[RawObject], kill: KilledContainer) -> str | None:
     newest = max((event for event in events if _is_about(event, kill)), key=event_time, default=None)
     return None if newest is None else f"the kubelet: {text(newest.get('message'), 300)}"
 
 
-def _is_about(event: Mapping[str, Any], kill: Kill) -> bool:
+def _is_about(event: Mapping[str, Any], kill: KilledContainer) -> bool:
     """Returns whether an event names this end, and a probe: others report that the pod itself was stopped."""
     involved = mapping(event.get("involvedObject"))
     container = (kill.pod_uid, f"spec.containers{{{WORKER_CONTAINER}}}")
@@ -354,12 +363,15 @@ def _is_about(event: Mapping[str, Any], kill: Kill) -> bool:
     return kill.started_at - CLOCK_SLACK <= event_time(event) <= kill.finished_at + CLOCK_SLACK
 
 
-def _record_kills(store: Store, key: JobKey, answers: Mapping[Kill, str | None]) -> None:
-    kills = {(kill.pod_uid, kill.finished_at): reason for kill, reason in answers.items()}
-    store.record_lookups(key, LookupResults(kills=kills))
-
-
-KILLED_CONTAINERS = Lookup("killed containers", _kills_needed, _read_kills, _record_kills, before_decision=True)
+KILLED_CONTAINERS = Lookup(
+    "killed containers",
+    _kills_needed,
+    _read_kills,
+    recorded_as(
+        lambda found: LookupResults(kills={(kill.pod_uid, kill.finished_at): why for kill, why in found.items()})
+    ),
+    before_decision=True,
+)
 
 
 class NodeLabel(NamedTuple):
@@ -383,15 +395,11 @@ def _domain(asked: NodeLabel, node: RawObject) -> str | None:
     return domain if isinstance(domain, str) else None
 
 
-def _record_domains(store: Store, key: JobKey, answers: Mapping[NodeLabel, str | None]) -> None:
-    store.record_lookups(key, LookupResults(domains={asked.node: domain for asked, domain in answers.items()}))
-
-
 NODE_DOMAINS = Lookup(
     "node domains",
     _domains_needed,
     get_each(NODES, lambda asked: asked.node, _domain),
-    _record_domains,
+    recorded_as(lambda found: LookupResults(domains={asked.node: domain for asked, domain in found.items()})),
     retry_seconds=2.0,
 )
 
@@ -411,15 +419,6 @@ def _priority(name: str, raw: RawObject) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31 else None
 
 
-def _record_priorities(store: Store, key: JobKey, answers: Mapping[str, int | None]) -> None:
-    store.record_lookups(key, LookupResults(priorities=dict(answers)))
-
-
-PRIORITIES = Lookup(
-    "priority classes", _priority_class_needed, get_each(PRIORITY_CLASSES, str, _priority), _record_priorities
-)
-
-
 def _flavors_needed(snapshot: Snapshot) -> Collection[str]:
     job, observed = snapshot.job, snapshot.observed
     if job.spec is None or scheduler_of(job.spec) != "kueue":
@@ -436,15 +435,20 @@ def _flavor(name: str, raw: RawObject) -> Flavor:
     return Flavor(string_pairs(spec.get("nodeLabels")), tuple(mappings(spec.get("tolerations"))))
 
 
-def _record_flavors(store: Store, key: JobKey, answers: Mapping[str, Flavor | None]) -> None:
-    store.record_lookups(key, LookupResults(flavors=dict(answers)))
-
-
-# A job can't start without its flavors, so one that isn't there is asked for again.
-FLAVORS = Lookup(
-    "flavors", _flavors_needed, get_each(RESOURCE_FLAVORS, str, _flavor), _record_flavors, none_is_final=False
+PRIORITIES = Lookup(
+    "priority classes",
+    _priority_class_needed,
+    get_each(PRIORITY_CLASSES, str, _priority),
+    recorded_as(lambda found: LookupResults(priorities=dict(found))),
 )
-
+# A job can't start without its flavors, so a missing one is asked for again.
+FLAVORS = Lookup(
+    "flavors",
+    _flavors_needed,
+    get_each(RESOURCE_FLAVORS, str, _flavor),
+    recorded_as(lambda found: LookupResults(flavors=dict(found))),
+    none_is_final=False,
+)
 LOOKUPS: Sequence[Lookup[Any, Any]] = (
     UNSEEN_PODS,
     KILLED_CONTAINERS,

@@ -1,4 +1,4 @@
-"""The workers: get a job's key, take a snapshot of the job, decide, and have the decision carried out."""
+"""The workers take a job's key and a snapshot of the job, decide, and have the decision carried out."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Reconciler:
                 self._large.add(key)
                 continue
             await self._turn(key)
-            # A pass that writes nothing waits for nothing: after a restart, thousands of them would hold up probes,
-            # streams and watches for as long as they take.
+            # A pass that writes nothing never yields: after a restart, thousands of them would block probes, streams
+            # and watches.
             await asyncio.sleep(0)
 
     async def work_large(self) -> None:
@@ -162,7 +162,7 @@ class Reconciler:
         self.want(job.spec)
         decision = await self._decided(job, snapshot.observed)
         if job.large and self.store.version(key, JOBS, key.name) != snapshot.version:
-            # The thread takes its time; what has changed meanwhile is decided on anew.
+            # The thread takes its time; a job that has changed meanwhile is decided on again.
             self.queue.add(key)
             return None
         if decision.status.attempt > job.status.attempt:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.controller.apiserver.cluster import JOBS, NETWORK_POLICIES, STATEFUL_SETS, Cluster
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
@@ -30,7 +30,7 @@ from trainmaster_operator.controller.lookups import LOOKUPS, Lookups
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.controller.reconciler import Decide, Reconciler
 from trainmaster_operator.controller.recording.outbox import Outbox
-from trainmaster_operator.controller.recording.recorder import Recorder
+from trainmaster_operator.controller.recording.recorder import HistoryRecorder
 from trainmaster_operator.controller.recording.sender import Sender
 from trainmaster_operator.controller.settings import OperatorSettings
 from trainmaster_operator.controller.watching.gangs import GangWatcher
@@ -64,7 +64,7 @@ class Parts:
     evidence: EvidenceKeeper
     last_output: LastOutput
     stacks: StacksKeeper
-    recorder: Recorder | None
+    recorder: HistoryRecorder | None
     reconciler: Reconciler
 
     async def close(self) -> None:
@@ -80,7 +80,7 @@ class Parts:
 def construct_parts(
     settings: OperatorSettings,
     decide: Decide,
-    connection: Connection,
+    connection: ApiConnection,
     cluster: Cluster,
     keys: SigningKeys,
     metrics: OperatorMetrics,
@@ -206,9 +206,11 @@ def _recorder(
     thread: LargeJobThread,
     metrics: OperatorMetrics,
     leads: Callable[[], bool],
-) -> Recorder | None:
+) -> HistoryRecorder | None:
     if settings.history_url is None:
         return None
     outbox = Outbox(metrics.count_records)
     sender = Sender(settings.history_url, settings.history_token_file, outbox, metrics.count_records, leads)
-    return Recorder(outbox, sender, cluster, store, settings.namespaces, thread, seconds=settings.history_seconds)
+    return HistoryRecorder(
+        outbox, sender, cluster, store, settings.namespaces, thread, seconds=settings.history_seconds
+    )

@@ -31,7 +31,7 @@ def require_address(place: str, value: Any, schemes: tuple[str, ...], remedy: st
     try:
         address = urlsplit(value)
         usable = address.scheme in schemes and bool(address.hostname) and (address.port or 1) > 0
-        # What a name that is no ASCII is asked for as; also how Python finds labels that are empty or too long.
+        # Names that aren't ASCII are resolved like this; it also finds labels that are empty or too long.
         (address.hostname or "").encode("idna")
     except ValueError:
         usable = False

@@ -46,7 +46,7 @@ class Credentials:
 class Plugin:
     """Plugin is the exec section of a user."""
 
-    # The file and the field that it stands in; for sentences.
+    # Its file and field, for messages.
     place: str
     command: str
     arguments: tuple[str, ...]
@@ -110,14 +110,14 @@ class Plugin:
     def _output(self, program: str, environment: Mapping[str, str], *, interactive: bool) -> bytes:
         limit = INTERACTIVE_SECONDS if interactive else SECONDS
         # Files, not pipes: what the plugin leaves behind may hold its end of a pipe for ever.
-        with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
             try:
                 process = subprocess.Popen(
                     [program, *self.arguments],
                     env=environment,
                     stdin=None if interactive else subprocess.DEVNULL,
                     stdout=answer,
-                    stderr=None if interactive else said,
+                    stderr=None if interactive else errors,
                     # A group of its own has no terminal to ask at; where none is needed, it ends as a whole.
                     start_new_session=not interactive,
                 )
@@ -136,8 +136,8 @@ class Plugin:
                 if process.poll() is None:
                     _end(process, group=not interactive)
             if code != 0:
-                said.seek(0)
-                lines = said.read(MAX_ANSWER).decode("utf-8", "replace").strip().splitlines()
+                errors.seek(0)
+                lines = errors.read(MAX_ANSWER).decode("utf-8", "replace").strip().splitlines()
                 why = f": {lines[-1].strip()[:500]}" if lines else ""
                 raise KubeconfigError(
                     f"{self.place}.command: the plugin {shown(self.command)} failed with exit code {code}{why}"

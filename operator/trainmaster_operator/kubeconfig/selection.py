@@ -70,7 +70,7 @@ class Kubeconfig:
     def without_token(self, error: Exception) -> KubeconfigError:
         """Returns what to raise when the official client's loader got no token from the user's auth-provider."""
         why = f"{type(error).__name__}: {error}"
-        return KubeconfigError(f"kubeconfig {self.path}: the user's auth-provider gave no token ({why}); log in anew")
+        return KubeconfigError(f"kubeconfig {self.path}: the user's auth-provider gave no token ({why}); log in again")
 
 
 def read_kubeconfig(
@@ -221,7 +221,7 @@ def _require_data(entry: Entry, name: str) -> None:
 
 
 def _require_file(place: str, path: str) -> str:
-    """Returns what stands in the file. Raises KubeconfigError."""
+    """Returns the file's text. Raises KubeconfigError."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -244,7 +244,7 @@ DEFAULT_PATH = "~/.kube/config"
 # Bytes. A device or a log that was named by mistake isn't read to its end.
 MAX_BYTES = 8 * 1024 * 1024
 _LISTS = {"contexts": "context", "clusters": "cluster", "users": "user"}
-# What makes paths of an entry relative to the file that it stands in.
+# Fields of an entry whose paths are relative to its file.
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 HINT = "name a kubeconfig with --kubeconfig or KUBECONFIG"
 
@@ -265,7 +265,7 @@ _Loader.add_constructor("tag:yaml.org,2002:bool", lambda loader, node: str(node.
 
 @dataclass(frozen=True)
 class Entry:
-    """Entry is a context, cluster or user, with the file that it stands in."""
+    """Entry is a context, cluster or user, with the file that it is in."""
 
     file: str
     # As a sentence names it: clusters[prod].cluster

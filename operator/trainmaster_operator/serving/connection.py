@@ -27,9 +27,9 @@ HEAD_SECONDS = 10.0
 SLACK = 262_144
 """Bytes that may follow a request's head and body, or stand around them: asyncio reads as many at once."""
 LINGER_SECONDS = 1.0
-"""A body that nobody asked for is thrown away for so long, so that its sender reads the answer."""
+"""Seconds for which an unwanted body is read and dropped, so that its sender reads the answer."""
 WRITE_SECONDS, LEAST_WRITTEN = 15.0, 65_536
-"""A peer that takes fewer bytes of its answer than this in so long loses the connection."""
+"""A peer that takes fewer bytes of its answer than this, in these seconds, loses the connection."""
 MOST_UNSENT = 16_384
 """Bytes that wait here for a peer to read, beside the kernel's; beyond them the handler waits."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -38,8 +38,8 @@ MAX_CONNECTIONS = 256
 MAX_WAITING_OF_ADDRESS = 192
 
 
-class Connection(web.RequestHandler):
-    """Connection has a place from the moment it is accepted until it is lost."""
+class PeerConnection(web.RequestHandler):
+    """PeerConnection has a place from the moment it is accepted until it is lost."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Connection(web.RequestHandler):
         address: str,
         most_body: int,
         idle_seconds: float,
-        on_lost: Callable[[Connection], None],
+        on_lost: Callable[[PeerConnection], None],
     ) -> None:
         super().__init__(
             manager,
@@ -79,7 +79,7 @@ class Connection(web.RequestHandler):
         """Returns whether no complete request is being answered."""
         if self._awaits_head():
             return True
-        # aiohttp forgets the request before its answer is sent, and before the rest of its body is thrown away.
+        # aiohttp forgets the request before its answer is sent, and before the rest of its body is dropped.
         body = self._answered if self._current_request is None else self._current_request.content
         return body is not None and not body.is_eof()
 
@@ -169,7 +169,7 @@ class Connection(web.RequestHandler):
 
 
 class Place(Protocol):
-    """What a connection has to say here."""
+    """Is a connection that may have to give way."""
 
     address: str
 
@@ -204,7 +204,7 @@ class Places:
         self._held[place] = None
 
     def discard(self, place: Place) -> None:
-        """Let one out; nothing where it isn't in any more."""
+        """Let one out, if it is still in."""
         self._held.pop(place, None)
 
     def in_the_way(self, address: str) -> Place | None:

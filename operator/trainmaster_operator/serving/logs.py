@@ -25,7 +25,7 @@ current_attempt: ContextVar[int] = ContextVar("current_attempt", default=0)
 
 class _WithoutRequests(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether a line says something else than what a client sent."""
+        """Returns whether a line is about anything else than a client's invalid request."""
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, HttpProcessingError)
 

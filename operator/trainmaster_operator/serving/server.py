@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from trainmaster_operator.serving.connection import Connection, Places
+from trainmaster_operator.serving.connection import PeerConnection, Places
 from trainmaster_operator.wire.addresses import group_of
 
 ACCEPTS_AT_ONCE = 8
@@ -24,7 +24,7 @@ SOCKET_BYTES = 65_536
 twice as much, and would let it grow to 6 MB."""
 HANDSHAKE_SECONDS = 5.0
 SHORT_SECONDS = 0.1
-"""Where descriptors are short and nobody can be closed for it, nobody is let in for so long."""
+"""Seconds in which nobody is let in if descriptors are short and no connection can be closed for it."""
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 STOP_SECONDS = 1.0
 """Answers that are being made at a stop are waited for, but live ones never end."""
@@ -108,7 +108,7 @@ class HttpServer:
         if in_the_way is not None:
             in_the_way.leave()
         assert self._runner.server is not None
-        connection = Connection(
+        connection = PeerConnection(
             self._runner.server,
             address=address,
             most_body=self._app[MOST_BODY],
@@ -120,7 +120,7 @@ class HttpServer:
         self._arriving.add(arriving)
         arriving.add_done_callback(self._arriving.discard)
 
-    async def _arrive(self, connection: Connection, sock: socket.socket) -> None:
+    async def _arrive(self, connection: PeerConnection, sock: socket.socket) -> None:
         timeout = None if self._tls is None else HANDSHAKE_SECONDS
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -191,7 +191,7 @@ async def _finish(request: web.Request, response: web.StreamResponse) -> None:
         response.force_close()
         response.headers["Connection"] = "close"
     response.headers.pop("Server", None)
-    if isinstance(request.protocol, Connection):
+    if isinstance(request.protocol, PeerConnection):
         request.protocol.answered(request.content)
 
 

@@ -113,7 +113,7 @@ async def test_the_kernel_keeps_little_of_what_nobody_reads() -> None:
         _, writer = await connected(port, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: len(places) == 1 and not next(iter(places)).is_waiting())
         (place,) = places
-        assert isinstance(place, connection.Connection) and place.transport is not None
+        assert isinstance(place, connection.PeerConnection) and place.transport is not None
         sock = place.transport.get_extra_info("socket")
         for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             assert sock.getsockopt(socket.SOL_SOCKET, buffer) <= 2 * server.SOCKET_BYTES

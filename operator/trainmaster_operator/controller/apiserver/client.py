@@ -19,7 +19,7 @@ from kubernetes.aio.client import ApiClient
 from trainmaster_operator.api.encoding import encode
 from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
 from trainmaster_operator.controller.apiserver.cluster import LATER_VERSIONS, PODS, RawObject, Resource
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import (
     Deposed,
     NotFound,
@@ -44,9 +44,9 @@ from trainmaster_operator.wire.names import FIELD_MANAGER
 from trainmaster_operator.wire.values import mapping, mappings, shown
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-# What the kubelet answers, as if it were the log, of a container that it removed: of each it keeps the newest dead one.
+# The kubelet's answer, as if it were the log, for a container that it removed: it keeps the newest dead one of each.
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
-# Bytes of it, and of whatever else stands where a log was asked for.
+# Bytes of it that are read, and of any other answer to a request for a log.
 _NO_LOG_BYTES = 1_024
 # Seconds for a connection to the API server, for a request to a pod.
 PROXY_CONNECT_SECONDS = 2.0
@@ -82,7 +82,7 @@ class KubernetesCluster:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiConnection,
         *,
         timeout: float = 30.0,
         on_write: Callable[[str, str], None] = lambda verb, kind: None,
@@ -97,7 +97,7 @@ class KubernetesCluster:
         self._timeout, self._on_write, self._may_write = timeout, on_write, may_write
         self._session: aiohttp.ClientSession | None = None
         self._pods: PodHttp | None = None
-        # Of types that differ between API servers: the version asked for, and the one that is served.
+        # For types that differ between API servers: the version asked for, and the one that is served.
         self._served: dict[str, str] = {}
 
     async def close(self) -> None:

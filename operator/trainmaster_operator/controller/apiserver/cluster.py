@@ -1,7 +1,7 @@
-"""`Cluster` is the one narrow interface to the API server; the types that go through it are here too.
+"""`Cluster` is the narrow interface to the API server; the types that go through it are here too.
 
-Everything that the operator reads or writes goes through `Cluster`, so tests put a scripted one in its place and no
-other module knows a client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
+Everything that the operator reads or writes goes through `Cluster`, so tests replace it by a scripted one and no other
+module knows a client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Resource:
     version: str
     plural: str
     kind: str
-    # What is kept of an object, in all answers; None: everything.
+    # The fields of an object that are kept of all answers; None: all.
     kept: kept.Fields | None = field(default=None, compare=False)
     # Objects in a page of a list. The API server has all of them in memory, 75 MB where each is as large as it may be.
     page: int = 50
-    # A create drops a field that the API server doesn't know, and says so in a warning. Where users write fields, it is
-    # refused instead: they would get an object without it, until the first apply is refused for it.
+    # A create drops a field that the API server doesn't know, with a warning. Where users write fields, it is refused
+    # instead: they would get an object without the field, until the first apply is refused for it.
     strict: bool = False
 
     @property
@@ -76,7 +76,7 @@ NODES = Resource("", "v1", "nodes", "Node", kept.NODE)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
 RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor")
 
-# What asks a gang scheduler for a whole job, by its name in the spec. Each may be absent in a cluster.
+# The objects that ask a gang scheduler for a whole job, by its name in the spec. A cluster may serve none of them.
 GANGS: Mapping[str, Resource] = {
     name: Resource(api.group, api.version, api.plural, api.kind, kept.WORKLOAD if name == "kueue" else kept.CHILD)
     for name, api in GANG_APIS.items()
@@ -87,7 +87,7 @@ LATER_VERSIONS: Mapping[str, tuple[str, ...]] = {
     for api in GANG_APIS.values()
     if api.later
 }
-# What a job is made of, by kind.
+# A job's children, by kind.
 CHILDREN: Mapping[str, Resource] = {
     resource.child_kind: resource
     for resource in (SERVICES, CONFIG_MAPS, NETWORK_POLICIES, STATEFUL_SETS, *GANGS.values())
@@ -123,7 +123,7 @@ class Cluster(Protocol):
         field_selector: str = "",
         metadata_only: bool = False,
     ) -> AsyncIterator[Sequence[RawObject]]:
-        """Yields a consistent list, of one namespace or of all, page by page: no more than a page is in memory.
+        """Yields a consistent list, of one namespace or of all, page by page; one page is in memory at a time.
 
         `metadata_only` asks for PartialObjectMetadata. Raises Gone when the list takes longer than the API server keeps
         its state (5 minutes).

@@ -1,6 +1,6 @@
 """The operator keeps only the fields that it reads: answers are trimmed to them while they are decoded.
 
-Whoever may write an object decides how large it is, but only these fields of it are ever in memory (`api.trimming`);
+People who write an object decide how large it is, but only these fields of it are ever in memory (`api.trimming`);
 the rest is skipped, piece by piece. A reader of a field that isn't here reads nothing:
 `tests/unit/controller/apiserver/test_kept.py` compares whole and trimmed objects, and the tests' cluster trims as the
 real client does. A real API server also accepts objects 10,000 levels deep, for which Python's decoder would give up a
@@ -119,7 +119,7 @@ NODE: Fields = {
 
 
 def job(spec_bytes: int) -> Fields:
-    """Returns the shape of a job, with a spec of so many bytes; a larger one is named among what was left out."""
+    """Returns the shape of a job, with a spec of at most `spec_bytes`; a larger one is listed as left out."""
     conditions = {"conditions": Whole(MAX_STATUS_BYTES)}
     return _object(
         {"labels": Whole(16 * 1024), "annotations": Whole(16 * 1024)},
@@ -185,7 +185,7 @@ def response_class(kept_at: Callable[[str], Fields | None]) -> type[aiohttp.Clie
     kopf reads a list by `json`, and a watch by `content.iter_chunked`.
     """
 
-    class Response(aiohttp.ClientResponse):
+    class TrimmedResponse(aiohttp.ClientResponse):
         async def start(self, connection: Any) -> aiohttp.ClientResponse:
             started = await super().start(connection)
             kept = kept_at(self.url.path)
@@ -199,7 +199,7 @@ def response_class(kept_at: Callable[[str], Fields | None]) -> type[aiohttp.Clie
                 return await super().json(**options)
             return await decoded(self.content, listed(kept))
 
-    return Response
+    return TrimmedResponse
 
 
 class _Lines:

@@ -1,7 +1,7 @@
 """HTTP with pods: nothing is followed, unpacked or remembered, and what is read has a bound.
 
-A pod runs users' code. What it answers comes to the operator directly, or through the API server's pod proxy, which
-passes status, headers and body on as they are. So a redirect isn't followed (it would send the operator, in its own
+A pod runs users' code. Its answers reach the operator directly, or through the API server's pod proxy, which passes
+status, headers and body on unchanged. So a redirect isn't followed (it would send the operator, in its own
 network, wherever the pod likes), a content encoding isn't undone (1 MB of gzip is 1 GiB), an error's body is read to a
 bound, a cookie isn't kept (through the proxy it would go to the API server with every later request), and a connection
 isn't used twice. An answer costs at most a small buffer of memory, and its reader yields the loop after every piece.
@@ -54,7 +54,7 @@ class _Received:
     most_of_head: int = VAIN_HEAD_BYTES
     total: int = 0
     in_vain: int = 0
-    # Of the head there is all.
+    # Whether the whole head has come.
     begun: bool = False
 
     @property
@@ -76,7 +76,7 @@ class _Received:
             raise ConnectionAbortedError("too much came of which nothing follows")
 
 
-# Of the request that a connection is being made for.
+# The bytes of the request that a connection is being made for.
 _received: ContextVar[_Received] = ContextVar("received")
 
 
@@ -181,7 +181,7 @@ class PodStream:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yields the body until the other side ends it. Raises Unreachable when the connection breaks."""
-        # A head is read in small pieces, and the last of them has a little of the body. What came with that is read
+        # A head is read in small pieces, and the last of them has a little of the body. It is read
         # after the loop has turned, so that a leader's hello isn't handed on without the reports behind it: between two
         # chunks many passes may decide. One turn finds that there is more, the next one follows its reading.
         for _ in range(2):

@@ -30,9 +30,9 @@ from trainmaster_operator.wire.limits import MAX_REQUEST
 from trainmaster_operator.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 from trainmaster_operator.wire.values import mapping, mappings, shown, text, whole
 
-# The metadata of a job whose spec is read apart that is needed meanwhile.
+# The metadata that is needed while a job's spec is read separately.
 _KEPT = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
-# The annotations by which people ask something of a job.
+# The annotations that hold people's requests.
 _ASKING = (STACKS_ANNOTATION, RESTART_ANNOTATION)
 logger = logging.getLogger(__name__)
 # Versions of objects that were reported: a sweep meets the same ones again and again.
@@ -60,7 +60,7 @@ class JobObjects:
             self._read_large(key)
             if record.job is None:
                 return
-            # Until it is read, the job stands with its spec as it was and the newest status.
+            # Until it is read, the job keeps its old spec and gets the newest status.
             of = SpecVersion(of.uid, record.job.generation)
             read = ReadSpec(record.job.spec, record.job.invalid)
         else:
@@ -69,7 +69,7 @@ class JobObjects:
         self._set(key, record, raw, of, read, large=large)
 
     def set_spec(self, key: JobKey, record: Record, of: SpecVersion, read: ReadSpec) -> None:
-        """Set a large job's spec that was read apart, where it is still the newest."""
+        """Set a large job's spec that was read separately, if it is still the newest."""
         raw = record.without_spec
         if raw is None or spec_version(raw["metadata"]) != of:
             return
@@ -94,7 +94,7 @@ class JobObjects:
                 raise ValueError(f"it has more than {MAX_STATUS_BYTES} bytes")
             status = JobStatus.model_validate(record.raw_status)
         except ValueError as error:
-            # Somebody's edit, or a much newer operator's: nothing may be done to a job whose past isn't known.
+            # Somebody, or a much newer operator, wrote it. Nothing may be done to a job whose past isn't known.
             problem = f"the status can't be read ({first_problem(error)})"
             self._unreadable.report(JOBS, raw, problem)
             self.set_unreadable(key, record, raw, problem)
@@ -122,9 +122,9 @@ class JobObjects:
         self._changed(key)
 
     def set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
-        """Set a job to which nothing is done, and whose status says why."""
+        """Set a job that is left alone, and whose status says why."""
         metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
-        # Of such a status nothing else is ever written, and it may be large.
+        # Nothing else of such a status is ever written, and it may be large.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
         record.parsed = record.without_spec = None
         record.job = Job(
@@ -190,7 +190,7 @@ def first_problem(error: ValueError) -> str:
 
 
 def unforeseen(what: str, error: Exception) -> str:
-    """Returns what is said of an object that no reader has foreseen."""
+    """Returns the message about an object that no reader has foreseen."""
     return f"the {what} can't be read ({one_line(repr(error)[:300])})"
 
 

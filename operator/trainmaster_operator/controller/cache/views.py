@@ -1,7 +1,7 @@
-"""The API server's objects become the frozen values of `reconciling.observed.snapshot`; pure, and total.
+"""Turns the API server's objects into the frozen values of `reconciling.observed.snapshot`; pure, and total.
 
-Whoever may write an object decides what stands in it, so nothing here takes a type for granted: what isn't what it
-should be counts as missing (`wire.values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and
+Anybody who may write an object decides what is in it, so nothing here takes a type for granted: a value of a wrong type
+counts as missing (`wire.values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and
 4,000 of them fit.
 """
 
@@ -38,11 +38,11 @@ from trainmaster_operator.wire.names import (
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.values import decimal, loads, mapping, mappings, text, whole
 
-# What Kubernetes itself bounds: names, uids and labels have at most 253 characters, the kubelet keeps 4,096 bytes of a
+# Kubernetes' own limits: names, uids and labels have at most 253 characters, the kubelet keeps 4,096 bytes of a
 # termination message, and counts are int32.
 MAX_NAME, MAX_TERMINATION_MESSAGE, MAX_INT32 = 253, 4_096, 2**31
 Raw = Mapping[str, Any]
-# Of the message of a scheduler, a kubelet or Kueue: enough for a person, bounded in memory and status.
+# Characters of a message of a scheduler, a kubelet or Kueue: enough for a person, bounded in memory and status.
 MAX_MESSAGE = 1_000
 MAX_COUNT = 2**31
 
@@ -53,7 +53,7 @@ def parse_time(value: object) -> float | None:
 
 
 def event_time(event: Raw) -> float:
-    """Returns when an Event happened last, by whichever of its fields have a time; 0 where none has."""
+    """Returns when an Event happened last, by those of its fields that have a time; 0 if none has."""
     series = mapping(event.get("series"))
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return max((parsed for time in times if (parsed := parse_time(time)) is not None), default=0.0)
@@ -74,7 +74,7 @@ def label(metadata: Raw, name: str) -> str:
 
 
 def annotation(metadata: Raw, name: str) -> object:
-    """Returns an annotation's value, as long as it may be; None where there is none."""
+    """Returns an annotation's value, of any length; None if there is none."""
     return mapping(metadata.get("annotations")).get(name)
 
 
@@ -103,7 +103,7 @@ def is_from_create(entry: Raw) -> bool:
 def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
     """Returns the assignment annotation; None when absent or when somebody else wrote it: it is then overwritten.
 
-    It has to be signed, or who may patch a pod could hold a job at an attempt that nobody counted.
+    It has to be signed; otherwise anybody who may patch a pod could hold a job at an attempt that nobody counted.
     """
     value = annotation(metadata, ASSIGNMENT_ANNOTATION)
     if not value:

@@ -40,7 +40,7 @@ WAITING = 64
 OPEN_SECONDS = 1.0
 # Seconds for a log beyond the pod's grace period: a container that doesn't end is the kubelet's to kill.
 SLACK_SECONDS = 30.0
-# Seconds for the logs of a job that is gone: when its pods were to end isn't known any more.
+# Seconds for the logs of a job that is gone: the deadlines of its pods aren't known then.
 GONE_SECONDS = 600.0
 # Seconds until a log is asked for again that couldn't be read.
 AGAIN_SECONDS = 1.0

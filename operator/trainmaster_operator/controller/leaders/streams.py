@@ -54,7 +54,7 @@ from trainmaster_operator.wire.stream import (
 
 logger = logging.getLogger(__name__)
 FIRST_RETRY, LONGEST_RETRY = 0.01, 1.0
-# An agent that hasn't answered for a minute won't soon: it is asked every 15 s then, and at once when a pod changes.
+# An agent that hasn't answered for a minute won't answer soon: it is asked every 15 s, and at once when a pod changes.
 PATIENT_TRIES, PATIENT_RETRY = 60, 15.0
 # Tries at one agent before the next one is asked: 0.01 + 0.02 + ... is a third of a second, longer than an agent needs
 # to start.
@@ -203,7 +203,7 @@ class LeaderStream:
         self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
     def update(self, target: StreamTarget) -> None:
-        """Go on with other candidates, or a newer attempt."""
+        """Continue with other candidates, or a newer attempt."""
         before, self.target = self.target, target
         if (target.workers, target.world) != (before.workers, before.world):
             self._budget.resize(len(target.workers), target.world)
@@ -231,7 +231,7 @@ class LeaderStream:
             self._pushing.cancel()
         agents = [agent for agent in self.target.candidates if agent == self.connected_to]
         if not agents and not self._failures:
-            # The leader has just been lost, and no agent hears of it by another one yet.
+            # The leader has just been lost, and no other agent leads yet.
             agents = list(self.target.candidates[:MOST_PUSHES])
         if not agents:
             return
@@ -318,7 +318,7 @@ class LeaderStream:
         if fault == "bug":
             logger.error("%s: the stream of %s failed", self.target.key, agent.pod, exc_info=error)
         else:
-            logger.warning("%s: the stream of %s is of no use: %s", self.target.key, agent.pod, error)
+            logger.warning("%s: the stream of %s can't be used: %s", self.target.key, agent.pod, error)
 
     def _try_the_next(self) -> None:
         self._failures = (self._failures // TRIES + 1) * TRIES - 1
@@ -364,7 +364,7 @@ class LeaderStream:
             self._fault("unusable", agent, error)
         except ClusterError as error:
             if isinstance(error, Silent):
-                # It took the connection and stands still: its peers have left it by now, for the next one.
+                # It accepted the connection and hangs: its peers have left it for the next one by now.
                 self._try_the_next()
             elif isinstance(error, Unauthorized):
                 self._events.unauthorized(key.namespace)
@@ -447,7 +447,7 @@ class LeaderStream:
             case OutputLine() if line.worker in target.workers and line.attempt <= target.attempt:
                 self._events.printed(key, target.uid, line)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
-                # Of the attempt that runs, or that has just ended: nothing is kept of earlier ones.
+                # Nothing is kept of attempts before the last two.
                 if line.request:
                     self._events.answered(target.uid, line)
                 elif line.attempt >= target.attempt - 1:

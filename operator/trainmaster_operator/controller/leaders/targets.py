@@ -76,7 +76,7 @@ class StreamTarget:
 
 
 def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
-    """Returns which agents to watch, by the newest assignment that stands anywhere; None when there are none."""
+    """Returns which agents to watch, by the newest assignment of any child or pod; None if there are none."""
     job, observed = snapshot.job, snapshot.observed
     if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
         return None
@@ -97,7 +97,7 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
     # A worker whose pod is being replaced too: it may have joined and finished before the next plan.
     layout = worker_layout(job.identity, job.spec) if job.spec is not None else ()
     processes = {worker: group.processes for group in layout for worker in group.indexes}
-    # Who was scaled away may still run. Only jobs of one group are resized.
+    # Workers that were scaled away may still run. Only jobs of one group are resized.
     most = max(processes.values(), default=0)
     processes = {worker: processes.get(worker, most) for worker in (*processes, *pods)}
     return StreamTarget(
@@ -189,7 +189,7 @@ class DirectReach:
 
 @dataclass
 class _Allowance:
-    """Allows so much a second, saved up to a limit; below nothing, until it is made up for."""
+    """Allows `rate` a second, saved up to `most`; `left` may fall below 0 and then has to recover."""
 
     rate: float
     most: float

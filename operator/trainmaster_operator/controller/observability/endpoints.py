@@ -89,7 +89,7 @@ class NotAdmitted(Exception):
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _Review:
     refusal: tuple[int, str] | None
     until: float
 
@@ -99,9 +99,9 @@ class Scrapers:
 
     def __init__(self, review: Review, clock: Callable[[], float] = time.monotonic) -> None:
         self._review, self._clock = review, clock
-        self._admitted: OrderedDict[bytes, _Answer] = OrderedDict()
-        self._refused: OrderedDict[bytes, _Answer] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[_Answer]] = {}
+        self._admitted: OrderedDict[bytes, _Review] = OrderedDict()
+        self._refused: OrderedDict[bytes, _Review] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[_Review]] = {}
         self._waiting: set[str] = set()
         """Addresses of which a token that nobody has seen is reviewed, or waits for that."""
         self._turn = asyncio.Lock()
@@ -119,7 +119,7 @@ class Scrapers:
         if found.refusal is not None:
             raise NotAdmitted(*found.refusal)
 
-    async def _ask_once(self, key: bytes, token: str, address: str) -> _Answer:
+    async def _ask_once(self, key: bytes, token: str, address: str) -> _Review:
         """Asks about a token, once for all who show it meanwhile."""
         asking = self._asking.get(key)
         if asking is None:
@@ -137,7 +137,7 @@ class Scrapers:
             raise NotAdmitted(429, "The API server is being asked about other new tokens; try again in a moment.")
         self._waiting.add(address)
 
-    async def _ask_in_turn(self, key: bytes, token: str, address: str) -> _Answer:
+    async def _ask_in_turn(self, key: bytes, token: str, address: str) -> _Review:
         try:
             async with self._turn:
                 found = await self._ask(key, token)
@@ -146,7 +146,7 @@ class Scrapers:
         finally:
             self._waiting.discard(address)
 
-    async def _ask(self, key: bytes, token: str) -> _Answer:
+    async def _ask(self, key: bytes, token: str) -> _Review:
         try:
             async with asyncio.timeout(REVIEW_SECONDS):
                 refusal = await self._refusal(token)
@@ -160,7 +160,7 @@ class Scrapers:
         remembered, other = (self._admitted, self._refused) if refusal is None else (self._refused, self._admitted)
         other.pop(key, None)
         seconds = ADMITTED_SECONDS if refusal is None else REFUSED_SECONDS
-        remembered[key] = answer = _Answer(refusal, self._clock() + seconds)
+        remembered[key] = answer = _Review(refusal, self._clock() + seconds)
         remembered.move_to_end(key)
         while len(self._admitted) > MAX_ADMITTED:
             self._admitted.popitem(last=False)
@@ -168,9 +168,9 @@ class Scrapers:
             self._refused.popitem(last=False)
         return answer
 
-    def _unknown(self, message: str) -> _Answer:
+    def _unknown(self, message: str) -> _Review:
         """Returns an answer that isn't remembered."""
-        return _Answer((503, message), 0.0)
+        return _Review((503, message), 0.0)
 
     async def _refusal(self, token: str) -> tuple[int, str] | None:
         who = await self._review(TOKEN_REVIEWS, {"token": token})

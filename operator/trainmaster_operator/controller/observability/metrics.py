@@ -35,14 +35,13 @@ from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.reconciling.status.conditions import condition
 
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-# What a pass over a job can come to.
+# The outcomes of a pass over a job.
 RESULTS = ("ok", "conflict", "gone", "busy", "error", "bug")
 RECOVERY = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 # A series of timestamps beside each counter, which nothing of ours asks for, would double what is scraped.
 disable_created_metrics()  # type: ignore[no-untyped-call]
-ALL_SECONDS = 3600.0
-PHASE_SECONDS = 86_400.0
-"""A finished job has all of its series for so long, and then its phase alone."""
+# A finished job has all of its series for the first time, and its phase alone for the second.
+ALL_SECONDS, PHASE_SECONDS = 3600.0, 86_400.0
 # Not `job`, which is Prometheus' own label for what it scrapes.
 _NAMES = ("namespace", "job_name")
 
@@ -149,11 +148,11 @@ class PerJob(Collector):
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._jobs: Sequence[_Job] = ()
+        self._jobs: Sequence[_ScrapedJob] = ()
 
     def observe(self, jobs: Sequence[Job]) -> None:
         """Brings the jobs up to date."""
-        self._jobs = tuple(_Job(job.namespace, job.name, job.created_at, job.status) for job in jobs)
+        self._jobs = tuple(_ScrapedJob(job.namespace, job.name, job.created_at, job.status) for job in jobs)
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yields the series, made at each scrape."""
@@ -172,8 +171,8 @@ class PerJob(Collector):
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What the next scrape needs of a job: one that is deleted meanwhile is not kept whole for it."""
+class _ScrapedJob:
+    """Holds what the next scrape needs of a job, so that one that is deleted meanwhile isn't kept whole."""
 
     namespace: str
     name: str
@@ -253,12 +252,12 @@ def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"trainmaster_job_{name}", documentation, labels=[*_NAMES, *labels])
 
 
-def _phase(job: _Job) -> tuple[str, str, float]:
-    """Returns the phase, its reason, and since when the job runs, waits, is suspended or over."""
+def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
+    """Returns the phase, its reason, and since when the job has run, waited, or been suspended or over."""
     status = job.status
     phase = status.phase or "Pending"
     running = condition(status.conditions, "Running")
-    # What a phase has a condition for says why; else what keeps the job from running.
+    # The condition of the phase says why; without one, the condition that keeps the job from running.
     own = condition(status.conditions, phase) or running
     suspended = condition(status.conditions, "Suspended")
     if phase in TERMINAL_PHASES:

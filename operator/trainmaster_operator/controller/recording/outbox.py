@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 # Seconds between two lines of the log about what goes wrong; the metrics count all.
 LOG_SECONDS = 60.0
 MAX_BYTES = 32 * 1024 * 1024
-# What an entry costs beside its line.
+# Bytes that an entry costs beside its line.
 OVERHEAD = 300
 Outcome = Literal["sent", "dropped", "refused"]
-"""What becomes of a record: `dropped` as there was no room for it, `refused` by the history."""
+"""The fate of a record: `dropped` if there was no room for it, `refused` by the history."""
 EntryKind = Literal["job", "sample", "other"]
 # Bytes of a line with its end, and of a request: a history takes 8 MiB.
 MAX_LINE = 1024 * 1024
-# Of such a job, the fields of the status that are larger (lists with an entry for each worker) are left out.
+# Larger fields of the status of such a job (lists with an entry for each worker) are left out.
 MAX_STATUS_FIELD = 16 * 1024
 # Ranks of a sample; of a job with more, an even choice is recorded.
 MAX_RANKS = 8_192
@@ -48,8 +48,8 @@ RankReport = tuple[int, int, RankProgress]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Entry is a record that waits, as its line; `uid` is its job's, and `facts` stand for those of a job's record."""
+class WaitingRecord:
+    """WaitingRecord is a record that waits, as its line; `uid` is its job's, and `facts` stand for those of a job's record."""
 
     kind: EntryKind
     uid: str
@@ -62,14 +62,14 @@ class Entry:
 
 
 class Outbox:
-    """See the module. `count` is told how many records are dropped."""
+    """Holds the waiting records. `count` gets the number of dropped ones."""
 
     def __init__(self, count: Callable[[Outcome, int], None], limit: int = MAX_BYTES) -> None:
         self._count = count
         self._complaints = Complaints(logger, "The history")
         self._limit = limit
         # By number, in their order. Dicts that are emptied from the front are slow to find their first key.
-        self._waiting: OrderedDict[int, Entry] = OrderedDict()
+        self._waiting: OrderedDict[int, WaitingRecord] = OrderedDict()
         self._samples: OrderedDict[int, None] = OrderedDict()
         self._followed: OrderedDict[int, None] = OrderedDict()
         # By uid, the last waiting record of each job.
@@ -83,7 +83,7 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: WaitingRecord) -> None:
         """Add a record."""
         if len(entry.line) >= MAX_LINE:
             self._drop("a record is too large")
@@ -109,9 +109,9 @@ class Outbox:
                 self._followed[before] = None
             self._last[entry.uid] = number
 
-    def take(self, most: int) -> Sequence[Entry]:
+    def take(self, most: int) -> Sequence[WaitingRecord]:
         """Returns the first records, with lines of `most` bytes at most and one at least; they count until `done`."""
-        taken: list[Entry] = []
+        taken: list[WaitingRecord] = []
         length = 0
         while self._waiting:
             number = next(iter(self._waiting))
@@ -129,7 +129,7 @@ class Outbox:
         self._taken = 0
 
     def _make_room(self, size: int, *, samples_only: bool) -> bool:
-        """Drop what has to give way for so many bytes; returns whether that is enough."""
+        """Drop records to make room for `size` bytes; returns whether there is room."""
         while self.size + size > self._limit:
             if self._samples:
                 number = next(iter(self._samples))
@@ -146,7 +146,7 @@ class Outbox:
         self._count("dropped", 1)
         self._complaints.say(f"records are dropped: {problem}")
 
-    def _remove(self, number: int) -> Entry:
+    def _remove(self, number: int) -> WaitingRecord:
         entry = self._waiting.pop(number)
         self._samples.pop(number, None)
         self._followed.pop(number, None)
@@ -157,7 +157,7 @@ class Outbox:
 
 
 class Complaints:
-    """Complaints write to the log what goes wrong, once in LOG_SECONDS."""
+    """Complaints log what goes wrong, once in LOG_SECONDS."""
 
     def __init__(self, logger: logging.Logger, about: str) -> None:
         self._logger = logger
@@ -165,7 +165,7 @@ class Complaints:
         self._logged_at = float("-inf")
 
     def say(self, sentence: str, error: Exception | None = None) -> None:
-        """Log a sentence, where it is time for one; with the traceback of a mistake of ours."""
+        """Log a sentence if it is time for one; with the traceback of a mistake of ours."""
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
@@ -180,15 +180,15 @@ def line_of(record: Record) -> bytes:
 
 
 def facts_of(raw: Mapping[str, Any]) -> int:
-    """Returns a number that is another one when a job's attempt, phase or failures are."""
+    """Returns a number that changes with a job's attempt, phase or failures."""
     status = mapping(raw.get("status"))
     return hash(_encode([status.get("attempt"), status.get("phase"), status.get("failures")]))
 
 
 def job_line(at: float, raw: Mapping[str, Any], places: Sequence[PodPlace], *, large: bool) -> bytes:
-    """Returns the record of a job: of an object that is too large, what matters most.
+    """Returns the record of a job, or the most important part of one that is too large.
 
-    `large`: its spec is (Store.is_large), so that it pays to look before it becomes a line. That costs as much.
+    `large`: its spec is (Store.is_large), so that measuring it before it becomes a line pays. That costs as much.
     """
     for job in _smaller_and_smaller(raw):
         if large and is_larger(job, MAX_RECORDED_BYTES):
@@ -234,7 +234,7 @@ def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[Ran
     for name, place in _FIELDS.items():
         values = columns[place]
         if name == "stepSeconds":
-            # Who waits for a slow rank takes as long for a step as it does; what a rank computes tells them apart.
+            # Ranks that wait for a slow one take as long for a step; the time that each computes distinguishes them.
             values = tuple(map(_first_known, columns[_COMPUTE], values))
         if values.count(None) < len(values):
             # A step is a whole number, and keeps all its digits.

@@ -1,10 +1,10 @@
-"""The recorder says what is recorded of jobs, and when; nothing in it is waited for, and nothing of it is raised.
+"""The recorder decides what is recorded of jobs, and when. Nothing waits for it, and it raises nothing.
 
 - A job: when its status was written, when its spec has changed, and each job once after the start and after records
   were dropped, read from the API server a few at a time.
-- That a job is gone, and what its ranks report, are found by a look at each job in the store, all of them once in
-  `seconds`: the event loop has a few at a time. Ranks that haven't reported since their last sample cost no more than
-  that look.
+- That a job is gone, and what its ranks report, are found by checking each job in the store, all of them once in
+  `seconds`, a few in each turn of the event loop. Ranks that haven't reported since their last sample cost only that
+  check.
 - Evidence and logs: when they were written to their ConfigMaps.
 """
 
@@ -29,8 +29,8 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.recording.outbox import (
     MAX_BYTES,
     Complaints,
-    Entry,
     Outbox,
+    WaitingRecord,
     facts_of,
     job_line,
     line_of,
@@ -47,13 +47,13 @@ logger = logging.getLogger(__name__)
 JOBS_A_SECOND = 100.0
 # While more waits in the outbox, none are read (bytes).
 MUCH_WAITS = MAX_BYTES // 4
-# Seconds until jobs are read again where that has failed, and between two looks whether records were lost.
-READ_AGAIN, LOOK_AGAIN = 30.0, 1.0
+# Seconds until jobs are read again after a failure, and between two checks whether records were lost.
+READ_AGAIN, CHECK_AGAIN = 30.0, 1.0
 # Ranks of one job whose figures are recorded each second.
 RANKS_A_SECOND = 1_000.0
-# From so many ranks, a sample is made in the thread for large jobs: 1 ms.
+# Samples of at least so many ranks are made in the thread for large jobs: they take 1 ms.
 MANY_RANKS = 256
-# Jobs that are looked at in one turn of the event loop.
+# Jobs that are checked in one turn of the event loop.
 JOBS_A_TURN = 8
 
 
@@ -73,8 +73,8 @@ class _Known:
 
 
 @dataclass(eq=False)
-class Recorder:
-    """See the module. `sender` sends what is in the outbox."""
+class HistoryRecorder:
+    """Records jobs, samples, evidence and logs. `sender` sends what is in the outbox."""
 
     outbox: Outbox
     sender: Sender | None
@@ -93,15 +93,15 @@ class Recorder:
 
     def start(self) -> None:
         """Begin to record and to send; the store has all jobs."""
-        # Of those, one may go before its turn comes to be read.
+        # A job may be deleted before its turn to be read.
         for job in self.store.jobs():
             self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), _identity(job)))
         sending = [self.sender.run] if self.sender is not None else []
-        for work in (self._read_jobs, self._look, *sending):
+        for work in (self._read_jobs, self._check, *sending):
             self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
 
     async def close(self) -> None:
-        """Send what waits, but not for long, and end."""
+        """Send what waits, for a while, and end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -150,13 +150,13 @@ class Recorder:
         places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self.store.pods(key)]
         line = job_line(self.now(), raw, places, large=self.store.is_large(key))
         known.version, known.generation, known.facts = version, metadata.get("generation", 0), facts
-        self.outbox.put(Entry("job", uid, line, facts))
+        self.outbox.put(WaitingRecord("job", uid, line, facts))
 
     def _put(self, record: DeletedRecord | EvidenceRecord | LogRecord) -> None:
-        self.outbox.put(Entry("other", record.key.uid, line_of(record)))
+        self.outbox.put(WaitingRecord("other", record.key.uid, line_of(record)))
 
-    async def _look(self) -> None:
-        """Look at each known job once, in the course of `seconds`."""
+    async def _check(self) -> None:
+        """Check each known job once, in the course of `seconds`."""
         clock = asyncio.get_running_loop().time
         began, jobs = clock(), list(self._known.items())
         for number, (uid, known) in enumerate(jobs):
@@ -182,14 +182,14 @@ class Recorder:
             else:
                 line = await self.thread.run(lambda: sample_line(view.at, known.identity, view.attempt, reports))
             if self._known.get(known.identity.uid) is known:
-                self.outbox.put(Entry("sample", known.identity.uid, line))
+                self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
     def _sample_now(self, known: _Known) -> None:
         """Record it at once, where that takes no time."""
         view = self.store.progress(known.key)
         if view is not None and view.ranks < MANY_RANKS and (view := self._news(known)) is not None:
             line = sample_line(view.at, known.identity, view.attempt, reports_of(view.workers))
-            self.outbox.put(Entry("sample", known.identity.uid, line))
+            self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
     def _news(self, known: _Known) -> ProgressView | None:
         """Returns what a job's ranks have reported since the last sample, and books it."""
@@ -203,7 +203,7 @@ class Recorder:
 
     async def _read_jobs(self) -> None:
         """Record each job once, and again after records were lost, as soon as there is room for jobs."""
-        await asyncio.sleep(LOOK_AGAIN)
+        await asyncio.sleep(CHECK_AGAIN)
         if self.outbox.size > MUCH_WAITS:
             return
         if self.outbox.lost:
@@ -241,7 +241,7 @@ class Recorder:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Log a mistake of ours, in place of raising it: records matter less than whoever makes them."""
+        """Log a mistake of ours instead of raising it: records matter less than the work that makes them."""
         try:
             yield
         except Exception as error:

@@ -20,7 +20,7 @@ from pathlib import Path
 import aiohttp
 
 from trainmaster_operator.api.evidence import clean
-from trainmaster_operator.controller.recording.outbox import MAX_LINE, Complaints, Entry, Outbox, Outcome
+from trainmaster_operator.controller.recording.outbox import MAX_LINE, Complaints, Outbox, Outcome, WaitingRecord
 from trainmaster_operator.wire.values import loads, mapping
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer is what came of a request: the status (0 where there was no answer), and in words what is wrong."""
+    """Answer is the result of a request: the status (0 if there was no answer), and in words what is wrong."""
 
     status: int
     problem: str = ""
@@ -63,7 +63,7 @@ class UnusableFile(Exception):
 
 @dataclass(eq=False)
 class Sender:
-    """See the module. `count` is told what becomes of records; `leads`: whether this operator still leads."""
+    """Posts batches of records. `count` gets their fate; `leads`: whether this operator still leads."""
 
     url: str
     token_file: str | None
@@ -74,8 +74,8 @@ class Sender:
     answer_seconds: float = ANSWER_SECONDS
     first_retry: float = FIRST_RETRY
     slow_retry: float = LONGEST_RETRY
-    # What was taken from the outbox, until the history has it.
-    _batch: Sequence[Entry] = field(default_factory=lambda: (), init=False)
+    # Records that were taken from the outbox, until the history has them.
+    _batch: Sequence[WaitingRecord] = field(default_factory=lambda: (), init=False)
 
     def __post_init__(self) -> None:
         self._complaints = Complaints(logger, f"The history at {self.url}")
@@ -90,7 +90,7 @@ class Sender:
                 await self._send_batch(session)
 
     async def finish(self) -> None:
-        """Send what waits, but not for long."""
+        """Send what waits, for LAST_SECONDS at most."""
         try:
             async with asyncio.timeout(LAST_SECONDS), open_session(self.answer_seconds) as session:
                 while (self._batch or len(self.outbox)) and self.leads():
@@ -99,7 +99,7 @@ class Sender:
             logger.info("The history: %d records weren't sent.", len(self._batch) + len(self.outbox))
 
     async def _send_batch(self, session: aiohttp.ClientSession) -> None:
-        """Send a batch, again and again, until the history has it or says that it never will."""
+        """Send a batch repeatedly until the history has it or refuses it for good."""
         self._batch = self._batch or self.outbox.take(MAX_LINE)
         if not self._batch:
             return
@@ -131,12 +131,12 @@ class Sender:
         except UnusableFile as error:
             return Answer(0, str(error))
         answer = await post(session, f"{self.url}/v1/records", body, headers, most_read=MOST_READ)
-        said = _object(answer.body)
-        if answer.problem and said.get("message"):
-            return Answer(answer.status, f"{answer.problem}: {clean(said['message'], 300)}", answer.wait)
+        reply = _object(answer.body)
+        if answer.problem and reply.get("message"):
+            return Answer(answer.status, f"{answer.problem}: {clean(reply['message'], 300)}", answer.wait)
         if answer.status == 401:
             return Answer(401, "the answer is HTTP 401: --history-token-file hasn't the token that the history takes")
-        if not answer.problem and said.get("kind") != "Recorded":
+        if not answer.problem and reply.get("kind") != "Recorded":
             return Answer(answer.status, "what answers is no history; --history-url has to be the address of one")
         return answer
 
@@ -149,7 +149,7 @@ def _object(body: bytes) -> dict[str, object]:
 
 
 def open_session(answer_seconds: float) -> aiohttp.ClientSession:
-    """Returns a session for `post`, which waits for each answer to its end, for so long."""
+    """Returns a session for `post`, which waits `answer_seconds` for each answer to be complete."""
     return aiohttp.ClientSession(
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,

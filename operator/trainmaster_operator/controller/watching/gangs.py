@@ -1,9 +1,9 @@
-"""PodGroups and other objects of gang schedulers: watched once a job uses them and the cluster serves them.
+"""Watches PodGroups and other objects of gang schedulers once a job uses them and the cluster serves them.
 
 Most clusters have none of these types, and a watch of a type that isn't there (or that the operator may not see) would
-end kopf, and with it all other watching. So each type is listed first, again and again until that works, and then gets
-a watcher of its own, which can fail without hurting anything else. When it does, all begins anew: the type may be gone,
-and kopf would never see it come back, perhaps in another version.
+end kopf, and with it all other watching. So each type is listed first, repeatedly until that works, and then gets a
+watcher of its own, which can fail without hurting anything else. When it does, everything starts again: the type may be
+gone, and kopf would never see it return, perhaps in another version.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.controller.apiserver.cluster import GANGS, Cluster, Resource
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.watching.resync import SELECTORS, WatchedTypes
@@ -33,7 +33,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
 class GangWatcher:
     """Watches the types that jobs want; `close` ends what it started."""
 
-    connection: Connection
+    connection: ApiConnection
     cluster: Cluster
     store: Store
     # The types that could be listed, so that sweeps compare them too.
@@ -78,7 +78,7 @@ class GangWatcher:
         """Watch the type if it is served, until that ends."""
         if not await self._list(resource):
             return
-        # What was deleted while nobody watched is found by comparing.
+        # A sweep finds what was deleted while nobody watched.
         self.relisted()
         served = self.cluster.served(resource)
         logger.info("Watching %s of %s.", resource.plural, served.api_version)

@@ -31,7 +31,7 @@ from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
-# What the store has, by namespace and name.
+# The store's objects, by namespace and name.
 Known = dict[tuple[str, str], tuple[JobKey, Versioned]]
 # Kept logs are large and nobody's input: the watch leaves them out.
 CONTENT_LABEL = "trainmaster.dev/content"
@@ -48,7 +48,7 @@ SELECTORS = {
     CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL} notin ({LOGS_CONTENT},{EVIDENCE_CONTENT},{STACKS_CONTENT})",
     **dict.fromkeys(GANGS.values(), JOB_NAME_LABEL),
 }
-# What is always watched. `gangs` adds the types of gang schedulers; NetworkPolicies are watched where jobs have them.
+# Types that are always watched. `gangs` adds those of gang schedulers; NetworkPolicies are watched if jobs have them.
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 
 
@@ -70,13 +70,13 @@ class WatchedTypes:
         return True
 
     def discard(self, resource: Resource) -> None:
-        """Leave out an optional type that isn't served any more."""
+        """Remove an optional type that is no longer served."""
         self._optional = [served for served in self._optional if served != resource]
 
 
 @dataclass(eq=False)
 class Resync:
-    """Sweeps every `interval` seconds, and soon after `soon` was called (a watch was listed anew)."""
+    """Sweeps every `interval` seconds, and soon after `soon` was called (a watch was listed again)."""
 
     cluster: Cluster
     store: Store
@@ -108,7 +108,7 @@ class Resync:
             try:
                 async with asyncio.timeout(self.interval):
                     await self._asked.wait()
-                # Several watches are listed anew together; one sweep serves them all.
+                # Several watches are listed again together; one sweep serves them all.
                 await asyncio.sleep(1.0)
             except TimeoutError:
                 logger.debug("Periodic sweep.")
@@ -129,7 +129,7 @@ class Resync:
                     logger.warning("The sweep of %s failed: %s", resource.plural, error)
 
     async def _sweep(self, resource: Resource, namespace: str | None) -> None:
-        # What is known is remembered first: what comes while the list is on its way is never taken for gone.
+        # The known objects are remembered first: an object that arrives during the list is never taken for gone.
         known: Known = {
             (key.namespace, name): (key, version)
             for key, name, version in self.store.known(resource)
@@ -144,7 +144,7 @@ class Resync:
             self.store.remove(resource, key, name, version.uid)
 
     async def _compare(self, resource: Resource, metadata: Mapping[str, Any], known: Known) -> None:
-        """Compare one object of the list; what is left in `known` at the end isn't there any more."""
+        """Compare one object of the list; objects that are left in `known` at the end are gone."""
         place = (text(metadata.get("namespace")), text(metadata.get("name")))
         entry = known.pop(place, None)
         if entry is not None and entry[1].uid == metadata.get("uid"):

@@ -43,7 +43,7 @@ import kopf
 
 from trainmaster_operator.api.v1alpha1 import INSTALL_CRD
 from trainmaster_operator.controller.apiserver.cluster import JOBS, Cluster, RawObject, Resource
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster_operator.controller.apiserver.kept import Fields
 from trainmaster_operator.controller.watching.resync import SELECTORS
@@ -72,7 +72,7 @@ WatchEvent = tuple[str | None, Resource, RawObject]
 class Watcher:
     """Calls `receive` with every event, in the event loop that `run` is awaited in."""
 
-    connection: Connection
+    connection: ApiConnection
     cluster: Cluster
     namespaces: Sequence[str]
     resources: Sequence[Resource]
@@ -123,7 +123,7 @@ class Watcher:
         return await kopf.run()
 
     async def _require_served(self) -> None:
-        """Raises Unserved where the API server doesn't serve everything that is to be watched, or ClusterError."""
+        """Raises Unserved if the API server doesn't serve a type that will be watched, or ClusterError."""
         # All at once: a watcher of several types must not begin long after the one of jobs, whose status names pods.
         await asyncio.gather(*map(self._require, self.resources))
 
@@ -179,7 +179,7 @@ class Unserved(Exception):
 class KopfThread:
     """Runs kopf once. `receive` is called in its thread, and `listed` when it has listed a type and watches it."""
 
-    connection: Connection
+    connection: ApiConnection
     namespaces: Sequence[str]
     resources: Sequence[Resource]
     receive: Callable[[WatchEvent], None]

@@ -3,9 +3,9 @@
 - **Create.** A child that isn't known is made by a create, which fails where an object of its name exists. So nothing
   of somebody else's is ever written over, not even what was made a moment ago.
 - **Apply** carries the uid and the resourceVersion of what was decided on, as an update does. It fails where the object
-  was changed, deleted or made anew since: a deposed leader's late write loses.
-- After either failure the object is read. Where it is another than was decided on, the job is decided on anew; where
-  only its status has moved on, it is applied again: nothing is written a second time unseen.
+  was changed, deleted or made again since: a deposed leader's late write loses.
+- After either failure the object is read. If it is another one than was decided on, the job is decided on again; if
+  only its status has changed, it is applied again: nothing is written a second time unseen.
 - **Who owns the fields.** An apply drops the fields that the manager's last *apply* had and this one hasn't. What a
   create wrote belongs to another entry of `metadata.managedFields` and would stay for ever (the node selector of a
   Kueue flavor that the job has left). So before the first apply that entry is declared to be an apply, as client-go
@@ -121,7 +121,7 @@ class ChildWriter:
             try:
                 return await self._if_unchanged(key, resource, known, apply)
             except Conflict:
-                # A set's status changes with every pod. As long as the set looks as it did, so does the decision.
+                # A set's status changes with every pod. If nothing else of it has changed, the decision holds.
                 if not tries:
                     raise
 
@@ -152,7 +152,7 @@ class ChildWriter:
             raise
 
     def _decided_on(self, key: JobKey, resource: Resource, known: ChildView) -> Versioned:
-        """Returns the newest version, if it still looks as it did when the job was decided on but for its status."""
+        """Returns the newest version, if nothing but its status has changed since the job was decided on."""
         view, version = self._store.child(key, resource, known.name) or (None, None)
         if view != known or version is None:
             raise _changed(key, resource, known.name)

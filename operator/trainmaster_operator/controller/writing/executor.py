@@ -1,19 +1,23 @@
-"""Carries out a decision: status first (before it the logs of a job that ends or is suspended), then actions, events.
+"""Carries out a decision: status first (after the logs of a job that ends or is suspended), then actions, events.
 
 Status is the source of truth, so it is written before anything that follows from it; an operator killed after any
 write finds in it what was meant. Each pass makes at most one status write and skips whatever already stands.
 
 - The status patch carries the resourceVersion that was decided on, so a decision on an old view never lands (Conflict:
-  the job is read anew and decided again). A patch of progress alone waits its turn.
+  the job is read and decided on again). A patch of progress alone may wait.
 - An assignment is pushed to the leader, and a moment later, when it is there, annotated on each pod, with the applies
   of the pass: beside them the push took 0.1 s longer on a small machine, and ranks wait for it. One that has ranks run
   no more goes all ways at once: a pod that is made meanwhile must not begin it.
 - Children are created, then applied, with preconditions (`children`).
-- A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. What only it
-  has of a failure is saved first.
-- The log of each pod that ends is followed; of those that the operator ends, it is being read before.
-- What the API server refuses for good (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
-  tried again with a back-off of its own; other failures are raised, and the queue tries the whole pass again.
+- A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. Evidence
+  that only the pod has is saved first.
+- The log of each pod that ends is followed; of pods that the operator ends, from before their end.
+- A write that the API server refuses (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
+  tried again with a back-off of its own; other failures are raised, and the queue repeats the whole pass.
+- Before a pod is deleted by force, its node is read. Deleting a pod while its node still runs it breaks the promise of a
+  StatefulSet, so "not ready" isn't enough: the node object must be gone, tainted out-of-service by an administrator, or
+  unreachable for longer than the job's limit
+  (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
@@ -77,6 +81,7 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 # Pods that are patched at the same time; a job of thousands of workers must not take the whole connection pool.
 CONCURRENT_PATCHES = 64
+Result = TypeVar("Result")
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 
@@ -105,7 +110,7 @@ class Executor:
     logs: KeptLogs
     evidence: EvidenceKeeper
     last_output: LastOutput
-    # Given each job whose status was written, as the API server has it.
+    # Gets each job whose status was written, as the API server has it.
     written: Callable[[RawObject], None] = lambda job: None
     progress_seconds: float
     now: Callable[[], float] = time.time
@@ -140,7 +145,7 @@ class Executor:
         if decision.status == snapshot.job.status:
             return False, None
         if snapshot.job.unreadable is not None:
-            # Whatever else stands there is the job's past, and must not be lost.
+            # The rest of the status is the job's past, and must not be lost.
             patch = with_conditions(snapshot.raw_status, decision.status)
         else:
             patch = merge_patch(snapshot.raw_status, to_wire(decision.status))
@@ -152,7 +157,7 @@ class Executor:
         body: dict[str, Any] = {"metadata": {"uid": uid, "resourceVersion": version}, "status": patch}
         if is_only_progress(patch):
             # An operator that has just started waits first: until the leaders have repeated their workers' reports it
-            # knows less than stands there.
+            # knows less than the status has.
             since = self.now() - self._status_written.setdefault(uid, self.now())
             if 0 <= since < self.progress_seconds:
                 return False, self.progress_seconds - since
@@ -194,14 +199,9 @@ class Executor:
         return min(waits, default=None)
 
     async def _all(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
-        """Run actions concurrently to the end, even when one fails; then raise the first failure."""
-        results = await asyncio.gather(
-            *(self._guarded(key, snapshot, action) for action in actions), return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return [result for result in results if isinstance(result, float)]
+        """Run actions concurrently; returns the seconds until those that were put off may be tried again."""
+        waits = await _all_or_first_failure(self._guarded(key, snapshot, action) for action in actions)
+        return [wait for wait in waits if wait is not None]
 
     async def _guarded(self, key: JobKey, snapshot: Snapshot, action: Action) -> float | None:
         """Carry out an action unless its refusal is young; returns the seconds until it may be tried again."""
@@ -281,10 +281,7 @@ class Executor:
                         raise
             self.store.upsert(PODS, answer)
 
-        results = await asyncio.gather(*(annotate(pod) for pod in pods), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        await _all_or_first_failure(annotate(pod) for pod in pods)
 
     async def _delete_pod(self, key: JobKey, action: DeletePod) -> None:
         try:
@@ -360,6 +357,15 @@ class Executor:
             )
         except NotFound:
             self.store.remove(JOBS, key, key.name, action.uid)
+
+
+async def _all_or_first_failure(works: Iterable[Awaitable[Result]]) -> list[Result]:
+    """Awaits all works to their end, even if one fails; then raises the first failure."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
 def scaled_away(snapshot: Snapshot, actions: Sequence[Action]) -> list[PodView]:

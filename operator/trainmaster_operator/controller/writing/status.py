@@ -29,8 +29,7 @@ from trainmaster_operator.reconciling.decision import JobEvent, ReportWorkload
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.values import mapping, mappings
 
-# What changes with every report of progress, or with every pod that comes and goes: a patch of nothing else needs no
-# haste.
+# Fields that change with every report of progress or every pod that comes and goes: a patch of nothing else may wait.
 PROGRESS_FIELDS = frozenset({"progress", "timeSpent", "workers", "replicas"})
 WORKLOADS = GANGS["kueue"]
 logger = logging.getLogger(__name__)
@@ -45,12 +44,12 @@ REMEMBERED = 4_096
 
 
 def to_wire(status: JobStatus) -> dict[str, Any]:
-    """Returns a status as the API has it: camelCase, without what isn't set."""
+    """Returns a status as the API has it: camelCase, without unset fields."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what to send so that `old` becomes `new`. Lists are replaced whole, as the standard has it."""
+    """Returns what to send so that `old` becomes `new`. Lists are replaced whole, as in the standard."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name)
@@ -132,7 +131,7 @@ def _with(
 
 
 @dataclass
-class _Recorded:
+class _RecordedEvent:
     name: str
     count: int
     at: float
@@ -145,13 +144,13 @@ class _Budget:
 
 
 class EventRecorder:
-    """Records events. Never raises: an event that can't be written is logged, and the job goes on."""
+    """Records events. Never raises: an event that can't be written is logged, and the job continues."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
         self._cluster = cluster
         self._clock = clock
         self._instance = socket.gethostname()
-        self._recorded: OrderedDict[tuple[str, str, str], _Recorded] = OrderedDict()
+        self._recorded: OrderedDict[tuple[str, str, str], _RecordedEvent] = OrderedDict()
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
     async def record(self, job: Job, event: JobEvent) -> None:
@@ -181,7 +180,7 @@ class EventRecorder:
         except ClusterError as error:
             logger.warning("Event %s of %s/%s not written: %s", event.reason, job.namespace, job.name, error)
             return
-        self._recorded[place] = _Recorded(name, 1, now)
+        self._recorded[place] = _RecordedEvent(name, 1, now)
         while len(self._recorded) > REMEMBERED:
             self._recorded.popitem(last=False)
 

@@ -14,7 +14,7 @@ from tests.unit.controller.polling import until
 from trainmaster_operator.controller.apiserver import pod_http
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 from trainmaster_operator.controller.apiserver.cluster import PODS
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Silent, Unavailable, Unusable
 from trainmaster_operator.controller.leaders.targets import AgentAddress, DirectReach, ProxyReach, Reach
 
@@ -28,7 +28,7 @@ async def api_server(server: HostileServer) -> AsyncIterator[KubernetesCluster]:
     """An API server that answers with what a pod says, as the pod proxy does."""
     configuration = Configuration()
     configuration.host = server.url
-    cluster = KubernetesCluster(Connection(configuration, in_cluster=False))
+    cluster = KubernetesCluster(ApiConnection(configuration, in_cluster=False))
     try:
         yield cluster
     finally:
@@ -166,7 +166,7 @@ async def test_watching_follows_no_redirect_either() -> None:
         async with hostile(answering(redirect)) as server:
             configuration = Configuration()
             configuration.host = server.url
-            info = await Connection(configuration, in_cluster=False).for_kopf(
+            info = await ApiConnection(configuration, in_cluster=False).for_kopf(
                 lambda path, is_watch: requested.append((path, is_watch)), lambda path: None
             )
             async with info.aiohttp_session as session:

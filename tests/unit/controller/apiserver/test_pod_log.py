@@ -10,7 +10,7 @@ import pytest
 from kubernetes.aio.client import Configuration
 
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import Refused
 
 # A kubelet 1.36.2's whole answer for a container that it had removed, with status 200.
@@ -21,7 +21,7 @@ class Server(KubernetesCluster):
     """Answers every request with the same bytes."""
 
     def __init__(self, answer: bytes) -> None:
-        super().__init__(Connection(Configuration(), in_cluster=False))
+        super().__init__(ApiConnection(Configuration(), in_cluster=False))
         self.sent = answer
 
     @asynccontextmanager

@@ -10,7 +10,7 @@ from kubernetes.aio.client import Configuration
 
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 from trainmaster_operator.controller.apiserver.cluster import GANGS, PODS
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import NotFound, from_response
 
 POD_GROUPS = GANGS["kubernetes"]
@@ -21,7 +21,7 @@ class Server(KubernetesCluster):
     """Answers as an API server that serves one version of PodGroups, or none."""
 
     def __init__(self, served: str) -> None:
-        super().__init__(Connection(Configuration(), in_cluster=False))
+        super().__init__(ApiConnection(Configuration(), in_cluster=False))
         self.version = served
         self.asked: list[tuple[str, str, Any]] = []
 

@@ -17,9 +17,9 @@ from trainmaster_operator.controller.recording.outbox import (
     MAX_LINE,
     MAX_RANKS,
     OVERHEAD,
-    Entry,
     EntryKind,
     Outbox,
+    WaitingRecord,
     facts_of,
     job_line,
     sample_line,
@@ -29,8 +29,8 @@ from trainmaster_operator.wire.progress import RankProgress
 SIZE = 100
 
 
-def entry(kind: EntryKind, uid: str, text: str, facts: int = 0, size: int = SIZE) -> Entry:
-    return Entry(kind, uid, text.encode().ljust(size), facts)
+def entry(kind: EntryKind, uid: str, text: str, facts: int = 0, size: int = SIZE) -> WaitingRecord:
+    return WaitingRecord(kind, uid, text.encode().ljust(size), facts)
 
 
 def outbox(entries: int = 1_000) -> tuple[Outbox, Counter[str]]:
@@ -137,8 +137,8 @@ def test_whatever_comes_it_is_bounded_ordered_counted_and_ends_with_the_newest(s
         counted[outcome] += records
 
     box = Outbox(count, limit)
-    delivered: list[Entry] = []
-    put: list[Entry] = []
+    delivered: list[WaitingRecord] = []
+    put: list[WaitingRecord] = []
     replaced = 0
     for number, step in enumerate([*steps, MAX_LINE, MAX_LINE]):
         if isinstance(step, int):
