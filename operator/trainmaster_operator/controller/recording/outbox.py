@@ -49,7 +49,7 @@ RankReport = tuple[int, int, RankProgress]
 
 @dataclass(frozen=True, slots=True)
 class WaitingRecord:
-    """WaitingRecord is a record that waits, as its line; `uid` is its job's, and `facts` stand for those of a job's record."""
+    """WaitingRecord is a record as its line, with its job's uid; `facts` identify the facts of a job's record."""
 
     kind: EntryKind
     uid: str

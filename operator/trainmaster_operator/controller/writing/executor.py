@@ -14,7 +14,7 @@ write finds in it what was meant. Each pass makes at most one status write and s
 - The log of each pod that ends is followed; of pods that the operator ends, from before their end.
 - A write that the API server refuses (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
   tried again with a back-off of its own; other failures are raised, and the queue repeats the whole pass.
-- Before a pod is deleted by force, its node is read. Deleting a pod while its node still runs it breaks the promise of a
+- Before a pod is deleted by force, its node is read. Deleting a pod that its node still runs breaks the promise of a
   StatefulSet, so "not ready" isn't enough: the node object must be gone, tainted out-of-service by an administrator, or
   unreachable for longer than the job's limit
   (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
