@@ -31,11 +31,11 @@ OF_ANOTHER_AUTHORITY.verify_message = "unable to get local issuer certificate"
         (
             Unauthorized("GET /api", "Unauthorized", status=401),
             f"the cluster at {URL} doesn't know you (401 Unauthorized): the token or certificate may have expired; log "
-            "in anew, or choose another context",
+            "in again, or choose another context",
         ),
         (
             unreachable("GET /api", ClientConnectorError(KEY, ConnectionRefusedError(111, "refused"))),
-            f"the cluster at {URL} can't be used: GET /api: no connection to 10.0.0.1:6443: ApiConnection refused",
+            f"the cluster at {URL} can't be used: GET /api: no connection to 10.0.0.1:6443: Connection refused",
         ),
     ],
     ids=["another authority", "unknown credentials", "nothing listens"],
