@@ -100,7 +100,7 @@ async def joined(made: World, name: str, since: float) -> float:
 async def joined_at(made: World, pod: str) -> float:
     """Returns when a pod's rank joined last; 0 where it hasn't."""
     try:
-        text = await made.cluster.pod_log(NAMESPACE, pod, container="worker", tail_lines=50, limit_bytes=65_536)
+        text = await made.cluster.pod_log(NAMESPACE, pod, tail_lines=50, limit_bytes=65_536)
     except (NotFound, Invalid):
         # Not there yet, or its container hasn't started.
         return 0.0

@@ -31,13 +31,12 @@ import psutil
 
 from bench.clusters import NAMESPACE, Operator, World, job, table, world
 from trainmaster_operator.controller.apiserver.cluster import JOBS, Cluster, RawObject, Resource
-from trainmaster_operator.controller.apiserver.decoding import decoded
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
-from trainmaster_operator.controller.apiserver.kept import Fields, listed
+from trainmaster_operator.controller.apiserver.kept import Fields, decoded, listed
 from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.keys.signing_keys import new_keys
+from trainmaster_operator.controller.keys import new_keys
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.rendering import Settings
 

@@ -142,9 +142,7 @@ class World:
             # If a job has spares, its status lists the workers that train.
             for worker in (await self.status(name)).get("workerOrder") or range(workers):
                 try:
-                    text = await self.cluster.pod_log(
-                        NAMESPACE, f"{name}-{worker}", container="worker", tail_lines=50, limit_bytes=65_536
-                    )
+                    text = await self.cluster.pod_log(NAMESPACE, f"{name}-{worker}", tail_lines=50, limit_bytes=65_536)
                 except (NotFound, Invalid):
                     # Not there yet, or its container hasn't started.
                     break

@@ -27,7 +27,7 @@ from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.settings import OperatorSettings
 from trainmaster_operator.reconciling import decide
-from trainmaster_operator.serving.log_formats import set_up
+from trainmaster_operator.serving.logs import set_up
 
 TICK_SECONDS, MEMORY_SECONDS = 0.005, 0.02
 MOST_MEMORY = 3 * 1024**3

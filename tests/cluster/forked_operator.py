@@ -17,10 +17,9 @@ from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.controller import wiring
 from trainmaster_operator.controller.app import Operator
 from trainmaster_operator.controller.settings import OperatorSettings
-from trainmaster_operator.controller.watching.kopf_thread import WatchEvent
-from trainmaster_operator.controller.watching.watcher import Watcher
+from trainmaster_operator.controller.watching.watcher import Watcher, WatchEvent
 from trainmaster_operator.reconciling import decide
-from trainmaster_operator.serving.log_formats import set_up
+from trainmaster_operator.serving.logs import set_up
 
 # Once, for all operators that are forked.
 zipapp_bytes()

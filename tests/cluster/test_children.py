@@ -23,7 +23,7 @@ from trainmaster_operator.controller.apiserver.connection import connect
 from trainmaster_operator.controller.apiserver.errors import Conflict, Refused
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter
 from trainmaster_operator.rendering import JobIdentity, Manifest, Placement, first_assignment, render

@@ -69,7 +69,7 @@ def _namespaces(connection: Connection) -> list[str]:
 
 def _entries(kubeconfig: str | None, kind: str) -> Iterable[str]:
     """Returns the names of the kubeconfig's contexts, clusters or users."""
-    from trainmaster_operator.kubeconfig.files import merged_files
+    from trainmaster_operator.kubeconfig.selection import merged_files
 
     merged = merged_files(kubeconfig)
     return (

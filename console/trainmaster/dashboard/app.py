@@ -36,7 +36,7 @@ from trainmaster.dashboard.streams import EventStream, first_to_end, streamed
 from trainmaster.dashboard.viewers import Viewer, Viewers
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application
-from trainmaster_operator.serving.places import MAX_CONNECTIONS, Places
+from trainmaster_operator.serving.connection import MAX_CONNECTIONS, Places
 from trainmaster_operator.wire.values import mapping, mappings
 
 Mode = Literal["cluster", "laptop"]

@@ -24,6 +24,11 @@ def to_whole_text(seconds: float) -> str:
     return f"{datetime.fromtimestamp(math.floor(_shown(seconds)), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def to_micro_text(seconds: float) -> str:
+    """Returns `2026-11-21T04:00:00.123456Z`, as Kubernetes writes the times of Leases (metav1.MicroTime)."""
+    return f"{datetime.fromtimestamp(_shown(seconds), UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
 def _shown(seconds: float) -> float:
     """Returns the time, or the nearest that can be written, from 1970 to the end of 9999: statuses can be edited."""
     return min(seconds, MAX_TIME) if seconds >= 0 else 0.0

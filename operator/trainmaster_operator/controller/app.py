@@ -1,6 +1,6 @@
-"""An operator's life: it takes its lease, reads everything once, watches and works, and ends in order.
+"""An operator takes its lease, reads everything once, watches and works, and ends in order.
 
-What it is made of is in `wiring`. Nothing here is global: tests run several operators in one process, each with its own
+Its parts are in `wiring`. Nothing here is global: tests run several operators in one process, each with its own
 stop event.
 """
 
@@ -20,7 +20,7 @@ from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.v1alpha1 import INSTALL_CRD
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 from trainmaster_operator.controller.apiserver.cluster import LEASES, Resource
-from trainmaster_operator.controller.apiserver.connection import Connection, connect
+from trainmaster_operator.controller.apiserver.connection import ApiConnection, connect
 from trainmaster_operator.controller.apiserver.errors import (
     ClusterError,
     Forbidden,
@@ -28,11 +28,10 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unauthorized,
     Unreachable,
 )
-from trainmaster_operator.controller.keys.signing_keys import DamagedKeys, load_keys
+from trainmaster_operator.controller.keys import DamagedKeys, load_keys
 from trainmaster_operator.controller.lease import LeaderLease, LeaseSettings
-from trainmaster_operator.controller.observability.health import exposition, probes
+from trainmaster_operator.controller.observability.endpoints import Scrapers, exposition, probes
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
-from trainmaster_operator.controller.observability.scrapers import Scrapers
 from trainmaster_operator.controller.reconciler import Decide
 from trainmaster_operator.controller.settings import OperatorSettings
 from trainmaster_operator.controller.wiring import Parts, construct_parts
@@ -54,7 +53,7 @@ _LEASE_LOST = "the lease was lost: another operator may lead now, so this one en
 
 
 class OperatorError(Exception):
-    """The operator can't go on; one sentence says why."""
+    """The operator can't continue; one sentence says why."""
 
 
 class _Stopped(Exception):
@@ -77,7 +76,7 @@ class Operator:
         self._parts: Parts | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set. Raises OperatorError, or ConnectionSettingsError, when it can't go on."""
+        """Run until `stop` is set. Raises OperatorError, or ConnectionSettingsError, when it can't continue."""
         connection = await connect(self.settings.kubeconfig, self.settings.context)
         async with AsyncExitStack() as stack:
             try:
@@ -85,7 +84,7 @@ class Operator:
             except _Stopped:
                 logger.debug("Stopped before all was read.")
 
-    async def _run(self, stop: asyncio.Event, connection: Connection, stack: AsyncExitStack) -> None:
+    async def _run(self, stop: asyncio.Event, connection: ApiConnection, stack: AsyncExitStack) -> None:
         settings = self.settings
         # The lease has connections of its own: a renewal waits for no other request.
         lease = LeaderLease(self._client(stack, connection), self._lease_settings()) if settings.leader_elect else None
@@ -161,14 +160,14 @@ class Operator:
             await asyncio.gather(*workers, stopped, return_exceptions=True)
 
     def _client(
-        self, stack: AsyncExitStack, connection: Connection, may_write: Callable[[], bool] | None = None
+        self, stack: AsyncExitStack, connection: ApiConnection, may_write: Callable[[], bool] = lambda: True
     ) -> KubernetesCluster:
         timeout, on_write = self.settings.request_seconds, self.metrics.count_write
         client = KubernetesCluster(connection, timeout=timeout, on_write=on_write, may_write=may_write)
         stack.push_async_callback(client.close)
         return client
 
-    async def _require_answer(self, cluster: KubernetesCluster, connection: Connection) -> None:
+    async def _require_answer(self, cluster: KubernetesCluster, connection: ApiConnection) -> None:
         """Raises OperatorError where nothing answers: on a laptop the kubeconfig is wrong, and waiting no use."""
         settings = self.settings
         try:
@@ -179,7 +178,7 @@ class Operator:
             # It answers; the lease says what is wrong.
             return
 
-    async def _read_keys(self, cluster: KubernetesCluster, connection: Connection) -> SigningKeys:
+    async def _read_keys(self, cluster: KubernetesCluster, connection: ApiConnection) -> SigningKeys:
         """Read the operator's keys, or make them. Raises OperatorError where they can't be used."""
         namespace = self.settings.lease_namespace
         alone = not self.settings.leader_elect and not connection.in_cluster
@@ -197,8 +196,8 @@ class Operator:
 
         return await self._insist(read, connection)
 
-    async def _insist(self, work: Callable[[], Awaitable[Result]], connection: Connection) -> Result:
-        """Do what needs the API server, trying again until it works; logs in one sentence what stands in the way."""
+    async def _insist(self, work: Callable[[], Awaitable[Result]], connection: ApiConnection) -> Result:
+        """Do what needs the API server, trying again until it works; log the obstacle in one sentence."""
         reported = ""
         while True:
             try:
@@ -239,7 +238,7 @@ class Operator:
             return "not every job has been read yet"
 
         def healthy() -> str | None:
-            # That this answers shows that the event loop turns. Watching heals itself; if not, a restart may.
+            # A response proves that the event loop runs. Watching repairs itself; if not, a restart may.
             dead = self._parts.watcher.dead_seconds() if self._parts is not None else 0.0
             return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
 
@@ -248,7 +247,7 @@ class Operator:
         logger.info("Probes on port %d.", bound)
         return bound
 
-    async def _serve_metrics(self, stack: AsyncExitStack, port: int, connection: Connection) -> int:
+    async def _serve_metrics(self, stack: AsyncExitStack, port: int, connection: ApiConnection) -> int:
         scrapers = None
         if self.settings.metrics_require_token:
             # A standby asks, too.

@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from trainmaster_operator.api.times import to_micro_text
 from trainmaster_operator.controller.apiserver.cluster import LEASES, Cluster, RawObject
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
@@ -42,7 +43,7 @@ class LeaseSettings:
 
 
 class LeaderLease:
-    """Stands for one candidate. `acquire`, then `hold` until it returns; `release` on a planned exit."""
+    """Represents one candidate: `acquire`, then `hold` until it returns; `release` on a planned exit."""
 
     def __init__(self, cluster: Cluster, settings: LeaseSettings) -> None:
         self._cluster = cluster
@@ -77,7 +78,7 @@ class LeaderLease:
             await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
 
     async def hold(self) -> None:
-        """Renew until that fails for `renew_seconds`; then the lease is lost. To be begun as soon as it is acquired."""
+        """Renew until that fails for `renew_seconds`; then the lease is lost. Call it as soon as it is acquired."""
         loop = asyncio.get_running_loop()
         while True:
             deadline = self._renewed_at + self._settings.renew_seconds
@@ -112,7 +113,7 @@ class LeaderLease:
         problem: ClusterError | None = None
         for _ in range(RELEASE_TRIES):
             try:
-                # As it stands there: a renewal that was cancelled a moment ago may have been carried out, or still be.
+                # As it is now: a renewal that was cancelled a moment ago may have been carried out, or still be.
                 found = await self._cluster.get(*place)
                 spec = found.get("spec") or {}
                 if spec.get("holderIdentity") == self._settings.identity:
@@ -127,7 +128,7 @@ class LeaderLease:
         logger.warning("The lease wasn't released: %s", problem)
 
     def _problem(self, error: ClusterError) -> str:
-        """Returns what stands in the way, and what to do about it."""
+        """Returns the obstacle, and what to do about it."""
         if not isinstance(error, NotFound):
             return str(error)
         namespace = self._settings.namespace
@@ -174,7 +175,7 @@ class LeaderLease:
 
     def _body(self, found: RawObject | None) -> dict[str, Any]:
         settings = self._settings
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = to_micro_text(time.time())
         before = (found or {}).get("spec") or {}
         renewing = before.get("holderIdentity") == settings.identity
         metadata = {"name": settings.name, "namespace": settings.namespace}

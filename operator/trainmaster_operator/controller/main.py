@@ -25,13 +25,13 @@ _WHOLE = {int: "whole number", float: "number"}
 
 
 class _Parser(argparse.ArgumentParser):
-    """_Parser reports wrong usage as kubectl does: a sentence, and where the help is."""
+    """_Parser reports wrong usage as kubectl does: a sentence, and how to get help."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def format_help(self) -> str:
-        """Returns the help, which begins as that of the console's commands does."""
+        """Returns the help; it begins like that of the console's commands."""
         return super().format_help().replace("usage: ", "Usage: ", 1)
 
     def error(self, message: str) -> NoReturn:
@@ -57,7 +57,7 @@ def option_name(setting: Field[Any], option: Option) -> str:
 
 
 def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
-    """Returns the names of the environment's variables that are read, in this order."""
+    """Returns the names of the environment variables that are read, in this order."""
     if option.hidden:
         return ()
     first = option.variable or option_name(setting, option).replace("-", "_").upper()
@@ -123,7 +123,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def parse_settings(given: dict[str, Any]) -> OperatorSettings:
-    """Returns the settings of what was given by field, else by the environment. Raises InvalidSetting."""
+    """Returns the settings from the given values by field, or else from the environment. Raises InvalidSetting."""
     everywhere = given.get("all_namespaces")
     if everywhere is None:
         variable = "TRAINMASTER_ALL_NAMESPACES"
@@ -194,13 +194,13 @@ def _run(settings: OperatorSettings) -> int:
     from trainmaster_operator.controller.apiserver.connection import ConnectionSettingsError
     from trainmaster_operator.controller.app import Operator, OperatorError
     from trainmaster_operator.reconciling import decide
-    from trainmaster_operator.serving.log_formats import set_up
+    from trainmaster_operator.serving.logs import set_up
 
     set_up(settings.log_format, settings.log_level)
-    # What has been imported stays: the garbage collector needn't walk over it (60 ms, in which nothing else runs) each
-    # time that a large job is taken apart into hundreds of thousands of objects.
+    # Imported modules stay: the garbage collector needn't walk over them (60 ms, in which nothing else runs) each time
+    # that a large job is decoded into hundreds of thousands of objects.
     gc.freeze()
-    # Almost all that is allocated here is decoded JSON, in which there are no cycles. While 100 jobs were applied at
+    # Almost everything that is allocated here is decoded JSON, which has no cycles. While 100 jobs were applied at
     # once Python's own thresholds (700, 10, 10) made 760 collections, 12 % of the operator's CPU; these made 22, 6 %.
     gc.set_threshold(20_000, 20, 50)
 
@@ -252,12 +252,12 @@ def _add_keys(commands: Any) -> None:
 
 def _change_keys(name: str) -> Callable[[argparse.Namespace], int]:
     def change(given: argparse.Namespace) -> int:
-        from trainmaster_operator.controller.keys import rotation
+        from trainmaster_operator.controller import keys
 
-        work = rotation.rotate(given.namespace) if name == "rotate" else rotation.prune(given.namespace, given.force)
+        work = keys.rotate(given.namespace) if name == "rotate" else keys.prune(given.namespace, given.force)
         try:
-            print(asyncio.run(rotation.with_cluster(work, given.kubeconfig, given.context)))
-        except rotation.KeysError as error:
+            print(asyncio.run(keys.with_cluster(work, given.kubeconfig, given.context)))
+        except keys.KeysError as error:
             print(f"trainmaster operator keys: {error}", file=sys.stderr)
             return 1
         return 0

@@ -1,4 +1,4 @@
-"""The workers: get a job's key, take a snapshot of the job, decide, and have the decision carried out."""
+"""The workers take a job's key and a snapshot of the job, decide, and have the decision carried out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
@@ -22,7 +23,7 @@ from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
 from trainmaster_operator.controller.leaders.targets import stream_target
-from trainmaster_operator.controller.lookups.lookup import Lookups
+from trainmaster_operator.controller.lookups import Lookups
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
 from trainmaster_operator.controller.writing.executor import Executor
@@ -30,7 +31,7 @@ from trainmaster_operator.reconciling.decision import Decision
 from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
 from trainmaster_operator.reconciling.status.conditions import condition
 from trainmaster_operator.rendering import Settings as RenderingSettings
-from trainmaster_operator.serving.log_formats import current_attempt, current_job
+from trainmaster_operator.serving.logs import current_attempt, current_job
 
 logger = logging.getLogger(__name__)
 
@@ -49,61 +50,47 @@ class KeptByJob(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Reconciler:
     """Works the queue off. A pass that fails is tried again with the key's own back-off; nothing ends a worker."""
 
-    def __init__(
-        self,
-        store: Store,
-        queue: WorkQueue[JobKey],
-        executor: Executor,
-        streams: LeaderStreams,
-        lookups: Lookups,
-        metrics: OperatorMetrics,
-        decide: Decide,
-        rendering: RenderingSettings,
-        *,
-        kept_by_job: Sequence[KeptByJob],
-        thread: LargeJobThread,
-        want: Callable[[JobSpec | None], None] = lambda spec: None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._queue = queue
-        self._executor = executor
-        self._streams = streams
-        self._lookups = lookups
-        self._metrics = metrics
-        self._decide = decide
-        self._rendering = rendering
-        self._kept_by_job = tuple(kept_by_job)
-        # Asked for each job: what its gang scheduler needs is watched from then on.
-        self._want = want
-        self._now = now
-        self._thread = thread
-        # Keys of large jobs that wait for `work_large`; the queue doesn't know yet that they are done.
-        self._large: WorkQueue[JobKey] = WorkQueue()
-        # uid of each job that had a pass, to forget what is kept about it when it goes.
-        self._known: dict[JobKey, str] = {}
-        # When the operator opened the attempt that a job now waits for, on the monotonic clock.
-        self._recovering: dict[str, float] = {}
+    store: Store
+    queue: WorkQueue[JobKey]
+    executor: Executor
+    streams: LeaderStreams
+    lookups: Lookups
+    metrics: OperatorMetrics
+    decide: Decide
+    rendering: RenderingSettings
+    _: KW_ONLY
+    kept_by_job: Sequence[KeptByJob]
+    thread: LargeJobThread
+    # Asked for each job: what its gang scheduler needs is watched from then on.
+    want: Callable[[JobSpec | None], None] = lambda spec: None
+    now: Callable[[], float] = time.time
+    # Keys of large jobs that wait for `work_large`; the queue doesn't know yet that they are done.
+    _large: WorkQueue[JobKey] = field(default_factory=WorkQueue, init=False)
+    # uid of each job that had a pass, to forget what is kept about it when it goes.
+    _known: dict[JobKey, str] = field(default_factory=dict, init=False)
+    # When the operator opened the attempt that a job now waits for, on the monotonic clock.
+    _recovering: dict[str, float] = field(default_factory=dict, init=False)
 
     async def work(self) -> None:
         """Be one worker, until the queue is closed."""
         while True:
             try:
-                key, waited = await self._queue.get()
+                key, waited = await self.queue.get()
             except QueueClosed:
                 self._large.close()
                 return
-            self._metrics.queue_seconds.observe(waited)
-            if self._store.is_large(key):
+            self.metrics.queue_seconds.observe(waited)
+            if self.store.is_large(key):
                 # However many there are of them, no worker waits for the thread that they share.
                 self._large.add(key)
                 continue
             await self._turn(key)
-            # A pass that writes nothing waits for nothing: after a restart, thousands of them would hold up probes,
-            # streams and watches for as long as they take.
+            # A pass that writes nothing never yields: after a restart, thousands of them would block probes, streams
+            # and watches.
             await asyncio.sleep(0)
 
     async def work_large(self) -> None:
@@ -123,7 +110,7 @@ class Reconciler:
         finally:
             current_job.reset(job_token)
             current_attempt.reset(attempt_token)
-            self._queue.done(key)
+            self.queue.done(key)
 
     async def _guarded(self, key: JobKey) -> None:
         started = time.monotonic()
@@ -133,37 +120,37 @@ class Reconciler:
         except Conflict as error:
             result = "conflict"
             logger.debug("Somebody wrote first: %s", error)
-            self._queue.add_rate_limited(key)
+            self.queue.add_rate_limited(key)
         except NotFound as error:
             result = "gone"
             logger.debug("Gone meanwhile: %s", error)
-            self._queue.add_rate_limited(key)
+            self.queue.add_rate_limited(key)
         except (TooManyRequests, Unavailable) as error:
             result = "busy"
-            wait = self._queue.add_rate_limited(key, at_least=error.retry_after or 0.0)
+            wait = self.queue.add_rate_limited(key, at_least=error.retry_after or 0.0)
             logger.warning("The API server is busy, next try in %.1f s: %s", wait, error)
         except ClusterError as error:
             result = "error"
-            wait = self._queue.add_rate_limited(key)
+            wait = self.queue.add_rate_limited(key)
             logger.warning("A write failed, next try in %.1f s: %s", wait, error)
         except Exception:
             # A mistake of ours must not stop the other jobs; it is counted, logged, and tried again ever more slowly.
             result = "bug"
-            wait = self._queue.add_rate_limited(key)
+            wait = self.queue.add_rate_limited(key)
             logger.exception("The pass failed, next try in %.1f s.", wait)
         else:
-            self._queue.forget(key)
+            self.queue.forget(key)
             if wait is not None:
-                self._queue.add_after(key, wait)
-        self._metrics.reconciles.labels(result=result).inc()
-        self._metrics.reconcile_seconds.observe(time.monotonic() - started)
+                self.queue.add_after(key, wait)
+        self.metrics.reconciles.labels(result=result).inc()
+        self.metrics.reconcile_seconds.observe(time.monotonic() - started)
 
     async def _pass(self, key: JobKey) -> float | None:
         """Decide and carry out; returns the seconds until the job should have another pass."""
-        snapshot = self._store.snapshot(key)
-        while snapshot is not None and await self._lookups.before_decision(key, snapshot):
+        snapshot = self.store.snapshot(key)
+        while snapshot is not None and await self.lookups.before_decision(key, snapshot):
             # Meanwhile more may have come that has to be read.
-            snapshot = self._store.snapshot(key)
+            snapshot = self.store.snapshot(key)
         if snapshot is None:
             self._gone(key)
             return None
@@ -172,44 +159,44 @@ class Reconciler:
             self._gone(key)
         self._known[key] = job.uid
         current_attempt.set(job.status.attempt)
-        self._want(job.spec)
+        self.want(job.spec)
         decision = await self._decided(job, snapshot.observed)
-        if job.large and self._store.version(key, JOBS, key.name) != snapshot.version:
-            # The thread takes its time; what has changed meanwhile is decided on anew.
-            self._queue.add(key)
+        if job.large and self.store.version(key, JOBS, key.name) != snapshot.version:
+            # The thread takes its time; a job that has changed meanwhile is decided on again.
+            self.queue.add(key)
             return None
         if decision.status.attempt > job.status.attempt:
             # Reports of the attempt may come before the pass has ended; and if the leader is lost, another one leads.
             target = stream_target(snapshot, decision.status)
             if target is not None:
-                self._streams.watch(key, target)
-        outcome = await self._executor.execute(key, snapshot, decision)
+                self.streams.watch(key, target)
+        outcome = await self.executor.execute(key, snapshot, decision)
         if outcome.wrote_status:
             self._report_transition(job.uid, job.status, decision.status)
-        after = self._store.snapshot(key)
-        self._streams.watch(key, stream_target(after, decision.status) if after is not None else None)
-        lookup = await self._lookups.after_decision(key, after) if after is not None else None
+        after = self.store.snapshot(key)
+        self.streams.watch(key, stream_target(after, decision.status) if after is not None else None)
+        lookup = await self.lookups.after_decision(key, after) if after is not None else None
         candidates = (decision.requeue_after, outcome.retry_after, lookup)
         waits = [wait for wait in candidates if wait is not None]
         return min(waits, default=None)
 
     async def _decided(self, job: Job, observed: Observed) -> Decision:
-        now = self._now()
+        now = self.now()
         if job.large:
-            return await self._thread.run(lambda: self._decide(job, observed, now, self._rendering))
-        return self._decide(job, observed, now, self._rendering)
+            return await self.thread.run(lambda: self.decide(job, observed, now, self.rendering))
+        return self.decide(job, observed, now, self.rendering)
 
     def _gone(self, key: JobKey) -> None:
-        self._streams.watch(key, None)
+        self.streams.watch(key, None)
         uid = self._known.pop(key, None)
         if uid is not None:
             self._recovering.pop(uid, None)
-            for kept in self._kept_by_job:
+            for kept in self.kept_by_job:
                 kept.forget(uid)
 
     def _report_transition(self, uid: str, old: JobStatus, new: JobStatus) -> None:
         """Log and count a change that was written."""
-        self._metrics.count_transition(old, new)
+        self.metrics.count_transition(old, new)
         if new.attempt > old.attempt > 0 and new.continues is None:
             self._recovering.setdefault(uid, time.monotonic())
         if new.phase != old.phase or new.attempt != old.attempt:
@@ -218,7 +205,7 @@ class Reconciler:
             ended = f": {why}" if why else ""
             logger.info("%s%s, attempt %d, restarts %d%s", new.phase, members, new.attempt, new.restarts, ended)
         if new.phase == "Running" and (since := self._recovering.pop(uid, None)) is not None:
-            self._metrics.recovery_seconds.observe(time.monotonic() - since)
+            self.metrics.recovery_seconds.observe(time.monotonic() - since)
 
 
 def ended_because(old: JobStatus, new: JobStatus) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from trainmaster_operator.api.options import InvalidSetting, LogFormat, LogLevel, option
@@ -35,18 +35,6 @@ def parse_namespace(name: str) -> str:
     if re.fullmatch(DNS_LABEL_PATTERN, name) is None:
         raise InvalidSetting(f"{name!r} is no name of a namespace; give small letters, digits and '-'")
     return name
-
-
-def parse_image(reference: str | None) -> str | None:
-    """Returns the reference of an image. Raises InvalidSetting."""
-    from trainmaster_operator.api.values import is_image
-
-    if reference and not is_image(reference):
-        raise InvalidSetting(
-            f"{reference!r} is not an image that can be pulled; use registry/repository:tag or "
-            "registry/repository@sha256:…, such as ghcr.io/trainmaster/operator:0.1.0"
-        )
-    return reference or None
 
 
 def parse_history(url: str | None) -> str | None:
@@ -76,140 +64,107 @@ def parse_labels(given: list[str] | None) -> tuple[tuple[str, str], ...]:
     return tuple(labels)
 
 
+def _option(default: Any, help: str, **how: Any) -> Any:
+    return field(default=default, metadata=option(help, **how))
+
+
 @dataclass(frozen=True)
 class OperatorSettings:
     """Holds everything that a person may want to change, and what the tests do."""
 
-    # Empty means all. A namespace needn't exist yet.
-    namespaces: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Namespace to serve, which needn't exist yet; repeatable.",
-            name="namespace",
-            short="n",
-            variable="NAMESPACES",
-            parse=parse_namespaces,
-        ),
+    # Empty means all.
+    namespaces: tuple[str, ...] = _option(
+        (),
+        "Namespace to serve, which needn't exist yet; repeatable.",
+        name="namespace",
+        short="n",
+        variable="NAMESPACES",
+        parse=parse_namespaces,
     )
-    kubeconfig: str | None = field(
-        default=None,
-        metadata=option("Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."),
+    kubeconfig: str | None = _option(
+        None, "Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."
     )
-    context: str | None = field(default=None, metadata=option("Context of the kubeconfig; default: its current."))
+    context: str | None = _option(None, "Context of the kubeconfig; default: its current.")
     # Most of a pass is waiting for the API server.
-    workers: int = field(default=8, metadata=option("Jobs worked on at the same time.", least=1, most=256))
-    reach: ReachMode = field(
-        default="auto",
-        metadata=option(
-            "How agents are reached: pod addresses, or the API server's pod proxy. auto: direct in a cluster."
-        ),
+    workers: int = _option(8, "Jobs worked on at the same time.", least=1, most=256)
+    reach: ReachMode = _option(
+        "auto", "How agents are reached: pod addresses, or the API server's pod proxy. auto: direct in a cluster."
     )
-    leader_elect: bool = field(default=True, metadata=option("Lead by a Lease, so that several replicas can run."))
-    lease_namespace: str = field(
-        default="trainmaster-system",
-        metadata=option(
-            "Namespace of the Lease, and of the Secret with the operator's keys.",
-            more_variables=("POD_NAMESPACE",),
-            default_text="the first --namespace, else trainmaster-system",
-            parse=parse_namespace,
-        ),
+    leader_elect: bool = _option(True, "Lead by a Lease, so that several replicas can run.")
+    lease_namespace: str = _option(
+        "trainmaster-system",
+        "Namespace of the Lease, and of the Secret with the operator's keys.",
+        more_variables=("POD_NAMESPACE",),
+        default_text="the first --namespace, else trainmaster-system",
+        parse=parse_namespace,
     )
     # None serves none. Metrics name every namespace's jobs, so they have a port of their own.
-    metrics_port: int | None = field(
-        default=8080, metadata=option("Port of /metrics; 0 takes a free one.", least=0, most=65535)
-    )
-    metrics_host: str = field(default="0.0.0.0", metadata=option("Address that /metrics listens on."))
-    metrics_require_token: bool = field(
-        default=False,
-        metadata=option(
-            "Answer /metrics only to Kubernetes tokens whose owner may get the nonResourceURL /metrics. The operator "
-            "needs the right to create TokenReviews and SubjectAccessReviews."
-        ),
+    metrics_port: int | None = _option(8080, "Port of /metrics; 0 takes a free one.", least=0, most=65535)
+    metrics_host: str = _option("0.0.0.0", "Address that /metrics listens on.")
+    metrics_require_token: bool = _option(
+        False,
+        "Answer /metrics only to Kubernetes tokens whose owner may get the nonResourceURL /metrics. The operator "
+        "needs the right to create TokenReviews and SubjectAccessReviews.",
     )
     # On a laptop nobody probes.
-    health_port: int | None = field(
-        default=None,
-        metadata=option(
-            "Port of the probes /healthz and /readyz; 0 takes a free one; default: there are none.", least=0, most=65535
-        ),
+    health_port: int | None = _option(
+        None,
+        "Port of the probes /healthz and /readyz; 0 takes a free one; default: there are none.",
+        least=0,
+        most=65535,
     )
-    health_host: str = field(default="0.0.0.0", metadata=option("Address that the probes listen on."))
-    agent_port: int = field(
-        default=AGENT_PORT,
-        metadata=option("Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True),
+    health_host: str = _option("0.0.0.0", "Address that the probes listen on.")
+    agent_port: int = _option(
+        AGENT_PORT, "Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True
     )
     # 5 s is longer than a new pod takes. None: it never is.
-    replace_after_seconds: float | None = field(
-        default=5.0,
-        metadata=option(
-            "Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",
-            name="replace-after",
-            least=0,
-            parse=lambda seconds: seconds or None,
-        ),
-    )
-    # A ConfigMap needs nothing of the nodes, so it is the default.
-    agent_image_volume: str | None = field(
-        default=None,
-        metadata=option(
-            "Image that has the agent at /opt/trainmaster/agent.pyz, as the operator's has: pods of images of their "
-            "own mount it as a volume, instead of a ConfigMap of their namespace.",
-            parse=parse_image,
-        ),
+    replace_after_seconds: float | None = _option(
+        5.0,
+        "Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",
+        name="replace-after",
+        least=0,
+        parse=lambda seconds: seconds or None,
     )
     # False for clusters whose ConfigMaps are read by people who may not read logs.
-    keep_logs: bool = field(
-        default=True,
-        metadata=option("Keep what workers printed in ConfigMaps, where the job's runPolicy.keepLogs allows it."),
+    keep_logs: bool = _option(
+        True, "Keep what workers printed in ConfigMaps, where the job's runPolicy.keepLogs allows it."
     )
     # The operator's namespace in the policy is that of its lease.
-    job_network_policies: bool = field(
-        default=False,
-        metadata=option(
-            "Give each job a NetworkPolicy: its pods are reached by each other, and on the agents' port by the "
-            "operator (--operator-label) and by those who read metrics (--metrics-namespace)."
-        ),
+    job_network_policies: bool = _option(
+        False,
+        "Give each job a NetworkPolicy: its pods are reached by each other, and on the agents' port by the "
+        "operator (--operator-label) and by those who read metrics (--metrics-namespace).",
     )
-    # Who has them may connect to agents. Empty where the operator runs outside of the cluster.
-    operator_labels: tuple[tuple[str, str], ...] = field(
-        default=(),
-        metadata=option(
-            "Label NAME=VALUE of the operator's own pods, in the namespace of its Lease; repeatable.",
-            name="operator-label",
-            variable="OPERATOR_LABELS",
-            parse=parse_labels,
-        ),
+    # Pods with these labels may connect to agents. Empty if the operator runs outside of the cluster.
+    operator_labels: tuple[tuple[str, str], ...] = _option(
+        (),
+        "Label NAME=VALUE of the operator's own pods, in the namespace of its Lease; repeatable.",
+        name="operator-label",
+        variable="OPERATOR_LABELS",
+        parse=parse_labels,
     )
-    metrics_namespaces: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Namespace whose pods may read agents' metrics; repeatable.",
-            name="metrics-namespace",
-            variable="METRICS_NAMESPACES",
-            parse=parse_namespaces,
-        ),
+    metrics_namespaces: tuple[str, ...] = _option(
+        (),
+        "Namespace whose pods may read agents' metrics; repeatable.",
+        name="metrics-namespace",
+        variable="METRICS_NAMESPACES",
+        parse=parse_namespaces,
     )
-    # An operator's setting and no job's: the operator would send requests wherever a tenant says.
-    history_url: str | None = field(
-        default=None,
-        metadata=option(
-            "Address of the history (trainmaster history) to which records of jobs are sent; default: none are.",
-            parse=parse_history,
-        ),
+    # An operator's setting, not a job's: otherwise the operator would send requests wherever a tenant says.
+    history_url: str | None = _option(
+        None,
+        "Address of the history (trainmaster history) to which records of jobs are sent; default: none are.",
+        parse=parse_history,
     )
-    history_token_file: str | None = field(
-        default=None, metadata=option("File with the history's writer token; read for each request.")
+    history_token_file: str | None = _option(None, "File with the history's writer token; read for each request.")
+    history_seconds: float = _option(
+        2.0,
+        "Seconds between two samples of a job's ranks for the history; a job of thousands is sampled less often.",
+        least=0.5,
+        most=3_600,
     )
-    history_seconds: float = field(
-        default=2.0,
-        metadata=option(
-            "Seconds between two samples of a job's ranks for the history; a job of thousands is sampled less often.",
-            least=0.5,
-            most=3_600,
-        ),
-    )
-    log_format: LogFormat = field(default="text", metadata=option("json for collectors, text for people."))
-    log_level: LogLevel = field(default="INFO", metadata=option("Minimum log level."))
+    log_format: LogFormat = _option("text", "json for collectors, text for people.")
+    log_level: LogLevel = _option("INFO", "Minimum log level.")
 
     lease_name: str = "trainmaster-operator"
     # Seconds; client-go's defaults (tools/leaderelection): 15, 10 and 2.

@@ -1,7 +1,8 @@
-"""An operator that leads is made of these parts, each constructed after those that it needs.
+"""Constructs the parts of an operator that leads, each after those that it needs.
 
-Where two parts would need each other, both get what lies between: the queue (the store fills it, the reconciler empties
-it), `WatchedTypes` (`GangWatcher` adds to it, `Resync` reads it), `AgentsSecrets` (streams doubt what writes make).
+If two parts would need each other, both get what lies between: the queue (the store fills it, the reconciler empties
+it), `WatchedTypes` (`GangWatcher` adds to it, `Resync` reads it), `AgentsSecrets` (`ChildWriter` makes the Secrets that
+streams find missing).
 """
 
 from __future__ import annotations
@@ -13,48 +14,37 @@ from dataclasses import dataclass
 from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.controller.apiserver.cluster import JOBS, NETWORK_POLICIES, STATEFUL_SETS, Cluster
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
 from trainmaster_operator.controller.keeping.last_output import LastOutput
-from trainmaster_operator.controller.keeping.logs import KeptLogs
-from trainmaster_operator.controller.keeping.pod_logs import PodLogs
+from trainmaster_operator.controller.keeping.logs import KeptLogs, PodLogs
 from trainmaster_operator.controller.keeping.stacks import StacksKeeper
-from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster_operator.controller.leaders.reach import DirectReach, ProxyReach, Reach
-from trainmaster_operator.controller.leaders.stream import Fault
-from trainmaster_operator.controller.leaders.streams import LeaderStreams
-from trainmaster_operator.controller.lookups.killed_containers import KILLED_CONTAINERS
-from trainmaster_operator.controller.lookups.kueue import FLAVORS, PRIORITIES
-from trainmaster_operator.controller.lookups.lookup import Lookups
-from trainmaster_operator.controller.lookups.missing_pods import MISSING_PODS
-from trainmaster_operator.controller.lookups.node_domains import NODE_DOMAINS
-from trainmaster_operator.controller.lookups.unseen_pods import UNSEEN_PODS
+from trainmaster_operator.controller.keys import AgentsSecrets
+from trainmaster_operator.controller.leaders.streams import LeaderStreams, StreamEvents
+from trainmaster_operator.controller.leaders.targets import DirectReach, ProxyReach, Reach
+from trainmaster_operator.controller.lookups import LOOKUPS, Lookups
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.controller.reconciler import Decide, Reconciler
 from trainmaster_operator.controller.recording.outbox import Outbox
-from trainmaster_operator.controller.recording.recorder import Recorder
+from trainmaster_operator.controller.recording.recorder import HistoryRecorder
 from trainmaster_operator.controller.recording.sender import Sender
 from trainmaster_operator.controller.settings import OperatorSettings
 from trainmaster_operator.controller.watching.gangs import GangWatcher
-from trainmaster_operator.controller.watching.kopf_thread import WatchEvent
-from trainmaster_operator.controller.watching.resync import Resync
-from trainmaster_operator.controller.watching.watched import WATCHED, WatchedTypes
-from trainmaster_operator.controller.watching.watcher import Watcher
+from trainmaster_operator.controller.watching.resync import WATCHED, Resync, WatchedTypes
+from trainmaster_operator.controller.watching.watcher import Watcher, WatchEvent
 from trainmaster_operator.controller.workqueue import WorkQueue
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter
-from trainmaster_operator.controller.writing.events import EventRecorder
 from trainmaster_operator.controller.writing.executor import Executor
+from trainmaster_operator.controller.writing.status import EventRecorder
 from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.snapshot import Job
-from trainmaster_operator.rendering import AgentConfigMap, AgentImageVolume, NetworkPeers
+from trainmaster_operator.rendering import AgentConfigMap, NetworkPeers
 from trainmaster_operator.rendering import Settings as RenderingSettings
-from trainmaster_operator.wire.stream import EvidenceLine, OutputLine
-
-LOOKUPS = (UNSEEN_PODS, KILLED_CONTAINERS, MISSING_PODS, NODE_DOMAINS, PRIORITIES, FLAVORS)
 
 
 @dataclass(frozen=True)
@@ -67,14 +57,14 @@ class Parts:
     gangs: GangWatcher
     watcher: Watcher
     large_jobs: LargeJobs
-    large_job_thread: LargeJobThread
+    thread: LargeJobThread
     reach: Reach
     streams: LeaderStreams
     agents: AgentConfigMaps
     evidence: EvidenceKeeper
     last_output: LastOutput
     stacks: StacksKeeper
-    recorder: Recorder | None
+    recorder: HistoryRecorder | None
     reconciler: Reconciler
 
     async def close(self) -> None:
@@ -82,15 +72,15 @@ class Parts:
         for part in (self.last_output, self.evidence, self.stacks, self.streams, self.gangs, self.reach):
             await part.close()
         if self.recorder is not None:
-            # It sends what waits, for a while.
+            # It sends the waiting records, for a while.
             await self.recorder.close()
-        await self.large_job_thread.close()
+        await self.thread.close()
 
 
 def construct_parts(
     settings: OperatorSettings,
     decide: Decide,
-    connection: Connection,
+    connection: ApiConnection,
     cluster: Cluster,
     keys: SigningKeys,
     metrics: OperatorMetrics,
@@ -102,27 +92,24 @@ def construct_parts(
     large_jobs = LargeJobs(cluster, thread)
     store = Store(queue.add, keys, read_large=large_jobs.add, count_unreadable=metrics.count_unreadable)
     recorder = _recorder(settings, cluster, store, thread, metrics, leads)
-    pod_logs = PodLogs(cluster)
-    logs = KeptLogs(
-        cluster,
-        pod_logs,
-        limit=settings.kept_log_bytes if settings.keep_logs else 0,
-        on_kept=recorder.kept_logs if recorder is not None else None,
-    )
-    evidence = EvidenceKeeper(
-        cluster,
-        store,
-        pod_logs.tail,
-        keep_output=settings.keep_logs,
-        on_kept=recorder.kept_evidence if recorder is not None else None,
-    )
+    kept_logs, kept_evidence = (recorder.kept_logs, recorder.kept_evidence) if recorder is not None else (None, None)
+    config_maps, pod_logs = JobConfigMaps(cluster, settings.keep_logs), PodLogs(cluster)
+    logs = KeptLogs(config_maps, pod_logs, limit=settings.kept_log_bytes, on_kept=kept_logs)
+    evidence = EvidenceKeeper(config_maps, store, pod_logs.tail, on_kept=kept_evidence)
     last_output = LastOutput(store, pod_logs, logs, evidence)
-    stacks = StacksKeeper(cluster, keep_output=settings.keep_logs)
+    stacks = StacksKeeper(config_maps)
     secrets = AgentsSecrets(cluster, keys)
     agents = AgentConfigMaps(cluster, store, zipapp_bytes(), settings.namespaces, interval=settings.resync_seconds)
     direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
     reach: Reach = DirectReach(settings.agent_port) if direct else ProxyReach(cluster, settings.agent_port)
-    events = _StreamEvents(queue, evidence, last_output, stacks, secrets, metrics, settings.progress_seconds)
+    events = StreamEvents(
+        progressed=lambda key, first: queue.add_after(key, 0.0 if first else settings.progress_seconds),
+        stalled=evidence.record_stall,
+        answered=stacks.record,
+        printed=last_output.report,
+        unauthorized=secrets.doubt,
+        failed=lambda fault: metrics.stream_faults.labels(fault=fault).inc(),
+    )
     streams = LeaderStreams(reach, store, keys, events)
 
     def ask_for_stacks(key: JobKey, job: Job, action: CollectStacks) -> None:
@@ -137,7 +124,7 @@ def construct_parts(
         EventRecorder(cluster, time.time),
         push=streams.push,
         ask_for_stacks=ask_for_stacks,
-        keep_logs=logs,
+        logs=logs,
         evidence=evidence,
         last_output=last_output,
         written=recorder.written if recorder is not None else lambda job: None,
@@ -145,97 +132,6 @@ def construct_parts(
     )
     watched = WatchedTypes((*WATCHED, NETWORK_POLICIES) if settings.job_network_policies else WATCHED)
     resync = Resync(cluster, store, watched, settings.namespaces, interval=settings.resync_seconds)
-    receive = _receiver(store, agents, recorder)
-    gangs = GangWatcher(connection, cluster, store, watched, settings.namespaces, receive=receive, relisted=resync.soon)
-
-    def restarted() -> None:
-        metrics.watch_restarts.inc()
-        resync.soon()
-
-    watcher = Watcher(
-        connection,
-        cluster,
-        settings.namespaces,
-        resources=tuple(watched),
-        receive=receive,
-        listed=resync.soon,
-        restarted=restarted,
-    )
-    lookups = Lookups(cluster, store, LOOKUPS)
-    reconciler = Reconciler(
-        store,
-        queue,
-        executor,
-        streams,
-        lookups,
-        metrics,
-        decide,
-        _rendering(settings, keys, agents.name),
-        kept_by_job=(lookups, executor, logs, evidence, last_output, stacks),
-        thread=thread,
-        want=gangs.want,
-    )
-    return Parts(
-        store,
-        queue,
-        resync,
-        gangs,
-        watcher,
-        large_jobs,
-        thread,
-        reach,
-        streams,
-        agents,
-        evidence,
-        last_output,
-        stacks,
-        recorder,
-        reconciler,
-    )
-
-
-class _StreamEvents:
-    """Hands on what comes over the streams of leaders (`leaders.stream.StreamEvents`)."""
-
-    def __init__(
-        self,
-        queue: WorkQueue[JobKey],
-        evidence: EvidenceKeeper,
-        last_output: LastOutput,
-        stacks: StacksKeeper,
-        secrets: AgentsSecrets,
-        metrics: OperatorMetrics,
-        progress_seconds: float,
-    ) -> None:
-        self._queue = queue
-        self._evidence = evidence
-        self._last_output = last_output
-        self._stacks = stacks
-        self._secrets = secrets
-        self._metrics = metrics
-        self._progress_seconds = progress_seconds
-
-    def progressed(self, key: JobKey, first: bool) -> None:
-        self._queue.add_after(key, 0.0 if first else self._progress_seconds)
-
-    def stalled(self, uid: str, line: EvidenceLine) -> None:
-        self._evidence.record_stall(uid, line)
-
-    def answered(self, uid: str, line: EvidenceLine) -> None:
-        self._stacks.record(uid, line)
-
-    def printed(self, key: JobKey, uid: str, line: OutputLine) -> None:
-        self._last_output.report(key, uid, line)
-
-    def unauthorized(self, namespace: str) -> None:
-        self._secrets.doubt(namespace)
-
-    def failed(self, fault: Fault) -> None:
-        self._metrics.stream_faults.labels(fault=fault).inc()
-
-
-def _receiver(store: Store, agents: AgentConfigMaps, recorder: Recorder | None) -> Callable[[WatchEvent], None]:
-    """Returns what is done with each event of a watch."""
 
     def receive(event: WatchEvent) -> None:
         kind, resource, raw = event
@@ -248,7 +144,59 @@ def _receiver(store: Store, agents: AgentConfigMaps, recorder: Recorder | None) 
         if recorder is not None and resource == JOBS:
             recorder.watched(raw)
 
-    return receive
+    def restarted() -> None:
+        metrics.watch_restarts.inc()
+        resync.soon()
+
+    gangs = GangWatcher(connection, cluster, store, watched, settings.namespaces, receive=receive, relisted=resync.soon)
+    watcher = Watcher(
+        connection,
+        cluster,
+        settings.namespaces,
+        tuple(watched),
+        receive=receive,
+        listed=resync.soon,
+        restarted=restarted,
+    )
+    lookups = Lookups(cluster, store, LOOKUPS)
+    peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)
+    rendering = RenderingSettings(
+        agent=AgentConfigMap(agents.name),
+        replace_after_seconds=settings.replace_after_seconds,
+        keep_logs=settings.keep_logs,
+        network_peers=peers if settings.job_network_policies else None,
+        keys=keys,
+    )
+    reconciler = Reconciler(
+        store,
+        queue,
+        executor,
+        streams,
+        lookups,
+        metrics,
+        decide,
+        rendering,
+        kept_by_job=(lookups, executor, logs, evidence, last_output, stacks),
+        thread=thread,
+        want=gangs.want,
+    )
+    return Parts(
+        store=store,
+        queue=queue,
+        resync=resync,
+        gangs=gangs,
+        watcher=watcher,
+        large_jobs=large_jobs,
+        thread=thread,
+        reach=reach,
+        streams=streams,
+        agents=agents,
+        evidence=evidence,
+        last_output=last_output,
+        stacks=stacks,
+        recorder=recorder,
+        reconciler=reconciler,
+    )
 
 
 def _recorder(
@@ -258,21 +206,11 @@ def _recorder(
     thread: LargeJobThread,
     metrics: OperatorMetrics,
     leads: Callable[[], bool],
-) -> Recorder | None:
+) -> HistoryRecorder | None:
     if settings.history_url is None:
         return None
     outbox = Outbox(metrics.count_records)
     sender = Sender(settings.history_url, settings.history_token_file, outbox, metrics.count_records, leads)
-    return Recorder(outbox, sender, cluster, store, settings.namespaces, thread, seconds=settings.history_seconds)
-
-
-def _rendering(settings: OperatorSettings, keys: SigningKeys, config_map: str) -> RenderingSettings:
-    image = settings.agent_image_volume
-    peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)
-    return RenderingSettings(
-        agent=AgentConfigMap(config_map) if image is None else AgentImageVolume(image),
-        replace_after_seconds=settings.replace_after_seconds,
-        keep_logs=settings.keep_logs,
-        network_peers=peers if settings.job_network_policies else None,
-        keys=keys,
+    return HistoryRecorder(
+        outbox, sender, cluster, store, settings.namespaces, thread, seconds=settings.history_seconds
     )

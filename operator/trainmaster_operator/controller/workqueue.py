@@ -2,8 +2,8 @@
 
 - A key that is added many times before it is taken is worked on once.
 - A key is never worked on by two workers at a time; one that is added meanwhile is *dirty* and comes again afterwards.
-- A delayed add keeps the earliest time that was asked for. An immediate add takes the delayed one's place: whoever
-  works on the key asks again for the time that it then needs.
+- A delayed add keeps the earliest time that was asked for. An immediate add replaces the delayed one: the
+  worker that gets the key asks again for the time that it then needs.
 - Failures are delayed by a back-off of the key's own, which `forget` resets.
 """
 
@@ -86,7 +86,7 @@ class WorkQueue(Generic[Key]):
         return seconds
 
     def forget(self, key: Key) -> None:
-        """Forget the key's failures: its next one starts the back-off anew."""
+        """Forget the key's failures: the back-off of its next one starts again."""
         self._failures.pop(key, None)
 
     async def get(self) -> tuple[Key, float]:

@@ -1,21 +1,14 @@
-"""Kubeconfigs are read here as kubectl reads them, and each thing that is wrong with one is a sentence.
+"""Reads kubeconfigs as kubectl does, and describes everything that is wrong with one in a sentence.
 
-The official client's loader raises whatever its dictionaries raise, passes over users and plugins that aren't there,
-and waits for a plugin for ever. So it gets what `selection` has checked, with what the plugin answered in it.
+The official client's loader raises whatever its dictionaries raise, ignores missing users and plugins, and waits for a
+plugin for ever. So it gets a kubeconfig that `selection` has checked, with the plugin's answer in it.
 
-| module | what is in it |
-|---|---|
-| `files` | finds the files, reads and merges them |
-| `selection` | `read_kubeconfig`: the context with its cluster and user, checked; read it first |
-| `plugin` | runs a user's exec plugin for its credentials |
-| `addresses` | checks the addresses of servers |
-| `certificates` | checks the files of certificates and keys as TLS will load them |
-| `errors` | `KubeconfigError` |
+`selection` has `read_kubeconfig`: it finds and merges the files, and checks the chosen context with its cluster and
+user. `plugin` runs a user's exec plugin for its credentials. `errors` has `KubeconfigError`, and the checks of
+addresses, certificates and keys.
 """
 
-from trainmaster_operator.kubeconfig.addresses import require_address
-from trainmaster_operator.kubeconfig.certificates import check_certificates
-from trainmaster_operator.kubeconfig.errors import KubeconfigError
+from trainmaster_operator.kubeconfig.errors import KubeconfigError, check_certificates, require_address
 from trainmaster_operator.kubeconfig.plugin import Credentials, Plugin
 from trainmaster_operator.kubeconfig.selection import Kubeconfig, read_kubeconfig
 

@@ -1,8 +1,10 @@
-"""One error says everything that can be wrong with a kubeconfig."""
+"""Checks addresses, certificates and keys, and reports everything that is wrong with a kubeconfig as one error."""
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
+from urllib.parse import urlsplit
 
 MAX_SHOWN = 100
 
@@ -20,3 +22,46 @@ def shown(value: Any) -> str:
 def one_of(names: list[str]) -> str:
     """Returns what there is to choose from."""
     return ", ".join(shown(name) for name in names[:10]) + (", ..." if len(names) > 10 else "") if names else "none"
+
+
+def require_address(place: str, value: Any, schemes: tuple[str, ...], remedy: str) -> None:
+    """Raises KubeconfigError for what is no address with one of the schemes, whose sentence begins with `place`."""
+    if not value:
+        raise KubeconfigError(f"{place}: is missing; give {remedy}")
+    try:
+        address = urlsplit(value)
+        usable = address.scheme in schemes and bool(address.hostname) and (address.port or 1) > 0
+        # Names that aren't ASCII are resolved like this; it also finds labels that are empty or too long.
+        (address.hostname or "").encode("idna")
+    except ValueError:
+        usable = False
+    if not usable or not value.isprintable() or any(character.isspace() for character in value):
+        raise KubeconfigError(f"{place}: {shown(value)} is no address; give {remedy}")
+
+
+def check_certificates(place: str, authority: str | None, certificate: str | None, key: str | None) -> None:
+    """Raises KubeconfigError for a file that isn't what its field says. None stands for a field that isn't given."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if authority:
+        try:
+            context.load_verify_locations(cafile=authority)
+        except (ssl.SSLError, OSError) as error:
+            raise KubeconfigError(
+                f"{place}: certificate-authority: holds no certificate that can be loaded "
+                f"({_reason(error)}); give one in PEM"
+            ) from error
+    if certificate:
+        try:
+            # An empty password: a key that is encrypted is refused, and nobody is asked at a terminal.
+            context.load_cert_chain(certificate, keyfile=key, password="")
+        except (ssl.SSLError, OSError) as error:
+            raise KubeconfigError(
+                f"{place}: client-certificate and client-key: can't be loaded ({_reason(error)}); give a "
+                "certificate and its key in PEM, unencrypted"
+            ) from error
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "it is not PEM").lower().replace("_", " ")
+    return error.strerror or "it is not PEM"

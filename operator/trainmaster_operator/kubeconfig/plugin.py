@@ -1,4 +1,4 @@
-"""A user's exec plugin gives the credentials (client.authentication.k8s.io): it is run here, for a limited time."""
+"""Runs a user's exec plugin, which gives the credentials (client.authentication.k8s.io), for a limited time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.kubeconfig.errors import KubeconfigError, shown
 
 # Somebody at a terminal may have to log in with a browser; otherwise nobody is there to answer.
 SECONDS, INTERACTIVE_SECONDS = 60.0, 600.0
 MAX_ANSWER = 1024 * 1024
-# Credentials are asked for again so long before they expire.
-EARLY = timedelta(minutes=1)
+# Seconds before they expire at which credentials are asked for again.
+EARLY_SECONDS = 60.0
 _GROUP = "client.authentication.k8s.io/"
 
 
@@ -32,19 +33,20 @@ class Credentials:
     token: str = ""
     certificate: str = ""
     key: str = ""
-    expires: datetime | None = None
+    # Seconds since the epoch.
+    expires: float | None = None
 
     @property
     def expired(self) -> bool:
         """Returns whether the plugin has to be asked again."""
-        return self.expires is not None and datetime.now(UTC) >= self.expires - EARLY
+        return self.expires is not None and time.time() >= self.expires - EARLY_SECONDS
 
 
 @dataclass(frozen=True)
 class Plugin:
     """Plugin is the exec section of a user."""
 
-    # The file and the field that it stands in; for sentences.
+    # Its file and field, for messages.
     place: str
     command: str
     arguments: tuple[str, ...]
@@ -108,14 +110,14 @@ class Plugin:
     def _output(self, program: str, environment: Mapping[str, str], *, interactive: bool) -> bytes:
         limit = INTERACTIVE_SECONDS if interactive else SECONDS
         # Files, not pipes: what the plugin leaves behind may hold its end of a pipe for ever.
-        with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
             try:
                 process = subprocess.Popen(
                     [program, *self.arguments],
                     env=environment,
                     stdin=None if interactive else subprocess.DEVNULL,
                     stdout=answer,
-                    stderr=None if interactive else said,
+                    stderr=None if interactive else errors,
                     # A group of its own has no terminal to ask at; where none is needed, it ends as a whole.
                     start_new_session=not interactive,
                 )
@@ -134,8 +136,8 @@ class Plugin:
                 if process.poll() is None:
                     _end(process, group=not interactive)
             if code != 0:
-                said.seek(0)
-                lines = said.read(MAX_ANSWER).decode("utf-8", "replace").strip().splitlines()
+                errors.seek(0)
+                lines = errors.read(MAX_ANSWER).decode("utf-8", "replace").strip().splitlines()
                 why = f": {lines[-1].strip()[:500]}" if lines else ""
                 raise KubeconfigError(
                     f"{self.place}.command: the plugin {shown(self.command)} failed with exit code {code}{why}"
@@ -162,7 +164,7 @@ class Plugin:
             raise self._useless("gave a token with characters that no header can have")
         if not token.strip() and not (certificate and key):
             raise self._useless("gave neither a token nor a certificate with its key")
-        return Credentials(token.strip(), certificate, key, _time(fields.get("expirationTimestamp")))
+        return Credentials(token.strip(), certificate, key, to_seconds(_text(fields.get("expirationTimestamp"))))
 
     def _useless(self, why: str) -> KubeconfigError:
         return KubeconfigError(f"{self.place}.command: the plugin {shown(self.command)} {why}; run it by hand")
@@ -184,11 +186,3 @@ def _end(process: subprocess.Popen[bytes], *, group: bool) -> None:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _time(value: object) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(_text(value))
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

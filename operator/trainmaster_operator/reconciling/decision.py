@@ -1,8 +1,9 @@
 """The output of `decide` says what shall be done for one job.
 
-The executor writes `status` first (when it differs), then carries out `actions` in order, then emits `events`. So
-status is always the source of truth: an operator killed after any write finds in it what was meant, and decides the
-rest again.
+The executor writes `status` first (when it differs), then carries out `actions`, then emits `events`. So status is
+always the source of truth: an operator killed after any write finds in it what was meant, and decides the rest again.
+Applies and assignments come first and run at the same time; without an assignment, StatefulSets are applied after what
+their pods mount. All other actions follow, in the order that they have here.
 """
 
 from __future__ import annotations

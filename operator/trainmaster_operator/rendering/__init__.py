@@ -8,7 +8,7 @@ from, and `verified_agent` is the program that runs one from a ConfigMap. `engin
 `training_text` writes the bundled loop's configuration, and `settings` are the operator's own choices.
 """
 
-from trainmaster_operator.rendering.agent_source import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
+from trainmaster_operator.rendering.agent_source import AgentConfigMap
 from trainmaster_operator.rendering.grace_periods import pod_grace_seconds, rank_grace_seconds
 from trainmaster_operator.rendering.layout import (
     GroupLayout,
@@ -30,9 +30,6 @@ from trainmaster_operator.rendering.settings import NetworkPeers, Settings
 __all__ = [
     "GANG_APIS",
     "AgentConfigMap",
-    "AgentImage",
-    "AgentImageVolume",
-    "AgentSource",
     "GangAPI",
     "GroupLayout",
     "JobIdentity",

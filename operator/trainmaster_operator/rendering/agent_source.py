@@ -1,4 +1,4 @@
-"""A worker's pod has the agent from its image, where that is the bundled one, or from elsewhere: an `AgentSource`."""
+"""A worker's pod has the agent from the bundled image, or mounts it from a ConfigMap of its namespace."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from trainmaster_operator.rendering.paths import AGENT_DIRECTORY, BUNDLED_AGENT, MOUNTED_AGENT
+from trainmaster_operator.rendering.paths import BUNDLED_AGENT, MOUNTED_AGENT
 
-# The volume in which pods have the agent, and the init container that fills it in sets with an `AgentImage`.
-AGENT_VOLUME = AGENT_CONTAINER = "trainmaster-agent"
+# The volume in which pods have the agent.
+AGENT_VOLUME = "trainmaster-agent"
 
 _NAME_PREFIX = "trainmaster-agent-"
 AGENT_CONFIG_MAP_NAME = re.compile(rf"{_NAME_PREFIX}[0-9a-f]{{64}}")
@@ -34,49 +34,11 @@ class AgentConfigMap:
         return self.name.removeprefix(_NAME_PREFIX)
 
 
-@dataclass(frozen=True)
-class AgentImageVolume:
-    """AgentImageVolume is the image that pods mount as a volume (Kubernetes' KEP-4639).
-
-    All of it is mounted, and the agent lies in it where the bundled image has it: containerd applies a mount's subPath
-    from 2.2 on, and 2.1 leaves it out without a word (containerd/containerd#11580).
-    """
-
-    reference: str
-
-
-@dataclass(frozen=True)
-class AgentImage:
-    """AgentImage is the image that an init container copies the agent from.
-
-    Operators of 0.1.0 made their sets so. These stay as they are: agents of two versions in one job needn't understand
-    each other.
-    """
-
-    reference: str
-    pull_policy: str | None
-
-
-AgentSource = AgentConfigMap | AgentImageVolume | AgentImage
-
-
-def agent_path(source: AgentSource | None) -> str:
-    """Returns where a worker's container has the agent; None is the bundled image."""
-    match source:
-        case None:
-            return BUNDLED_AGENT
-        case AgentImageVolume():
-            return f"{AGENT_DIRECTORY}{BUNDLED_AGENT}"
-        case _:
-            return MOUNTED_AGENT
-
-
-def agent_command(source: AgentSource | None) -> tuple[str, ...]:
+def agent_command(source: AgentConfigMap | None) -> tuple[str, ...]:
     """Returns the command of a worker's container. An agent from a ConfigMap is verified before it runs."""
-    runs = agent_path(source), "run", "--"
-    if isinstance(source, AgentConfigMap):
-        return "python3", "-c", _verifying(), source.sha256, *runs
-    return "python3", *runs
+    if source is None:
+        return "python3", BUNDLED_AGENT, "run", "--"
+    return "python3", "-c", _verifying(), source.sha256, MOUNTED_AGENT, "run", "--"
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmaster_operator.api.v1alpha1 import Accelerator, JobSpec, Resources
+from trainmaster_operator.api.v1alpha1 import Accelerator, JobSpec, Resources, set_name
 from trainmaster_operator.wire.assignment import Assignment, master_port
 
 # The group of a job that gives `workers` and no groups.
@@ -77,7 +77,7 @@ def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
         layouts.append(
             GroupLayout(
                 name=group.name,
-                set_name=job.name if len(spec.worker_groups) == 1 else f"{job.name}-{group.name}",
+                set_name=set_name(job.name, group.name, len(spec.worker_groups)),
                 first_index=first,
                 count=group.workers,
                 processes=_processes(spec, group.resources),

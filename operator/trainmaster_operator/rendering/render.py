@@ -12,7 +12,7 @@ from typing import Any
 
 from trainmaster_operator.api.merge import merge
 from trainmaster_operator.api.v1alpha1 import JobSpec, PodTemplate
-from trainmaster_operator.rendering.agent_source import AgentSource
+from trainmaster_operator.rendering.agent_source import AgentConfigMap
 from trainmaster_operator.rendering.child import child_context, training_name
 from trainmaster_operator.rendering.engine import render_template
 from trainmaster_operator.rendering.layout import GroupLayout, JobIdentity, worker_layout
@@ -37,7 +37,7 @@ def render(
     placements: Mapping[str, Placement] | None = None,
     asked: int | None = None,
     priority: int | None = None,
-    agent: AgentSource | None = None,
+    agent: AgentConfigMap | None = None,
     settings: Settings | None = None,
 ) -> tuple[Manifest, ...]:
     """Service, ConfigMap (for a training config), NetworkPolicy (where the settings say so), PodGroup or Workload (of a
@@ -107,7 +107,7 @@ def _stateful_set(
     assignment: Assignment,
     replicas: int,
     settings: Settings,
-    agent: AgentSource | None,
+    agent: AgentConfigMap | None,
 ) -> dict[str, Any]:
     """Returns the set as the job's spec has it: rendered, with the user's podTemplate merged over the pods'
     template."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster_operator.api.signing import SigningKeys
-from trainmaster_operator.rendering.agent_source import AgentConfigMap, AgentImageVolume
+from trainmaster_operator.rendering.agent_source import AgentConfigMap
 
 _UNBUILT = AgentConfigMap(f"trainmaster-agent-{0:064}")
 
@@ -27,7 +27,7 @@ class Settings:
 
     # Pods whose image isn't the bundled one have the agent from it, unless their job has begun with another. A
     # ConfigMap's name is known when the agent is built (`config_map_name`).
-    agent: AgentConfigMap | AgentImageVolume = _UNBUILT
+    agent: AgentConfigMap = _UNBUILT
     # Seconds that a worker's container may wait in the kubelet's crash back-off before its pod is replaced instead (the
     # successor of a pod without a running container was there after 1.4 s on a real kubelet; volumes and a busy
     # scheduler take longer). None: never.

@@ -10,16 +10,9 @@ from dataclasses import dataclass
 
 from trainmaster_operator.api.accelerator_names import resource_name
 from trainmaster_operator.api.pod_schema import requests_and_limits
-from trainmaster_operator.api.v1alpha1 import CheckpointVolume, JobSpec, Resources, Topology, is_bundled
+from trainmaster_operator.api.v1alpha1 import BUNDLED_USER, CheckpointVolume, JobSpec, Resources, Topology, is_bundled
 from trainmaster_operator.rendering.accelerators import extended_resources, toleration_seconds
-from trainmaster_operator.rendering.agent_source import (
-    AgentConfigMap,
-    AgentImage,
-    AgentImageVolume,
-    AgentSource,
-    agent_command,
-    agent_path,
-)
+from trainmaster_operator.rendering.agent_source import AgentConfigMap, agent_command
 from trainmaster_operator.rendering.child import ChildContext, child_context, training_name
 from trainmaster_operator.rendering.environment import EnvironmentVariable, has_read_only_root, worker_environment
 from trainmaster_operator.rendering.grace_periods import pod_grace_seconds, probe_grace_seconds
@@ -41,8 +34,6 @@ from trainmaster_operator.wire.names import AGENT_PORT, ASSIGNMENT_ANNOTATION, G
 from trainmaster_operator.wire.signing import canonical
 
 BUNDLED_COMMAND = ("python", "-m", "trainloop")
-# gid of the bundled image's user (images/trainer/Dockerfile): volumes must be writable for it.
-BUNDLED_GROUP = 65532
 VOLCANO_SCHEDULER = "volcano"
 CHECKPOINT_VOLUME = "trainmaster-checkpoint"
 NODE_LABEL = "kubernetes.io/hostname"
@@ -85,12 +76,9 @@ class SetContext:
     assignment_annotation: str
     image: str
     image_pull_policy: str | None
-    agent: str
     agent_command: tuple[str, ...]
-    # At most one of the three: none for the bundled image.
+    # None for the bundled image.
     agent_config_map: AgentConfigMap | None
-    agent_image_volume: AgentImageVolume | None
-    agent_image: AgentImage | None
     arguments: tuple[str, ...]
     environment: tuple[EnvironmentVariable, ...]
     requests: Mapping[str, str]
@@ -132,7 +120,7 @@ def set_context(
     assignment: Assignment,
     replicas: int,
     settings: Settings,
-    agent: AgentSource | None,
+    agent: AgentConfigMap | None,
 ) -> SetContext:
     """Returns all that a group's StatefulSet is rendered from. `agent` is None for a job that has begun with none."""
     bundled = is_bundled(spec.image)
@@ -154,11 +142,8 @@ def set_context(
         assignment_annotation=ASSIGNMENT_ANNOTATION,
         image=spec.image,
         image_pull_policy=spec.image_pull_policy,
-        agent=agent_path(source),
         agent_command=agent_command(source),
-        agent_config_map=source if isinstance(source, AgentConfigMap) else None,
-        agent_image_volume=source if isinstance(source, AgentImageVolume) else None,
-        agent_image=source if isinstance(source, AgentImage) else None,
+        agent_config_map=source,
         arguments=_arguments(spec),
         environment=worker_environment(job, spec, group, settings),
         requests={**requests, **devices},
@@ -177,7 +162,7 @@ def set_context(
         security_context=security,
         temporary_directory=_temporary_directory(spec),
         added_capabilities=("IPC_LOCK",) if spec.interconnect.rdma is not None else (),
-        fs_group=BUNDLED_GROUP if bundled else None,
+        fs_group=BUNDLED_USER if bundled else None,
         device_taints=(resource_name(group.accelerator),) if group.resources.gpus else (),
         toleration_seconds=toleration_seconds(spec.failure_policy.nodes.lost_after_seconds),
         grace_seconds=pod_grace_seconds(spec),

@@ -1,14 +1,22 @@
-"""One connection: aiohttp's, with bounds on what a peer may send before it is answered, and may leave unread."""
+"""Bounds what a peer may send before it is answered and may leave unread, and how many connections there are.
+
+A newcomer always gets in, and another connection gives way. Nobody knows which addresses the kubelet's probes come
+from, and behind a proxy all viewers have one address. So no place is reserved, and the limit of one address concerns
+only connections whose request isn't there yet: those give way first, of the address that has most. A connection that
+had an answer gives way before one that still waits for its first, so that answers to half requests push nobody out;
+after that the oldest one does. If every request in sight is being answered, the oldest of the address that has most
+gives way.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, cast
 
 from aiohttp import StreamReader, web
 
-from trainmaster_operator.serving.log import server_log
+from trainmaster_operator.serving.logs import server_log
 
 MAX_FIELD = 16_384
 """Bytes of one header: tokens of identity providers with many groups are the longest."""
@@ -19,17 +27,19 @@ HEAD_SECONDS = 10.0
 SLACK = 262_144
 """Bytes that may follow a request's head and body, or stand around them: asyncio reads as many at once."""
 LINGER_SECONDS = 1.0
-"""A body that nobody asked for is thrown away for so long, so that its sender reads the answer."""
+"""Seconds for which an unwanted body is read and dropped, so that its sender reads the answer."""
 WRITE_SECONDS, LEAST_WRITTEN = 15.0, 65_536
-"""A peer that takes fewer bytes of its answer than this in so long loses the connection."""
+"""A peer that takes fewer bytes of its answer than this, in these seconds, loses the connection."""
 MOST_UNSENT = 16_384
 """Bytes that wait here for a peer to read, beside the kernel's; beyond them the handler waits."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+MAX_CONNECTIONS = 256
+MAX_WAITING_OF_ADDRESS = 192
 
 
-class Connection(web.RequestHandler):
-    """Connection has a place from the moment it is accepted until it is lost."""
+class PeerConnection(web.RequestHandler):
+    """PeerConnection has a place from the moment it is accepted until it is lost."""
 
     def __init__(
         self,
@@ -38,7 +48,7 @@ class Connection(web.RequestHandler):
         address: str,
         most_body: int,
         idle_seconds: float,
-        on_lost: Callable[[Connection], None],
+        on_lost: Callable[[PeerConnection], None],
     ) -> None:
         super().__init__(
             manager,
@@ -69,7 +79,7 @@ class Connection(web.RequestHandler):
         """Returns whether no complete request is being answered."""
         if self._awaits_head():
             return True
-        # aiohttp forgets the request before its answer is sent, and before the rest of its body is thrown away.
+        # aiohttp forgets the request before its answer is sent, and before the rest of its body is dropped.
         body = self._answered if self._current_request is None else self._current_request.content
         return body is not None and not body.is_eof()
 
@@ -156,3 +166,62 @@ class Connection(web.RequestHandler):
         self._stop_head_timer()
         if self._write_timer is not None:
             self._write_timer.cancel()
+
+
+class Place(Protocol):
+    """Is a connection that may have to give way."""
+
+    address: str
+
+    def is_waiting(self) -> bool:
+        """Returns whether no complete request is being answered, so that nobody misses the connection."""
+        ...
+
+    def has_answer(self) -> bool:
+        """Returns whether the last request that began here has its answer, or the beginning of one."""
+        ...
+
+    def leave(self) -> None:
+        """Ends the connection now."""
+        ...
+
+
+class Places:
+    """Places are held in the order of arrival."""
+
+    def __init__(self, most: int = MAX_CONNECTIONS, most_waiting: int = MAX_WAITING_OF_ADDRESS) -> None:
+        self._most, self._most_waiting = most, most_waiting
+        self._held: dict[Place, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(list(self._held))
+
+    def add(self, place: Place) -> None:
+        """Let one in."""
+        self._held[place] = None
+
+    def discard(self, place: Place) -> None:
+        """Let one out, if it is still in."""
+        self._held.pop(place, None)
+
+    def in_the_way(self, address: str) -> Place | None:
+        """Returns the one that has to leave before one more of `address` comes in; None where there is room."""
+        if len(self._held) >= self._most:
+            return self.first_to_leave()
+        if len(self._held) < self._most_waiting:
+            return None
+        waiting = [place for place in self._held if place.address == address and place.is_waiting()]
+        if len(waiting) < self._most_waiting:
+            return None
+        return next((place for place in waiting if place.has_answer()), waiting[0])
+
+    def first_to_leave(self) -> Place | None:
+        """Returns one of the address that has most, a waiting one if there is any; None where nobody is in."""
+        candidates = [place for place in self._held if place.is_waiting()] or list(self._held)
+        of_address: dict[str, int] = {}
+        for place in candidates:
+            of_address[place.address] = of_address.get(place.address, 0) + 1
+        return max(candidates, key=lambda place: (of_address[place.address], place.has_answer()), default=None)

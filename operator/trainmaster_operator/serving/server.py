@@ -1,4 +1,4 @@
-"""The server listens, and lets connections in a few at a time."""
+"""Makes an application and serves it: which bodies it takes, how connections are let in, and a page of metrics."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import errno
 import socket
 import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
-from trainmaster_operator.serving.app import MOST_BODY
-from trainmaster_operator.serving.connection import Connection
-from trainmaster_operator.serving.places import Places
+from trainmaster_operator.serving.connection import PeerConnection, Places
 from trainmaster_operator.wire.names import group_of
 
 ACCEPTS_AT_ONCE = 8
@@ -23,10 +24,22 @@ SOCKET_BYTES = 65_536
 twice as much, and would let it grow to 6 MB."""
 HANDSHAKE_SECONDS = 5.0
 SHORT_SECONDS = 0.1
-"""Where descriptors are short and nobody can be closed for it, nobody is let in for so long."""
+"""Seconds in which nobody is let in if descriptors are short and no connection can be closed for it."""
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 STOP_SECONDS = 1.0
 """Answers that are being made at a stop are waited for, but live ones never end."""
+BODY_SECONDS = 30.0
+"""A body that isn't complete by then is given up."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MOST_BODY = web.AppKey("most_body", int)
+# Too slow, too large, compressed.
+_REFUSED = (408, 413, 415)
+SHARE = 10
+"""A page is given to all who ask until this many times the time that it took has passed."""
+SEND_SECONDS = 15.0
+"""Prometheus waits for 10 s by default. Pages are large, and a slow reader keeps an old one in memory."""
+PIECE_BYTES = 65_536
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HttpServer:
@@ -95,7 +108,7 @@ class HttpServer:
         if in_the_way is not None:
             in_the_way.leave()
         assert self._runner.server is not None
-        connection = Connection(
+        connection = PeerConnection(
             self._runner.server,
             address=address,
             most_body=self._app[MOST_BODY],
@@ -107,7 +120,7 @@ class HttpServer:
         self._arriving.add(arriving)
         arriving.add_done_callback(self._arriving.discard)
 
-    async def _arrive(self, connection: Connection, sock: socket.socket) -> None:
+    async def _arrive(self, connection: PeerConnection, sock: socket.socket) -> None:
         timeout = None if self._tls is None else HANDSHAKE_SECONDS
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -133,3 +146,86 @@ class HttpServer:
     def _listen_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+
+def application(*, most_body: int, middlewares: Iterable[Middleware] = ()) -> web.Application:
+    """Returns an application that takes bodies of at most `most_body` bytes, uncompressed.
+
+    The given middlewares run around the refusals, which they get as `web.HTTPException` and may word in their own way.
+    """
+    # aiohttp takes 0 for "no limit".
+    app = web.Application(client_max_size=max(1, most_body), middlewares=[*middlewares, _bounded])
+    app[MOST_BODY] = most_body
+    app.on_response_prepare.append(_finish)
+    return app
+
+
+@web.middleware
+async def _bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuses a body that is compressed, too large or too slow."""
+    if not request.can_read_body:
+        return await handler(request)
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(
+            reason="Compressed bodies are not accepted", headers={"Accept-Encoding": "identity"}
+        )
+    most = request.app[MOST_BODY]
+    if (request.content_length or 0) > most:
+        raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=request.content_length or 0)
+    late = web.HTTPRequestTimeout(reason=f"The body was not complete within {BODY_SECONDS:g} s")
+    timer = asyncio.get_running_loop().call_later(BODY_SECONDS, _give_up, request, late)
+    try:
+        return await handler(request)
+    finally:
+        timer.cancel()
+
+
+def _give_up(request: web.Request, late: web.HTTPException) -> None:
+    if not request.content.is_eof():
+        request.content.set_exception(late)
+
+
+async def _finish(request: web.Request, response: web.StreamResponse) -> None:
+    """Closes the connection after an answer that doesn't wait for the body, and names no software."""
+    if response.status in _REFUSED or not request.content.is_eof():
+        response.force_close()
+        response.headers["Connection"] = "close"
+    response.headers.pop("Server", None)
+    if isinstance(request.protocol, PeerConnection):
+        request.protocol.answered(request.content)
+
+
+class Exposition:
+    """Exposition makes a page at a time, however many ask."""
+
+    def __init__(self, make: Callable[[], Awaitable[bytes]]) -> None:
+        self._make = make
+        self._page = b""
+        self._until = 0.0
+        self._making: asyncio.Task[bytes] | None = None
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answers a request for the page, piece by piece: of what isn't read, one piece is in memory."""
+        page = memoryview(await self._current())
+        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE, "Content-Length": str(len(page))})
+        async with asyncio.timeout(SEND_SECONDS):
+            await response.prepare(request)
+            for start in range(0, len(page), PIECE_BYTES):
+                await response.write(page[start : start + PIECE_BYTES])
+            await response.write_eof()
+        return response
+
+    async def _current(self) -> bytes:
+        if time.monotonic() < self._until:
+            return self._page
+        if self._making is None or self._making.done():
+            self._making = asyncio.create_task(self._make_page())
+        # One who goes doesn't take the page from the others.
+        return await asyncio.shield(self._making)
+
+    async def _make_page(self) -> bytes:
+        begun = time.monotonic()
+        self._page = await self._make()
+        ended = time.monotonic()
+        self._until = ended + (SHARE - 1) * (ended - begun)
+        return self._page

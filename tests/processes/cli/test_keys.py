@@ -15,7 +15,7 @@ from trainmaster.cli.main import app
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.controller.apiserver.cluster import PODS, SECRETS
 from trainmaster_operator.controller.apiserver.errors import Unauthorized
-from trainmaster_operator.controller.keys.signing_keys import (
+from trainmaster_operator.controller.keys import (
     SECRET_NAME,
     keys_secret,
     parse_keys,
@@ -37,7 +37,7 @@ async def test_the_command_rotates_and_prunes_the_secret_and_spares_pods_that_kn
 
         assert await command("rotate") == (
             0,
-            "2 keys. Restart the operator; when all pods have been made anew: keys prune.\n",
+            "2 keys. Restart the operator; when all pods have been made again: keys prune.\n",
         )
         assert (standing().private[1:], standing().agents_seed) == (KEYS.private, KEYS.agents_seed)
         old = b.pod(0)
@@ -54,7 +54,7 @@ async def test_the_command_rotates_and_prunes_the_secret_and_spares_pods_that_kn
         assert (code, output) == (
             1,
             f"trainmaster operator keys: the cluster at {http.url} doesn't know you (401 Unauthorized): the token or "
-            "certificate may have expired; log in anew, or choose another context\n",
+            "certificate may have expired; log in again, or choose another context\n",
         )
         del cluster.objects["secrets", "sys", SECRET_NAME]
         code, output = await command("rotate")

@@ -199,7 +199,7 @@ class FakeHttp:
 async def serving(cluster: FakeCluster) -> AsyncIterator[FakeHttp]:
     """The server on a free port."""
     fake = FakeHttp(cluster)
-    app = web.Application()
+    app = web.Application(client_max_size=3 * 1024 * 1024)
     app.router.add_route("*", "/{path:.*}", fake.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
     await runner.setup()

@@ -164,7 +164,7 @@ async def test_a_custom_resource_that_was_gone_just_when_kopf_looked_is_watched_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kopf looks once for what is served, and would wait for ever."""
-    monkeypatch.setattr("trainmaster_operator.controller.watching.kopf_thread.LIST_SECONDS", 0.5)
+    monkeypatch.setattr("trainmaster_operator.controller.watching.watcher.LIST_SECONDS", 0.5)
     async with serving(FakeCluster()) as http:
         http.crd_discovered = False
         settings = replace(ALONE, kubeconfig=kubeconfig(tmp_path, http.url))

@@ -18,7 +18,7 @@ from trainmaster.history.reading import Readers
 from trainmaster.history.recorder import Recorder
 from trainmaster.history.server import HistoryServer
 from trainmaster.history.settings import HistorySettings
-from trainmaster_operator.controller.observability.health import probes
+from trainmaster_operator.controller.observability.endpoints import probes
 
 HOST = "127.0.0.1"
 NOBODY = Server("http://127.0.0.1:9", None, None, None, Fixed(None), "default")

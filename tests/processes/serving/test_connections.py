@@ -15,8 +15,8 @@ import trustme
 from aiohttp import web
 
 from tests.unit.controller.polling import until
-from trainmaster_operator.serving import Exposition, HttpServer, app, application, connection, exposition, server
-from trainmaster_operator.serving.places import Places
+from trainmaster_operator.serving import Exposition, HttpServer, application, connection, server
+from trainmaster_operator.serving.connection import Places
 
 HOST = "127.0.0.1"
 LARGE = bytes(32 * 1_048_576)
@@ -82,7 +82,7 @@ async def test_an_idle_connection_is_closed() -> None:
 
 
 async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(server, "BODY_SECONDS", 0.1)
     async with served() as (port, _):
         found = await answer(port, b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na")
         assert found.startswith(b"HTTP/1.1 408 The body was not complete")
@@ -113,7 +113,7 @@ async def test_the_kernel_keeps_little_of_what_nobody_reads() -> None:
         _, writer = await connected(port, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: len(places) == 1 and not next(iter(places)).is_waiting())
         (place,) = places
-        assert isinstance(place, connection.Connection) and place.transport is not None
+        assert isinstance(place, connection.PeerConnection) and place.transport is not None
         sock = place.transport.get_extra_info("socket")
         for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             assert sock.getsockopt(socket.SOL_SOCKET, buffer) <= 2 * server.SOCKET_BYTES
@@ -195,7 +195,7 @@ async def test_a_page_of_metrics_is_made_once_for_all_and_sent_in_pieces() -> No
         nonlocal made
         made += 1
         await asyncio.to_thread(may_end.wait, 10)
-        return b"a" * (3 * exposition.PIECE_BYTES + 1)
+        return b"a" * (3 * server.PIECE_BYTES + 1)
 
     page = application(most_body=0)
     page.router.add_get("/metrics", Exposition(make).answer, allow_head=False)
@@ -206,7 +206,7 @@ async def test_a_page_of_metrics_is_made_once_for_all_and_sent_in_pieces() -> No
         await asyncio.sleep(0.2)
         may_end.set()
         found = await asyncio.gather(*asking)
-        assert {len(each.partition(b"\r\n\r\n")[2]) for each in found} == {3 * exposition.PIECE_BYTES + 1}
+        assert {len(each.partition(b"\r\n\r\n")[2]) for each in found} == {3 * server.PIECE_BYTES + 1}
         assert made == 1
         await answer(port, b"GET /metrics HTTP/1.0\r\n\r\n")
         assert made == 1

@@ -28,13 +28,13 @@
 | `pod_schema/types` | `test_drawn_pods` |
 | `pod_schema/values` | `test_pod_schema` |
 | `pod_template` | `test_pod_template` |
-| `printable` | `unit/cli/test_hostile_text`, `unit/serving/test_log_formats` |
+| `printable` | `unit/cli/test_hostile_text`, `unit/serving/test_logs` |
 | `problems` | `test_sentences`, `unit/cli/test_manifests` |
 | `quantities` | `test_sentences` |
 | `records` | `test_records` |
 | `rule` | `test_crd` |
 | `rules` | `test_sentences`, `test_crd` |
-| `signing` | `unit/controller/keys/test_signing_keys` |
+| `signing` | `unit/controller/test_keys` |
 | `stacks` | `unit/controller/keeping/test_stacks` |
 | `stamped_lines` | `unit/cli/logs/test_printing` |
 | `torchrun_words` | `unit/converting/test_commands`, `unit/client/code/test_scripts` |

@@ -131,17 +131,6 @@ def test_the_operator_keeps_no_logs_where_the_chart_says_so(chart: Chart) -> Non
     assert "--no-keep-logs" in operator_arguments(chart, {"operator": {"keepLogs": False}})
 
 
-def test_pods_have_the_agent_from_an_image_volume_where_the_chart_says_so(chart: Chart) -> None:
-    def option(**values: Any) -> list[str]:
-        arguments = operator_arguments(chart, {"image": {"repository": "r/operator", "tag": "9"}, **values})
-        return [text for text in arguments if "agent-image" in text]
-
-    assert option() == []
-    assert option(agentImageVolume={"enabled": True}) == ["--agent-image-volume=r/operator:9"]
-    other = {"enabled": True, "reference": "r/agent@sha256:" + "0" * 64}
-    assert option(agentImageVolume=other) == [f"--agent-image-volume={other['reference']}"]
-
-
 def test_the_operator_gives_jobs_network_policies_and_may_write_them_only_where_the_chart_says_so(chart: Chart) -> None:
     values = {"jobNetworkPolicies": {"enabled": True}, "metrics": {"namespaces": ["monitoring"]}}
 

@@ -485,7 +485,7 @@ def test_every_command_is_among_those_above() -> None:
     tested |= {"convert"}
     # tests/unit/cli/history/test_history.py too, and it uses the texts above.
     tested |= {"history"}
-    # `operator run` logs (tests/unit/controller/observability/test_log_formats.py); nobody writes texts for the others.
+    # `operator run` logs (tests/unit/serving/test_logs.py); nobody writes texts for the others.
     # What `mcp` answers goes to a program (tests/processes/cli/test_mcp.py).
     # What `dashboard` and `open` show is a page's (tests/processes/dashboard).
     harmless = {"crd", "completion", "operator", "local", "mcp", "init", "dashboard", "open"}

@@ -12,14 +12,15 @@ import itertools
 import re
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainmaster_operator.api.trimming import prune
-from trainmaster_operator.controller.apiserver.cluster import PODS, PodStream, RawObject, Resource
+from trainmaster_operator.controller.apiserver.cluster import PODS, RawObject, Resource
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from trainmaster_operator.controller.apiserver.pod_http import PodStream
 
 NOW = "2026-11-21T04:00:00Z"
 
@@ -48,7 +49,6 @@ class FakeCluster:
     follows: dict[str, AsyncIterator[bytes]] = field(default_factory=dict)
     opens: bool = True
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    admit: Callable[[RawObject], RawObject] = field(default=lambda created: created)
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
 
     def fail(self, verb: str, plural: str, error: ClusterError, times: int = 1) -> None:
@@ -139,16 +139,13 @@ class FakeCluster:
         for first in range(0, max(len(items), 1), resource.page):
             yield items[first : first + resource.page]
 
-    async def create(
-        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
-    ) -> RawObject:
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)
         name = str(body["metadata"]["name"])
-        self._enter("create dry-run" if dry_run else "create", resource, name)
+        self._enter("create", resource, name)
         if (resource.plural, namespace, name) in self.objects:
             raise AlreadyExists(f"{resource.plural}/{name}", "already exists", status=409, reason="AlreadyExists")
-        admitted = self.admit(merge(body, {"metadata": {"namespace": namespace}}))
-        return trimmed(resource, admitted if dry_run else self.put(resource, admitted))
+        return trimmed(resource, self.put(resource, merge(body, {"metadata": {"namespace": namespace}})))
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)
@@ -195,7 +192,6 @@ class FakeCluster:
         uid: str,
         resource_version: str | None = None,
         grace_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground"] = "Background",
     ) -> None:
         await asyncio.sleep(0)
         self._enter("delete", resource, name)
@@ -208,7 +204,6 @@ class FakeCluster:
         namespace: str,
         pod: str,
         *,
-        container: str,
         tail_lines: int,
         limit_bytes: int,
         previous: bool = False,
@@ -219,9 +214,7 @@ class FakeCluster:
         return self.logs.get(pod, "")
 
     @asynccontextmanager
-    async def followed_log(
-        self, namespace: str, pod: str, *, container: str, tail_lines: int
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def followed_log(self, namespace: str, pod: str, *, tail_lines: int) -> AsyncIterator[AsyncIterator[bytes]]:
         await asyncio.sleep(0)
         self._enter("follow", PODS, pod)
         if not self.opens:
@@ -246,7 +239,6 @@ class FakeCluster:
         *,
         headers: Mapping[str, str],
         body: bytes | None = None,
-        connect_timeout: float = 2.0,
     ) -> AsyncIterator[PodStream]:
         raise NotFound(f"{method} {pod}{path}", "no agents here", status=404)
         yield

@@ -58,8 +58,6 @@ def test_without_options_all_settings_have_their_defaults(given: Callable[..., A
         (["-A", "--operator-label", "a/b=c"], {}, "operator_labels", (("a/b", "c"),)),
         (["-A"], {"TRAINMASTER_OPERATOR_LABELS": "a=b,c="}, "operator_labels", (("a", "b"), ("c", ""))),
         (["-A"], {"TRAINMASTER_METRICS_NAMESPACES": "m"}, "metrics_namespaces", ("m",)),
-        (["-A", "--agent-image-volume", "r.io:5000/op:1"], {}, "agent_image_volume", "r.io:5000/op:1"),
-        (["-A"], {"TRAINMASTER_AGENT_IMAGE_VOLUME": ""}, "agent_image_volume", None),
         (["-A", "--log-level", "debug"], {}, "log_level", "DEBUG"),
         (["-A", "--agent-port", "1234"], {}, "agent_port", 1234),
         (["-A", "--metrics-port", "0"], {}, "metrics_port", 0),
@@ -83,11 +81,6 @@ def test_an_option_or_its_variable_sets_the_field(
         (["-A", "--operator-label", "name"], "--operator-label: 'name' has to be NAME=VALUE"),
         (["-n", "Team A"], "--namespace: 'Team' is no name of a namespace; give small letters, digits and '-'"),
         (["-A", "--lease-namespace", "a_b"], "--lease-namespace: 'a_b' is no name of a namespace"),
-        (
-            ["-A", "--agent-image-volume", "https://ghcr.io/op"],
-            "--agent-image-volume: 'https://ghcr.io/op' is not an image that can be pulled; use "
-            "registry/repository:tag or registry/repository@sha256:…, such as ghcr.io/trainmaster/operator:0.1.0",
-        ),
         (["-A", "--workers", "0"], "--workers: '0' is too small; use at least 1"),
         (["-A", "--workers", "257"], "--workers: '257' is too large; use at most 256"),
         (["-A", "--workers", "many"], "--workers: 'many' is no whole number"),

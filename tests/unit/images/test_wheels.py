@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import zipfile
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
-
-from trainmaster_operator.rendering import AgentImageVolume
-from trainmaster_operator.rendering.agent_source import agent_path
-from trainmaster_operator.rendering.paths import AGENT_DIRECTORY
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,13 +57,3 @@ def test_the_operator_s_image_copies_the_operator_alone() -> None:
         "operator",
         "images/trainer/trainloop",
     ]
-
-
-def test_the_operator_s_image_has_the_agent_where_pods_that_mount_it_look_for_it() -> None:
-    build, final = (ROOT / "images" / "operator" / "Dockerfile").read_text().split("\nFROM ${BASE}\n")
-    [made] = re.findall(
-        r"^RUN PYTHONPATH=operator python -m trainmaster_operator\.agent\.build (\S+)$", build, re.MULTILINE
-    )
-    [(copied, to)] = re.findall(r"^COPY --from=build (\S+\.pyz) (\S+)$", final, re.MULTILINE)
-    assert copied == made
-    assert agent_path(AgentImageVolume("any")) == f"{AGENT_DIRECTORY}{to}"

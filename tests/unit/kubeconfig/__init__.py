@@ -2,10 +2,7 @@
 
 | module | test files |
 |---|---|
-| `addresses` | `test_selection`, `unit/client/history/test_finding` |
-| `certificates` | `processes/cli/test_kubeconfigs` |
-| `errors` | `test_selection` |
-| `files` | `test_selection` |
+| `errors` | `test_selection`, `unit/client/history/test_finding`, `processes/cli/test_kubeconfigs` |
 | `plugin` | `test_plugin` |
 | `selection` | `test_selection` |
 """

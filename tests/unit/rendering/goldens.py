@@ -10,7 +10,6 @@ import yaml
 from tests.signer import KEYS
 from trainmaster_operator.api.parsing import parse_spec
 from trainmaster_operator.rendering import (
-    AgentImageVolume,
     JobIdentity,
     Manifest,
     NetworkPeers,
@@ -25,7 +24,6 @@ NAMES = sorted(path.stem for path in JOBS.glob("*.yaml"))
 
 
 SETTINGS = {
-    "agent-image-volume": Settings(agent=AgentImageVolume("ghcr.io/trainmaster/operator:0.1.0")),
     "network-policy": Settings(
         network_peers=NetworkPeers(
             "trainmaster-system",

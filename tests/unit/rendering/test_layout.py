@@ -11,11 +11,9 @@ from trainmaster_operator.api.parsing import parse_spec
 from trainmaster_operator.api.rules import MAX_SET_NAME
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.v1alpha1 import JobSpec
-from trainmaster_operator.controller.keys.signing_keys import MAX_KEYS
+from trainmaster_operator.controller.keys import MAX_KEYS
 from trainmaster_operator.rendering import (
     AgentConfigMap,
-    AgentImage,
-    AgentImageVolume,
     JobIdentity,
     Manifest,
     Settings,
@@ -251,35 +249,13 @@ def test_another_image_gets_the_operators_agent_from_a_config_map() -> None:
     assert mount in worker["volumeMounts"]
 
 
-def test_another_image_gets_the_operators_agent_from_a_volume_of_an_image() -> None:
-    (one,) = stateful_sets(spec(workers=1, **OTHER_IMAGE), settings=Settings(agent=AgentImageVolume("registry/a:1")))
-    pod = one.body["spec"]["template"]["spec"]
-    assert "initContainers" not in pod
-    source = {"reference": "registry/a:1", "pullPolicy": "IfNotPresent"}
-    assert {"name": "trainmaster-agent", "image": source} in pod["volumes"]
-    (worker,) = pod["containers"]
-    # Of the whole image, because not every runtime applies a subPath.
-    mount = {"name": "trainmaster-agent", "mountPath": "/run/trainmaster/agent", "readOnly": True}
-    assert mount in worker["volumeMounts"]
-    assert worker["command"] == ["python3", "/run/trainmaster/agent/opt/trainmaster/agent.pyz", "run", "--"]
-    bundled = stateful_sets(spec(workers=1), settings=Settings(agent=AgentImageVolume("registry/a:1")))
-    assert bundled == stateful_sets(spec(workers=1))
-
-
 def test_a_job_keeps_the_agent_that_it_has_begun_with() -> None:
     other = spec(workers=1, **OTHER_IMAGE)
-    volume = AgentImageVolume("registry/a:1")
-    assert stateful_sets(other, agent=volume) == stateful_sets(other, settings=Settings(agent=volume))
     own = stateful_sets(other, settings=Settings(agent=AgentConfigMap("x")))
-    assert stateful_sets(other, agent=AgentConfigMap("x"), settings=Settings(agent=volume)) == own
+    later = Settings(agent=AgentConfigMap("of-a-later-operator"))
+    assert stateful_sets(other, agent=AgentConfigMap("x"), settings=later) == own
     (one,) = stateful_sets(other, agent=AgentConfigMap("of-an-earlier-operator"))
     assert one == stateful_sets(other, settings=Settings(agent=AgentConfigMap("of-an-earlier-operator")))[0]
-    # As operators of 0.1.0 have made them.
-    (one,) = stateful_sets(other, agent=AgentImage("registry.local/trainer:9", "Never"))
-    pod = one.body["spec"]["template"]["spec"]
-    (init,) = pod["initContainers"]
-    assert (init["image"], init["imagePullPolicy"]) == ("registry.local/trainer:9", "Never")
-    assert {"name": "trainmaster-agent", "emptyDir": {}} in pod["volumes"]
     # The bundled image has its own, whatever its StatefulSet says.
     assert stateful_sets(spec(workers=1), agent=AgentConfigMap("x")) == stateful_sets(spec(workers=1))
 

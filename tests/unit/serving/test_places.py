@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmaster_operator.serving.places import Places
+from trainmaster_operator.serving.connection import Places
 
 
 @dataclass(eq=False)

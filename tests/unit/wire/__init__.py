@@ -9,7 +9,7 @@
 | `names` | `test_names`, `unit/rendering/test_golden` |
 | `ranks` | `test_ranks`, `test_hostile_messages`, `test_stream` |
 | `report` | `test_report`, `test_limits`, `unit/reconciling/policies/test_failure_rules` |
-| `signing` | `unit/agent/test_forged_assignments`, `unit/controller/keys/test_signing_keys` |
+| `signing` | `unit/agent/test_forged_assignments`, `unit/controller/test_keys` |
 | `stream` | `test_stream`, `test_hostile_lines`, `processes/controller/leaders/test_hostile_leaders` |
 | `values` | `test_values`, `unit/api/test_hostile_messages` |
 """

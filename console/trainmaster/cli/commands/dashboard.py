@@ -72,7 +72,7 @@ def dashboard(
     from trainmaster.cli.dashboard import Certificate, serve
     from trainmaster.client.server import address_of
     from trainmaster.dashboard.app import Settings
-    from trainmaster_operator.serving.log_formats import set_up
+    from trainmaster_operator.serving.logs import set_up
 
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not (connection.kubeconfig or os.environ.get("KUBECONFIG"))
     laptop = mode == "laptop" or (mode is None and not in_pod)

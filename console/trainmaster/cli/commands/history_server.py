@@ -38,7 +38,7 @@ def _run(settings: HistorySettings) -> int:
     from trainmaster.client.errors import NoCluster
     from trainmaster.history.process import CannotListen, History
     from trainmaster.history.schema import UnusableFile
-    from trainmaster_operator.serving.log_formats import set_up
+    from trainmaster_operator.serving.logs import set_up
 
     set_up(settings.log_format, settings.log_level)
     gc.freeze()

@@ -19,6 +19,7 @@ from trainmaster_operator.api.v1alpha1.code import Code, CodeClaim
 from trainmaster_operator.api.v1alpha1.names import (
     API_VERSION,
     BUNDLED_IMAGE,
+    BUNDLED_USER,
     DEFAULT_IMAGE,
     GROUP,
     INSTALL_CRD,
@@ -32,6 +33,7 @@ from trainmaster_operator.api.v1alpha1.names import (
     FailureReason,
     Phase,
     is_bundled,
+    set_name,
 )
 from trainmaster_operator.api.v1alpha1.status import (
     TIME_CATEGORIES,
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
 __all__ = [
     "API_VERSION",
     "BUNDLED_IMAGE",
+    "BUNDLED_USER",
     "CPU",
     "DEFAULT_IMAGE",
     "GROUP",
@@ -132,6 +135,7 @@ __all__ = [
     "WorkerCounts",
     "WorkerGroup",
     "is_bundled",
+    "set_name",
 ]
 
 if not TYPE_CHECKING:

@@ -18,12 +18,19 @@ INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
 # Whose training configuration `api.training_schema` knows.
 DEFAULT_IMAGE = f"{BUNDLED_IMAGE}:0.1.0"
+# uid and gid of the user in our images (images/*/Dockerfile): volumes must be writable for it.
+BUNDLED_USER = 65532
 
 
 def is_bundled(image: str) -> bool:
     """Returns whether an image is the bundled trainer, of any tag or digest: it has the agent and a default command."""
     rest = image.removeprefix(BUNDLED_IMAGE)
     return rest != image and (rest == "" or rest[0] in ":@")
+
+
+def set_name(job: str, group: str, groups: int) -> str:
+    """Returns the name of the StatefulSet of a group; the only one of a job has the job's name."""
+    return job if groups < 2 else f"{job}-{group}"
 
 
 # What a worker's end can be for. A rule of failurePolicy can answer these; `reconciling.reasons` says what each means,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
@@ -17,24 +17,24 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from trainmaster_operator.api.encoding import encode
-from trainmaster_operator.controller.apiserver.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
-from trainmaster_operator.controller.apiserver.connection import Connection
-from trainmaster_operator.controller.apiserver.decoding import decoded
+from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
+from trainmaster_operator.controller.apiserver.cluster import LATER_VERSIONS, PODS, RawObject, Resource
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import (
     Deposed,
     NotFound,
     Refused,
-    Unreachable,
     Unusable,
     is_unserved,
 )
-from trainmaster_operator.controller.apiserver.kept import Fields, listed, metadata_of
+from trainmaster_operator.controller.apiserver.kept import Fields, decoded, listed, metadata_of
 from trainmaster_operator.controller.apiserver.pod_http import (
     API_ERROR_BYTES,
     IDENTITY,
     PIECE,
     PROXIED_HEAD_BYTES,
     PodHttp,
+    PodStream,
     bounded_body,
     chunks_of,
     refuse_unasked,
@@ -44,11 +44,37 @@ from trainmaster_operator.wire.names import FIELD_MANAGER
 from trainmaster_operator.wire.values import mapping, mappings, shown
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-# What the kubelet answers, as if it were the log, of a container that it removed: of each it keeps the newest dead one.
+# The kubelet's answer, as if it were the log, for a container that it removed: it keeps the newest dead one of each.
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
-# Bytes of it, and of whatever else stands where a log was asked for.
+# Bytes of it that are read, and of any other answer to a request for a log.
 _NO_LOG_BYTES = 1_024
+# Seconds for a connection to the API server, for a request to a pod.
+PROXY_CONNECT_SECONDS = 2.0
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+@dataclass(frozen=True)
+class _Request:
+    method: Method
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+    def in_version(self, asked: str, served: str) -> _Request:
+        """Returns the request for another version of the type; both are groups with a version."""
+        body = self.body
+        if body is not None and body.get("apiVersion") == asked:
+            body = {**body, "apiVersion": served}
+        return replace(self, path=self.path.replace(asked, served, 1), body=body)
 
 
 class KubernetesCluster:
@@ -56,11 +82,11 @@ class KubernetesCluster:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiConnection,
         *,
         timeout: float = 30.0,
-        on_write: Callable[[str, str], None] | None = None,
-        may_write: Callable[[], bool] | None = None,
+        on_write: Callable[[str, str], None] = lambda verb, kind: None,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         """`on_write` is called with the verb and kind of every write; `may_write` is asked before every request that
         could change something.
@@ -68,13 +94,11 @@ class KubernetesCluster:
         self._client = ApiClient(connection.configuration)
         self._client.user_agent = f"{FIELD_MANAGER}-operator"
         self._host = str(connection.configuration.host).rstrip("/")
-        self._timeout = timeout
+        self._timeout, self._on_write, self._may_write = timeout, on_write, may_write
         self._session: aiohttp.ClientSession | None = None
         self._pods: PodHttp | None = None
-        # Of types that differ between API servers: the version asked for, and the one that is served.
+        # For types that differ between API servers: the version asked for, and the one that is served.
         self._served: dict[str, str] = {}
-        self._on_write = on_write or _ignore
-        self._may_write = may_write or _always
 
     async def close(self) -> None:
         if self._session is not None:
@@ -90,19 +114,19 @@ class KubernetesCluster:
     async def discovers(self, resource: Resource) -> bool:
         version = resource.api_version
         if resource.group:
-            groups = mappings((await self._json("GET", "/apis")).get("groups"))
+            groups = mappings((await self._json(_Request("GET", "/apis"))).get("groups"))
             versions = (one for group in groups for one in mappings(group.get("versions")))
             if version not in {one.get("groupVersion") for one in versions}:
                 return False
         try:
-            document = await self._json("GET", f"/apis/{version}" if resource.group else f"/api/{version}")
+            document = await self._json(_Request("GET", f"/apis/{version}" if resource.group else f"/api/{version}"))
         except NotFound:
             return False
         named = (one.get("name") for one in mappings(document.get("resources")))
         return document.get("groupVersion") == version and resource.plural in named
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
-        return await self._json("GET", resource.path(namespace, name), kept=resource.kept)
+        return await self._json(_Request("GET", resource.path(namespace, name)), resource.kept)
 
     async def pages(
         self,
@@ -122,43 +146,33 @@ class KubernetesCluster:
         item = resource.kept and (metadata_of(resource.kept) if metadata_only else resource.kept)
         page_kept = item and listed(item)
         while True:
-            page = await self._json("GET", resource.path(namespace), query=query, accept=accept, kept=page_kept)
+            page = await self._json(_Request("GET", resource.path(namespace), query, accept=accept), page_kept)
             yield [item for item in page.get("items") or () if isinstance(item, dict)]
             next_page = mapping(page.get("metadata")).get("continue")
             if not next_page:
                 return
             query["continue"] = str(next_page)
 
-    async def create(
-        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
-    ) -> RawObject:
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
         query = {"fieldManager": FIELD_MANAGER}
         if resource.strict:
             query["fieldValidation"] = "Strict"
-        if dry_run:
-            query["dryRun"] = "All"
-        answer = await self._json("POST", resource.path(namespace), query=query, body=body, kept=resource.kept)
-        if not dry_run:
-            self._on_write("create", resource.kind)
+        answer = await self._json(_Request("POST", resource.path(namespace), query, body), resource.kept)
+        self._on_write("create", resource.kind)
         return answer
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
-        query = {"fieldManager": FIELD_MANAGER}
-        answer = await self._json("PUT", resource.path(namespace, name), query=query, body=body, kept=resource.kept)
+        request = _Request("PUT", resource.path(namespace, name), {"fieldManager": FIELD_MANAGER}, body)
+        answer = await self._json(request, resource.kept)
         self._on_write("update", resource.kind)
         return answer
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
     ) -> RawObject:
-        answer = await self._json(
-            "PATCH",
-            resource.path(namespace, name),
-            query={"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"},
-            body=body,
-            content_type="application/apply-patch+yaml",
-            kept=resource.kept,
-        )
+        query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+        path, kind = resource.path(namespace, name), "application/apply-patch+yaml"
+        answer = await self._json(_Request("PATCH", path, query, body, kind), resource.kept)
         self._on_write("apply", resource.kind)
         return answer
 
@@ -171,14 +185,9 @@ class KubernetesCluster:
         *,
         subresource: Literal["status"] | None = None,
     ) -> RawObject:
-        answer = await self._json(
-            "PATCH",
-            resource.path(namespace, name, subresource),
-            query={"fieldManager": FIELD_MANAGER},
-            body=body,
-            content_type="application/merge-patch+json",
-            kept=resource.kept,
-        )
+        path, kind = resource.path(namespace, name, subresource), "application/merge-patch+json"
+        query = {"fieldManager": FIELD_MANAGER}
+        answer = await self._json(_Request("PATCH", path, query, body, kind), resource.kept)
         self._on_write("patch", f"{resource.kind}/{subresource}" if subresource else resource.kind)
         return answer
 
@@ -191,20 +200,13 @@ class KubernetesCluster:
         uid: str,
         resource_version: str | None = None,
         grace_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground"] = "Background",
     ) -> None:
-        preconditions = {"uid": uid}
-        if resource_version is not None:
-            preconditions["resourceVersion"] = resource_version
-        body: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "preconditions": preconditions,
-            "propagationPolicy": propagation,
-        }
+        preconditions = {"uid": uid} | ({} if resource_version is None else {"resourceVersion": resource_version})
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        body["propagationPolicy"] = "Background"
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
-        await self._json("DELETE", resource.path(namespace, name), body=body)
+        await self._json(_Request("DELETE", resource.path(namespace, name), body=body))
         self._on_write("delete", resource.kind)
 
     async def pod_log(
@@ -212,35 +214,33 @@ class KubernetesCluster:
         namespace: str,
         pod: str,
         *,
-        container: str,
         tail_lines: int,
         limit_bytes: int,
         previous: bool = False,
         timestamps: bool = False,
     ) -> str:
-        query = {"container": container, "tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
+        query = {"container": WORKER_CONTAINER, "tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
         if previous:
             query["previous"] = "true"
         if timestamps:
             query["timestamps"] = "true"
-        path = PODS.path(namespace, pod, "log")
-        raw = await self._bytes("GET", path, query=query, limit=max(limit_bytes, _NO_LOG_BYTES))
+        request = _Request("GET", PODS.path(namespace, pod, "log"), query, accept="*/*")
+        async with self._answer(request) as response:
+            raw = await bounded_body(response, str(request), max(limit_bytes, _NO_LOG_BYTES))
         if _NO_LOG.fullmatch(raw):
-            raise Refused(f"GET {path}", raw.decode(), status=400)
+            raise Refused(str(request), raw.decode(), status=400)
         return raw.decode(errors="replace")
 
     @asynccontextmanager
-    async def followed_log(
-        self, namespace: str, pod: str, *, container: str, tail_lines: int
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        query = {"container": container, "tailLines": str(tail_lines), "follow": "true", "timestamps": "true"}
-        path = PODS.path(namespace, pod, "log")
-        response = await self._request("GET", f"{path}?{urlencode(query)}", headers={"Accept": "*/*"}, endless=True)
-        try:
-            await refuse_unasked(response, f"GET {path}", API_ERROR_BYTES)
-            yield _log_chunks(response, f"GET {path}")
-        finally:
-            response.close()
+    async def followed_log(self, namespace: str, pod: str, *, tail_lines: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        query = {"container": WORKER_CONTAINER, "tailLines": str(tail_lines), "follow": "true", "timestamps": "true"}
+        request = _Request("GET", PODS.path(namespace, pod, "log"), query, accept="*/*")
+        async with self._answer(request, endless=True) as response:
+            try:
+                yield _log_chunks(response, str(request))
+            finally:
+                # The rest isn't read.
+                response.close()
 
     @asynccontextmanager
     async def pod_proxy(
@@ -253,7 +253,6 @@ class KubernetesCluster:
         *,
         headers: Mapping[str, str],
         body: bytes | None = None,
-        connect_timeout: float = 2.0,
     ) -> AsyncIterator[PodStream]:
         url = f"{PODS.path(namespace, f'{pod}:{port}', 'proxy')}{path}"
         config = self._client.configuration
@@ -267,32 +266,19 @@ class KubernetesCluster:
             f"{method} {url}",
             headers=await self._authenticated(method, url, headers, None),
             body=body,
-            connect_seconds=connect_timeout,
+            connect_seconds=PROXY_CONNECT_SECONDS,
             proxy=config.proxy,
             proxy_headers=config.proxy_headers,
             server_hostname=config.tls_server_name,
         ) as stream:
             yield stream
 
-    async def _json(
-        self,
-        method: Method,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-        kept: Fields | None = None,
-    ) -> RawObject:
-        asked, versions = self._versions(path)
+    async def _json(self, request: _Request, kept: Fields | None = None) -> RawObject:
+        """Returns the object that a successful answer has, in whichever version its type is served."""
+        asked, versions = self._versions(request.path)
         for version in versions:
-            here = path.replace(asked, version, 1)
-            sent = {**body, "apiVersion": version} if body and asked and body.get("apiVersion") == asked else body
             try:
-                document = await self._decoded(
-                    method, here, query=query, body=sent, content_type=content_type, accept=accept, kept=kept
-                )
+                document = await self._document(request.in_version(asked, version) if asked else request, kept)
             except NotFound as error:
                 if not is_unserved(error):
                     self._served[asked] = version
@@ -305,7 +291,7 @@ class KubernetesCluster:
         if asked:
             self._served[asked] = version
         if not isinstance(document, dict):
-            raise Unusable(f"{method} {path}", f"{shown(document)} in place of an object")
+            raise Unusable(str(request), f"{shown(document)} in place of an object")
         return document
 
     def _versions(self, path: str) -> tuple[str, tuple[str, ...]]:
@@ -316,71 +302,30 @@ class KubernetesCluster:
                 return asked, (known,) if known is not None else (asked, *later)
         return "", ("",)
 
-    async def _decoded(
-        self,
-        method: Method,
-        path: str,
-        *,
-        query: Mapping[str, str] | None,
-        body: Mapping[str, Any] | None,
-        content_type: str,
-        accept: str,
-        kept: Fields | None,
-    ) -> Any:
-        """Returns a successful answer's document."""
-        async with self._answer(method, path, query, body, content_type, accept) as response:
+    async def _document(self, request: _Request, kept: Fields | None) -> Any:
+        async with self._answer(request) as response:
             try:
                 return await decoded(response.content, kept)
             except ValueError as error:
-                raise Unusable(f"{method} {path}", f"an answer that isn't JSON ({error})") from error
+                raise Unusable(str(request), f"an answer that isn't JSON ({error})") from error
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise _unreachable(method, path, error) from error
-
-    async def _bytes(self, method: Method, path: str, *, query: Mapping[str, str], limit: int) -> bytes:
-        """Returns the first bytes of a successful answer that a pod wrote."""
-        async with self._answer(method, path, query, accept="*/*") as response:
-            return await bounded_body(response, f"{method} {path}", limit)
+                raise unreachable(str(request), error) from error
 
     @asynccontextmanager
-    async def _answer(
-        self,
-        method: Method,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields a successful answer."""
-        url = f"{path}?{urlencode(query)}" if query else path
-        response = await self._request(
-            method, url, headers={"Content-Type": content_type, "Accept": accept}, json_body=body
-        )
-        async with response:
-            await refuse_unasked(response, f"{method} {path}", API_ERROR_BYTES)
-            yield response
-
-    async def _request(
-        self,
-        method: Method,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        json_body: Mapping[str, Any] | None = None,
-        endless: bool = False,
-    ) -> aiohttp.ClientResponse:
-        """Returns an open answer; an endless one has no time to be over, and little of it is read ahead."""
-        config = self._client.configuration
-        all_headers = await self._authenticated(method, url, {**headers, **IDENTITY}, json_body)
+    async def _answer(self, request: _Request, *, endless: bool = False) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yields a successful answer; an endless one has no time to be over, and little of it is read ahead."""
+        config, url = self._client.configuration, request.url
+        headers = {"Content-Type": request.content_type, "Accept": request.accept, **IDENTITY}
+        all_headers = await self._authenticated(request.method, url, headers, request.body)
         if self._session is None:
             # The client's own factory: TLS, client certificates and the pool as its configuration says.
             self._session = self._client.rest_client._create_pool_manager()
         try:
-            return await self._session.request(
-                method,
+            response = await self._session.request(
+                request.method,
                 self._host + quote_path(url),
                 headers=all_headers,
-                data=None if json_body is None else encode(json_body),
+                data=None if request.body is None else encode(request.body),
                 timeout=aiohttp.ClientTimeout(total=None if endless else self._timeout, sock_connect=self._timeout),
                 read_bufsize=PIECE if endless else None,
                 allow_redirects=False,
@@ -390,7 +335,10 @@ class KubernetesCluster:
                 server_hostname=config.tls_server_name,
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _unreachable(method, url, error) from error
+            raise unreachable(str(request), error) from error
+        async with response:
+            await refuse_unasked(response, str(request), API_ERROR_BYTES)
+            yield response
 
     async def _authenticated(
         self, method: str, url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None
@@ -413,15 +361,3 @@ def quote_path(url: str) -> str:
     """Quotes what a name could smuggle into a path; names are DNS labels, so this changes nothing that is valid."""
     path, mark, query = url.partition("?")
     return quote(path, safe="/:%") + mark + query
-
-
-def _unreachable(method: str, url: str, error: BaseException) -> Unreachable:
-    return unreachable(f"{method} {url.partition('?')[0]}", error)
-
-
-def _ignore(verb: str, kind: str) -> None:
-    del verb, kind
-
-
-def _always() -> bool:
-    return True

@@ -1,7 +1,7 @@
-"""`Cluster` is the one narrow interface to the API server; the types that go through it are here too.
+"""`Cluster` is the narrow interface to the API server; the types that go through it are here too.
 
-Everything that the operator reads or writes goes through `Cluster`, so tests put a scripted one in its place and no
-other module knows a client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
+Everything that the operator reads or writes goes through `Cluster`, so tests replace it by a scripted one and no other
+module knows a client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from trainmaster_operator.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
 from trainmaster_operator.controller.apiserver import kept
+from trainmaster_operator.controller.apiserver.pod_http import PodStream
 from trainmaster_operator.rendering import GANG_APIS, child_kind
 
 RawObject = dict[str, Any]
@@ -26,12 +27,12 @@ class Resource:
     version: str
     plural: str
     kind: str
-    # What is kept of an object, in all answers; None: everything.
+    # The fields of an object that are kept of all answers; None: all.
     kept: kept.Fields | None = field(default=None, compare=False)
     # Objects in a page of a list. The API server has all of them in memory, 75 MB where each is as large as it may be.
     page: int = 50
-    # A create drops a field that the API server doesn't know, and says so in a warning. Where users write fields, it is
-    # refused instead: they would get an object without it, until the first apply is refused for it.
+    # A create drops a field that the API server doesn't know, with a warning. Where users write fields, it is refused
+    # instead: they would get an object without the field, until the first apply is refused for it.
     strict: bool = False
 
     @property
@@ -75,7 +76,7 @@ NODES = Resource("", "v1", "nodes", "Node", kept.NODE)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
 RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor")
 
-# What asks a gang scheduler for a whole job, by its name in the spec. Each may be absent in a cluster.
+# The objects that ask a gang scheduler for a whole job, by its name in the spec. A cluster may serve none of them.
 GANGS: Mapping[str, Resource] = {
     name: Resource(api.group, api.version, api.plural, api.kind, kept.WORKLOAD if name == "kueue" else kept.CHILD)
     for name, api in GANG_APIS.items()
@@ -86,7 +87,7 @@ LATER_VERSIONS: Mapping[str, tuple[str, ...]] = {
     for api in GANG_APIS.values()
     if api.later
 }
-# What a job is made of, by kind.
+# A job's children, by kind.
 CHILDREN: Mapping[str, Resource] = {
     resource.child_kind: resource
     for resource in (SERVICES, CONFIG_MAPS, NETWORK_POLICIES, STATEFUL_SETS, *GANGS.values())
@@ -96,19 +97,6 @@ CHILDREN: Mapping[str, Resource] = {
 def whole(resource: Resource) -> Resource:
     """Returns the type for answers of which everything is kept: one object at a time."""
     return replace(resource, kept=None)
-
-
-class PodStream(Protocol):
-    """An open answer of a pod's port is read in chunks."""
-
-    @property
-    def received(self) -> int:
-        """Returns the bytes that have come so far, with their framing."""
-        ...
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Yields the body until the other side ends it. Raises Unreachable when the connection breaks."""
-        ...
 
 
 class Cluster(Protocol):
@@ -135,17 +123,15 @@ class Cluster(Protocol):
         field_selector: str = "",
         metadata_only: bool = False,
     ) -> AsyncIterator[Sequence[RawObject]]:
-        """Yields a consistent list, of one namespace or of all, page by page: no more than a page is in memory.
+        """Yields a consistent list, of one namespace or of all, page by page; one page is in memory at a time.
 
         `metadata_only` asks for PartialObjectMetadata. Raises Gone when the list takes longer than the API server keeps
         its state (5 minutes).
         """
         ...
 
-    async def create(
-        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
-    ) -> RawObject:
-        """Create an object; with `dry_run` only ask what would be stored. Raises AlreadyExists."""
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
+        """Create an object. Raises AlreadyExists."""
         ...
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
@@ -182,7 +168,6 @@ class Cluster(Protocol):
         uid: str,
         resource_version: str | None = None,
         grace_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground"] = "Background",
     ) -> None:
         """Delete exactly this object. Raises Conflict when it was replaced or changed, NotFound when it is gone."""
         ...
@@ -192,22 +177,21 @@ class Cluster(Protocol):
         namespace: str,
         pod: str,
         *,
-        container: str,
         tail_lines: int,
         limit_bytes: int,
         previous: bool = False,
         timestamps: bool = False,
     ) -> str:
-        """Read the end of the log of a container, or of the one that ran before it in the pod.
+        """Read the end of the log of a worker's container, or of the one that ran before it in the pod.
 
         With `timestamps` every line begins with its time (api/stamped_lines.py).
         """
         ...
 
     def followed_log(
-        self, namespace: str, pod: str, *, container: str, tail_lines: int
+        self, namespace: str, pod: str, *, tail_lines: int
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a container's log from its last lines on, with their times, until the container ends."""
+        """Open a worker's log at its last lines, with their times, until its container ends."""
         ...
 
     def pod_proxy(
@@ -220,7 +204,6 @@ class Cluster(Protocol):
         *,
         headers: Mapping[str, str],
         body: bytes | None = None,
-        connect_timeout: float = 2.0,
     ) -> AbstractAsyncContextManager[PodStream]:
         """Send a request to a pod's port through the API server."""
         ...

@@ -1,4 +1,4 @@
-"""The API server and our credentials are found in-cluster when there is a service-account token, else a kubeconfig.
+"""Finds the API server and our credentials: in-cluster if there is a service-account token, else by a kubeconfig.
 
 The same configuration serves our own client and kopf's watching.
 """
@@ -19,9 +19,8 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config, load_kube_config_from_dict
 from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
 
-from trainmaster_operator.controller.apiserver.decoding import response_class
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Unauthorized, Untrusted, from_response
-from trainmaster_operator.controller.apiserver.kept import Fields
+from trainmaster_operator.controller.apiserver.kept import Fields, response_class
 from trainmaster_operator.kubeconfig import (
     Credentials,
     Kubeconfig,
@@ -42,7 +41,7 @@ class ConnectionSettingsError(Exception):
 
 
 @dataclass(frozen=True)
-class Connection:
+class ApiConnection:
     """Holds a loaded client configuration, and where it comes from."""
 
     configuration: Configuration
@@ -54,7 +53,7 @@ class Connection:
         if isinstance(error, Unauthorized):
             return (
                 f"the cluster at {host} doesn't know you (401 Unauthorized): the token or certificate may have "
-                "expired; log in anew, or choose another context"
+                "expired; log in again, or choose another context"
             )
         if isinstance(error, Untrusted):
             return (
@@ -115,7 +114,7 @@ async def _refuse_redirect(
     raise from_response(f"{params.method} {params.url.path}", answer.status, answer.headers, b"")
 
 
-async def connect(kubeconfig: str | None, context: str | None) -> Connection:
+async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
     """Load the configuration: `kubeconfig` or `context` when given, else in-cluster, else KUBECONFIG or ~/.kube/config.
 
     Raises ConnectionSettingsError in one sentence.
@@ -133,7 +132,7 @@ async def connect(kubeconfig: str | None, context: str | None) -> Connection:
             raise ConnectionSettingsError(str(error)) from error
         except (ConfigException, OSError, ValueError) as error:
             raise ConnectionSettingsError(f"the pod's service account can't be used: {error}") from error
-        return Connection(config, in_cluster=True)
+        return ApiConnection(config, in_cluster=True)
     try:
         found = read_kubeconfig(kubeconfig, context)
         if found is None:
@@ -141,7 +140,7 @@ async def connect(kubeconfig: str | None, context: str | None) -> Connection:
         await _load(found, config)
     except KubeconfigError as error:
         raise ConnectionSettingsError(str(error)) from error
-    return Connection(config, in_cluster=False)
+    return ApiConnection(config, in_cluster=False)
 
 
 async def _load(found: Kubeconfig, config: Configuration) -> None:

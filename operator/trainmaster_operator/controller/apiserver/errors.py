@@ -1,38 +1,62 @@
 """The errors between the operator and the API server are one tree, translated once, at the client's boundary.
 
-    ClusterError            any answer but success, or none at all
-    |-- Unreachable         no connection, or no answer in time; shows nothing of the cluster's state
-    |   |-- Silent          ... because nothing came over it for too long
-    |   `-- Untrusted       ... because the other side's certificate is of another authority
-    |-- Deposed             not sent: the lease is over
-    |-- Unusable            a redirect, a content encoding: nothing that was asked for, and nothing is made of it
-    |-- Unauthorized        401: the credentials aren't known
-    |-- NotFound            404
-    |-- Conflict            409: somebody else wrote first (resourceVersion, uid, or a field's owner)
-    |   `-- AlreadyExists   409 on create
-    |-- Gone                410: the resourceVersion is too old to watch or list from
-    |-- Refused             the API server understood and says no; the same request will be refused again
-    |   |-- Invalid         400, 413, 415, 422: schema, CEL, or an admission webhook that says so; and the 500 with
-    |   |                   which a server-side apply answers what doesn't fit the type (`refusals`)
-    |   `-- Forbidden       403: RBAC, a quota, a terminating namespace, or an admission webhook
-    |-- TooManyRequests     429: wait `retry_after` seconds
-    `-- Unavailable         5xx: wait `retry_after` seconds when given
+`Unreachable`, `Deposed` and `Unusable` have no usable answer; `Refused` will be refused again; the others may succeed
+later. The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/errors/errors.go`).
 
-The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/errors/errors.go`).
+The API server's words for an object that doesn't fit its type become sentences here. It answers a create of such an
+object with 400, and a server-side apply with **500**: structured-merge-diff's errors reach the handler as plain ones
+(k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both mean that the same object will be
+refused again, so a 500 of that kind is a refusal and no failure of the server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainmaster_operator.controller.apiserver.refusals import refusal, without_expressions
+from trainmaster_operator.api.wrong_types import EXPECTED
 from trainmaster_operator.wire.values import loads, text
 
 # Characters of the other side's message in a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64
 # metav1.StatusReasonInvalid: nothing but another object helps. A refusal by the object's type has it too.
 INVALID = "Invalid"
+# What stands before the details, as a create and an apply have it.
+_PREFIXES = (
+    re.compile(r'\w+ in version "[^"]*" cannot be handled as a \w+: (?:strict decoding error: )?'),
+    re.compile(r"failed to create typed patch object \([^)]*\): "),
+    re.compile(
+        r"failed to convert new object \([^)]*\) to proper version: "
+        r"(?:unable to convert unstructured object to [^:]*: )?(?:strict decoding error: )?"
+    ),
+)
+# Kubernetes' validation names the regular expression that it uses.
+_EXPRESSION = re.compile(r",? ?regex used for validation is '[^']*'")
+_UNDECLARED = re.compile(r"\.?(\S+): field not declared in schema")
+_UNKNOWN = re.compile(r'unknown field "([^"]+)"')
+_MISTYPED = re.compile(r"\.?(\S+): expected (\w+)(?: \(.*\))?, got (.*)", re.DOTALL)
+_UNMARSHALLED = re.compile(r"json: cannot unmarshal (\w+)(?: (\S+))? into Go struct field \w+\.(\S+) of type (\S+)")
+_SHOWN = re.compile(r"&(?:value\.valueUnstructured)?\{(?:Value:)?(.*)\}", re.DOTALL)
+_NO_MAPPINGS = re.compile(r"\.?(\S+): element \d+: associative list with keys may not have non-map elements")
+_QUANTITY = re.compile(
+    r"quantities must match the regular expression|unable to parse (?:quantity's suffix|numeric part)"
+)
+# A type as it is called by structured-merge-diff or by Go, and what the value isn't.
+_TYPES = {
+    "string": "string_type",
+    "boolean": "bool_type",
+    "bool": "bool_type",
+    "numeric": "int_type",
+    "int32": "int_type",
+    "int64": "int_type",
+    "float64": "float_type",
+    "list": "list_type",
+    "map": "dict_type",
+}
+_UNREAD_QUANTITY = "a quantity in it can't be read; use a number with an optional suffix, such as 16, 500m or 128Gi"
+_NOT_KNOWN = "unknown field; this Kubernetes has none of that name"
+_KINDS = {"number": "a number", "string": "text", "bool": "true or false", "object": "a mapping", "array": "a list"}
 
 
 class ClusterError(Exception):
@@ -54,7 +78,7 @@ class ClusterError(Exception):
 
 
 class Unreachable(ClusterError):
-    """There is no connection, or no answer in time."""
+    """There is no connection, or no answer in time; it shows nothing of the cluster's state."""
 
 
 class Deposed(ClusterError):
@@ -70,19 +94,19 @@ class Untrusted(Unreachable):
 
 
 class Unusable(ClusterError):
-    """The answer has a form that wasn't asked for; it is neither followed nor unpacked."""
+    """The answer has a form that wasn't asked for (a redirect, an encoding); it is neither followed nor unpacked."""
 
 
 class Unauthorized(ClusterError):
-    """The credentials aren't known to the API server."""
+    """401: the credentials aren't known to the API server."""
 
 
 class NotFound(ClusterError):
-    """The object, its namespace, or the whole resource type doesn't exist."""
+    """404: the object, its namespace, or the whole resource type doesn't exist."""
 
 
 class Conflict(ClusterError):
-    """Somebody else wrote first; read again and decide again."""
+    """409: somebody else wrote first (resourceVersion, uid, or a field's owner); read again and decide again."""
 
 
 class AlreadyExists(Conflict):
@@ -90,27 +114,27 @@ class AlreadyExists(Conflict):
 
 
 class Gone(ClusterError):
-    """The resourceVersion is too old."""
+    """410: the resourceVersion is too old to watch or list from."""
 
 
 class Refused(ClusterError):
-    """The API server understood the request and refuses it."""
+    """The API server understood the request and refuses it; it will refuse the same request again."""
 
 
 class Invalid(Refused):
-    """The object doesn't fit the schema, a rule or a webhook."""
+    """400, 413, 415, 422: the object doesn't fit the schema, a rule or a webhook."""
 
 
 class Forbidden(Refused):
-    """A permission, a quota or a webhook forbids it."""
+    """403: a permission, a quota, a terminating namespace or a webhook forbids it."""
 
 
 class TooManyRequests(ClusterError):
-    """The API server sheds load; wait `retry_after` seconds."""
+    """429: the API server sheds load; wait `retry_after` seconds."""
 
 
 class Unavailable(ClusterError):
-    """The API server (or what stands before it) failed."""
+    """5xx: the API server (or a proxy before it) failed; wait `retry_after` seconds when given."""
 
 
 def is_unserved(error: NotFound) -> bool:
@@ -175,3 +199,58 @@ def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> flo
         if seconds > 0:
             return min(seconds, 60.0)
     return None
+
+
+def refusal(message: str) -> str | None:
+    """Returns the message as a sentence where it says that the object doesn't fit its type, else None."""
+    for prefix in _PREFIXES:
+        found = prefix.match(message)
+        if found is not None:
+            return "; ".join(_sentences(message[found.end() :]))
+    return None
+
+
+def without_expressions(message: str) -> str:
+    """Returns a message of Kubernetes' validation without its regular expressions, which are no remedy."""
+    return _EXPRESSION.sub("", message).replace("(e.g. ", "(such as ").replace(",  or ", ", or ")
+
+
+def _sentences(details: str) -> Iterator[str]:
+    unknown = _UNKNOWN.findall(details)
+    if unknown:
+        # A strict decoder lists what it doesn't know.
+        yield from (f"{field}: {_NOT_KNOWN}" for field in unknown)
+        return
+    lines = details.splitlines()
+    for line in lines[1:] if lines[:1] == ["errors:"] else lines:
+        yield _sentence(line.strip())
+
+
+def _sentence(line: str) -> str:
+    if found := _UNDECLARED.fullmatch(line):
+        return f"{found[1]}: {_NOT_KNOWN}"
+    if found := _MISTYPED.fullmatch(line):
+        return f"{found[1]}: {_shown(found[3])} is not {_expected(found[2])}"
+    if found := _UNMARSHALLED.search(line):
+        kind, value, field, expected = found.groups()
+        return f"{field}: {value or _KINDS.get(kind, kind)} is not {_expected(expected)}"
+    if found := _NO_MAPPINGS.fullmatch(line):
+        return f"{found[1]}: has an item that is not {EXPECTED['dict_type']}"
+    return _UNREAD_QUANTITY if _QUANTITY.search(line) else line.removeprefix(".")
+
+
+def _expected(name: str) -> str:
+    if name.startswith("[]"):
+        return EXPECTED["list_type"]
+    return EXPECTED[_TYPES.get(name, "dict_type")]
+
+
+def _shown(value: str) -> str:
+    """Returns a value as a sentence shows it, from Go's way to print it."""
+    found = _SHOWN.fullmatch(value)
+    if found is None:
+        return _KINDS.get(value, value)
+    inner = found[1]
+    if inner.startswith("map["):
+        return "a mapping"
+    return "a list" if inner.startswith("[") else inner

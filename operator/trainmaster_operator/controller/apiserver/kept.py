@@ -1,16 +1,27 @@
-"""The fields that the operator reads of each type: answers are trimmed to them while they are decoded.
+"""The operator keeps only the fields that it reads: answers are trimmed to them while they are decoded.
 
-Whoever may write an object decides how large it is, and nothing but these fields is ever in memory of it
-(`api.trimming`). Who reads a field that isn't here reads nothing: `tests/unit/controller/cache/test_kept.py` compares
-what readers see of whole and of trimmed objects, and the tests' cluster trims as the real one's client does.
+People who write an object decide how large it is, but only these fields of it are ever in memory (`api.trimming`);
+the rest is skipped, piece by piece. A reader of a field that isn't here reads nothing:
+`tests/unit/controller/apiserver/test_kept.py` compares whole and trimmed objects, and the tests' cluster trims as the
+real client does. A real API server also accepts objects 10,000 levels deep, for which Python's decoder would give up a
+whole page or watch: `api.decoding` keeps fewer levels of such a field, more than any legal job has, so that the job is
+refused with a sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
+import aiohttp
+
+from trainmaster_operator.api.decoding import decode_shallow
 from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
-from trainmaster_operator.api.trimming import Each, Shape, Whole
+from trainmaster_operator.api.printable import one_line
+from trainmaster_operator.api.trimming import PIECE, Each, Shape, Trimmer, Whole
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION, JOB_NAME_LABEL, TOUCHED_ANNOTATION
@@ -80,8 +91,7 @@ STATEFUL_SET = _child(
         "template": {
             "metadata": {"annotations": _ASSIGNMENT},
             "spec": {
-                "volumes": Each({"name": _TEXT, "configMap": _named("name"), "image": _named("reference")}),
-                "initContainers": Each(_named("name", "image", "imagePullPolicy")),
+                "volumes": Each({"name": _TEXT, "configMap": _named("name")}),
             },
         },
     }
@@ -109,7 +119,7 @@ NODE: Fields = {
 
 
 def job(spec_bytes: int) -> Fields:
-    """Returns the shape of a job, with a spec of so many bytes; a larger one is named among what was left out."""
+    """Returns the shape of a job, with a spec of at most `spec_bytes`; a larger one is listed as left out."""
     conditions = {"conditions": Whole(MAX_STATUS_BYTES)}
     return _object(
         {"labels": Whole(16 * 1024), "annotations": Whole(16 * 1024)},
@@ -142,3 +152,80 @@ def watched(kept: Fields) -> Fields:
 def metadata_of(kept: Fields) -> Fields:
     """Returns the shape of an object's metadata alone."""
     return {"metadata": kept["metadata"]}
+
+
+logger = logging.getLogger(__name__)
+
+
+async def decoded(content: aiohttp.StreamReader, kept: Fields | None) -> Any:
+    """Returns an answer's document, trimmed to `kept`; None keeps everything. Raises ValueError for no JSON."""
+    if kept is None:
+        raw = await content.read()
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError):
+            # In a thread, which lets go of the interpreter: megabytes of brackets would hold up all other jobs.
+            return await asyncio.to_thread(decode_shallow, raw)
+    trimmer, pieces = Trimmer(kept), 0
+    found: list[Any] = []
+    async for piece in content.iter_chunked(PIECE):
+        pieces += 1
+        # A large one in a thread, which lets go of the interpreter.
+        found += trimmer.feed(piece) if pieces == 1 else await asyncio.to_thread(trimmer.feed, piece)
+    found += trimmer.end() if pieces < 2 else await asyncio.to_thread(trimmer.end)
+    document = found[0] if found else ValueError("it is empty")
+    if isinstance(document, ValueError):
+        raise document
+    return document
+
+
+def response_class(kept_at: Callable[[str], Fields | None]) -> type[aiohttp.ClientResponse]:
+    """Returns how kopf's session decodes answers. `kept_at`: what is kept of objects that a path lists or watches.
+
+    kopf reads a list by `json`, and a watch by `content.iter_chunked`.
+    """
+
+    class TrimmedResponse(aiohttp.ClientResponse):
+        async def start(self, connection: Any) -> aiohttp.ClientResponse:
+            started = await super().start(connection)
+            kept = kept_at(self.url.path)
+            if self.status == 200 and kept is not None and self.url.query.get("watch") == "true":
+                self.content = _Lines(self.content, kept)  # type: ignore[assignment]
+            return started
+
+        async def json(self, **options: Any) -> Any:
+            kept = kept_at(self.url.path)
+            if self.status != 200 or kept is None:
+                return await super().json(**options)
+            return await decoded(self.content, listed(kept))
+
+    return TrimmedResponse
+
+
+class _Lines:
+    """Yields a watch's content in whole lines, each of which `json.loads` decodes."""
+
+    def __init__(self, content: aiohttp.StreamReader, kept: Fields) -> None:
+        self._content = content
+        self._kept = kept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        del size
+        trimmer = Trimmer(watched(self._kept))
+        async for piece in self._content.iter_chunked(PIECE):
+            for document in trimmer.feed(piece):
+                yield _line(document)
+            await asyncio.sleep(0)
+        for document in trimmer.end():
+            yield _line(document)
+
+
+def _line(document: Any) -> bytes:
+    if isinstance(document, ValueError):
+        # kopf would end at it; the next sweep reads what it was about.
+        logger.warning("A line of a watch can't be decoded: %s", one_line(str(document)[:300]))
+        return b""
+    return json.dumps(document).encode() + b"\n"

@@ -1,7 +1,7 @@
 """HTTP with pods: nothing is followed, unpacked or remembered, and what is read has a bound.
 
-A pod runs users' code. What it answers comes to the operator directly, or through the API server's pod proxy, which
-passes status, headers and body on as they are. So a redirect isn't followed (it would send the operator, in its own
+A pod runs users' code. Its answers reach the operator directly, or through the API server's pod proxy, which passes
+status, headers and body on unchanged. So a redirect isn't followed (it would send the operator, in its own
 network, wherever the pod likes), a content encoding isn't undone (1 MB of gzip is 1 GiB), an error's body is read to a
 bound, a cookie isn't kept (through the proxy it would go to the API server with every later request), and a connection
 isn't used twice. An answer costs at most a small buffer of memory, and its reader yields the loop after every piece.
@@ -54,7 +54,7 @@ class _Received:
     most_of_head: int = VAIN_HEAD_BYTES
     total: int = 0
     in_vain: int = 0
-    # Of the head there is all.
+    # Whether the whole head has come.
     begun: bool = False
 
     @property
@@ -76,7 +76,7 @@ class _Received:
             raise ConnectionAbortedError("too much came of which nothing follows")
 
 
-# Of the request that a connection is being made for.
+# The bytes of the request that a connection is being made for.
 _received: ContextVar[_Received] = ContextVar("received")
 
 
@@ -122,7 +122,7 @@ class PodHttp:
         body: bytes | None,
         connect_seconds: float,
         **way: Any,
-    ) -> AsyncIterator[ResponseStream]:
+    ) -> AsyncIterator[PodStream]:
         """Yields an open answer with a status of success. Raises ClusterError, whose text names the request `request`.
 
         `way`: aiohttp's arguments for a proxy in between.
@@ -150,7 +150,7 @@ class PodHttp:
         received.begun, received.in_vain = True, 0
         try:
             await refuse_unasked(response, request, POD_ERROR_BYTES, received)
-            yield ResponseStream(response, request, received)
+            yield PodStream(response, request, received)
         finally:
             response.close()
 
@@ -166,8 +166,8 @@ class PodHttp:
         )
 
 
-class ResponseStream:
-    """Reads an open HTTP response as `PodStream`."""
+class PodStream:
+    """Reads an open answer of a pod's port, in chunks."""
 
     def __init__(self, response: aiohttp.ClientResponse, request: str, received: _Received) -> None:
         self._response = response
@@ -176,10 +176,12 @@ class ResponseStream:
 
     @property
     def received(self) -> int:
+        """Returns the bytes that have come so far, with their framing."""
         return self._received.total
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        # A head is read in small pieces, and the last of them has a little of the body. What came with that is read
+        """Yields the body until the other side ends it. Raises Unreachable when the connection breaks."""
+        # A head is read in small pieces, and the last of them has a little of the body. It is read
         # after the loop has turned, so that a leader's hello isn't handed on without the reports behind it: between two
         # chunks many passes may decide. One turn finds that there is more, the next one follows its reading.
         for _ in range(2):
@@ -210,7 +212,7 @@ def chunks_of(
     response: aiohttp.ClientResponse, request: str, received: _Received | None = None
 ) -> AsyncIterator[bytes]:
     """Yields a body in small pieces, with a turn of the loop after each. Raises ClusterError."""
-    return ResponseStream(response, request, received or _Received()).chunks()
+    return PodStream(response, request, received or _Received()).chunks()
 
 
 async def bounded_body(

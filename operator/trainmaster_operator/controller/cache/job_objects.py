@@ -1,32 +1,42 @@
-"""A job as the API server has it becomes the job that `decide` sees: with its spec and status, or what is wrong.
+"""A job's object becomes the job that `decide` sees: with its spec and status, or with what is wrong.
 
-A job that can't be read stays there with what is known of it, so that its status can say why nothing is done to it. A
-large spec is read apart (`large_jobs`), and until then the job stands as it was.
+A job that can't be read stays in the store with what is known of it, so that its status can say why nothing is done to
+it. A large spec is read separately (`large_jobs`), and until then the job stays as it was.
+
+All readers of objects are total. An object that the store still can't take costs nothing else anything: it is logged
+and counted, once for each of its versions, and a job's own status reports it.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from trainmaster_operator.api.evidence import clean
 from trainmaster_operator.api.limits import is_larger
+from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.trimming import LEFT_OUT
-from trainmaster_operator.api.v1alpha1 import JobStatus
-from trainmaster_operator.controller.apiserver.cluster import JOBS
+from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
+from trainmaster_operator.controller.apiserver.cluster import JOBS, Resource
 from trainmaster_operator.controller.apiserver.kept import LARGE_SPEC_BYTES, MAX_STATUS_BYTES
 from trainmaster_operator.controller.cache.records import JobKey, ReadSpec, Record, SpecVersion, spec_version
-from trainmaster_operator.controller.cache.unreadable import Unreadable, first_problem, readable_part
 from trainmaster_operator.controller.cache.views import annotation, parse_time
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.limits import MAX_REQUEST
 from trainmaster_operator.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
-from trainmaster_operator.wire.values import mapping, text, whole
+from trainmaster_operator.wire.values import mapping, mappings, shown, text, whole
 
-# The metadata of a job whose spec is read apart that is needed meanwhile.
+# The metadata that is needed while a job's spec is read separately.
 _KEPT = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
-# The annotations by which people ask something of a job.
+# The annotations that hold people's requests.
 _ASKING = (STACKS_ANNOTATION, RESTART_ANNOTATION)
+logger = logging.getLogger(__name__)
+# Versions of objects that were reported: a sweep meets the same ones again and again.
+REMEMBERED = 4_096
 
 
 class JobObjects:
@@ -50,7 +60,7 @@ class JobObjects:
             self._read_large(key)
             if record.job is None:
                 return
-            # Until it is read, the job stands with its spec as it was and the newest status.
+            # Until it is read, the job keeps its old spec and gets the newest status.
             of = SpecVersion(of.uid, record.job.generation)
             read = ReadSpec(record.job.spec, record.job.invalid)
         else:
@@ -59,7 +69,7 @@ class JobObjects:
         self._set(key, record, raw, of, read, large=large)
 
     def set_spec(self, key: JobKey, record: Record, of: SpecVersion, read: ReadSpec) -> None:
-        """Set a large job's spec that was read apart, where it is still the newest."""
+        """Set a large job's spec that was read separately, if it is still the newest."""
         raw = record.without_spec
         if raw is None or spec_version(raw["metadata"]) != of:
             return
@@ -84,7 +94,7 @@ class JobObjects:
                 raise ValueError(f"it has more than {MAX_STATUS_BYTES} bytes")
             status = JobStatus.model_validate(record.raw_status)
         except ValueError as error:
-            # Somebody's edit, or a much newer operator's: nothing may be done to a job whose past isn't known.
+            # Somebody, or a much newer operator, wrote it. Nothing may be done to a job whose past isn't known.
             problem = f"the status can't be read ({first_problem(error)})"
             self._unreadable.report(JOBS, raw, problem)
             self.set_unreadable(key, record, raw, problem)
@@ -112,9 +122,9 @@ class JobObjects:
         self._changed(key)
 
     def set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
-        """Set a job to which nothing is done, and whose status says why."""
+        """Set a job that is left alone, and whose status says why."""
         metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
-        # Of such a status nothing else is ever written, and it may be large.
+        # Nothing else of such a status is ever written, and it may be large.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
         record.parsed = record.without_spec = None
         record.job = Job(
@@ -129,3 +139,63 @@ class JobObjects:
             unreadable=f"{problem}, so nothing is done to the job; correct it, or delete the job and create it again",
         )
         self._changed(key)
+
+
+class Unreadable:
+    """Logs and counts objects that can't be read: `count` is called with the kind of each version of one."""
+
+    def __init__(self, count: Callable[[str], None]) -> None:
+        self._count = count
+        self._reported: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+
+    def report(
+        self,
+        resource: Resource,
+        raw: object,
+        problem: str,
+        error: Exception | None = None,
+        *,
+        of: str = "resourceVersion",
+    ) -> None:
+        """Log and count a version once. `error`: what no reader has foreseen, so that its traceback is of use.
+
+        `of`: the field of the metadata by which its versions differ; of a spec the generation.
+        """
+        metadata = mapping(mapping(raw).get("metadata"))
+        version = (
+            resource.kind,
+            text(metadata.get("uid"), 64),
+            text(metadata.get(of), 64) or str(whole(metadata.get(of))),
+        )
+        if version not in self._reported:
+            self._reported[version] = None
+            while len(self._reported) > REMEMBERED:
+                self._reported.popitem(last=False)
+            self._count(resource.kind)
+            place = one_line(f"{text(metadata.get('namespace'), 64)}/{text(metadata.get('name'), 253)}")
+            logger.error("%s %s can't be used: %s", resource.kind, place, one_line(problem[:1_000]), exc_info=error)
+
+
+def readable_part(raw: Mapping[str, Any]) -> JobStatus:
+    """Returns what can be read of a status that can't be read as a whole: its conditions, to add one."""
+    return JobStatus(conditions=[found for item in mappings(raw.get("conditions")) if (found := _condition(item))])
+
+
+def first_problem(error: ValueError) -> str:
+    """Returns what is wrong, in short; where pydantic found it, the field, its value and what it should be."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in found['loc']) or 'status'}: {found['msg']}, not {shown(found['input'])}"
+
+
+def unforeseen(what: str, error: Exception) -> str:
+    """Returns the message about an object that no reader has foreseen."""
+    return f"the {what} can't be read ({one_line(repr(error)[:300])})"
+
+
+def _condition(raw: Mapping[str, Any]) -> Condition | None:
+    try:
+        return Condition.model_validate(raw)
+    except ValidationError:
+        return None

@@ -1,8 +1,8 @@
-"""Large jobs are read and decided on apart: in one thread, one after the other.
+"""Large jobs are read and decided on in one thread, one after the other.
 
-A thread doesn't make Python faster, but it lets go of the interpreter every 5 ms (sys.getswitchinterval), so that the
-event loop, and with it every other job, goes on. What is waited for isn't kept: only the key, and the object is read
-again when its turn comes, so that 200 large jobs that are listed together need the memory of one.
+A thread doesn't make Python faster, but it releases the interpreter every 5 ms (sys.getswitchinterval), so that the
+event loop, and with it every other job, continues. Only the keys of waiting jobs are kept, and an object is read again
+when its turn comes, so that 200 large jobs that are listed together need the memory of one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class LargeJobThread:
-    """Does in one thread what would hold up the event loop."""
+    """Does in one thread what would block the event loop."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large jobs")
@@ -38,7 +38,7 @@ class LargeJobThread:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
-        """Let go of the thread; work that has begun ends by itself."""
+        """Release the thread; work that has begun ends by itself."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -70,7 +70,7 @@ class LargeJobs:
                 wait = self._queue.add_rate_limited(key)
                 logger.warning("%s: the job can't be read, next try in %.1f s: %s", key, wait, error)
             except Exception as error:
-                # What no reader has foreseen costs only this job; all large ones wait for this task.
+                # An object that no reader has foreseen costs only this job: all large jobs wait for this task.
                 self._queue.forget(key)
                 store.record_unreadable(key, error)
             else:
@@ -88,7 +88,7 @@ class LargeJobs:
 
 
 def _standing_in(raw: RawObject) -> RawObject:
-    """Returns a job in which a text stands for each field that was too large to be read: it is refused for its size."""
+    """Returns a job with a long text for each field that was too large to be read: it is refused for its size."""
     spec = mapping(raw.get("spec"))
     texts = {field: " " * (MAX_BYTES.get(field, MAX_OTHER_BYTES) + 1) for field in spec.get(LEFT_OUT) or ()}
     return {**raw, "spec": {name: value for name, value in spec.items() if name != LEFT_OUT} | texts}

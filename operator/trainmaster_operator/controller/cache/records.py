@@ -1,6 +1,6 @@
-"""A record is all that the store knows of one job, and what follows from an observation alone.
+"""A record holds what the store knows of one job, and what follows from an observation alone.
 
-Views are small and frozen; a record is changed by the store only, which knows when something is news.
+Views are small and frozen; only the store changes a record, because it knows when something is news.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, Resource
-from trainmaster_operator.controller.cache.lookup_results import LookupResults
 from trainmaster_operator.reconciling.observed.snapshot import (
     ChildView,
+    Flavor,
     InvalidSpec,
     Job,
     Observed,
@@ -34,7 +34,7 @@ from trainmaster_operator.wire.report import Report, merge
 from trainmaster_operator.wire.stream import Recovery
 from trainmaster_operator.wire.values import mapping, text, whole
 
-# StatefulSets that are gone, to remember of each job: one or two are on their way out at a time.
+# Deleted StatefulSets to remember of each job: one or two are being deleted at a time.
 FORMER_SETS = 8
 # Attempts of which reports are kept: the status's, the one before, and ones that it doesn't know yet. A pod's report
 # may name any attempt.
@@ -54,7 +54,7 @@ class JobKey:
 
 @dataclass(frozen=True)
 class SpecVersion:
-    """Names what a job's spec belongs to: it is another spec when either changes."""
+    """Identifies a job's spec: it is another spec when either changes."""
 
     uid: str
     generation: int
@@ -62,7 +62,7 @@ class SpecVersion:
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """Holds a spec as it was read, or what is wrong with it."""
+    """Holds a spec that was read, or what is wrong with it."""
 
     spec: JobSpec | None
     invalid: InvalidSpec | None
@@ -94,6 +94,31 @@ class Refusal:
     failures: int = 1
 
 
+@dataclass
+class LookupResults:
+    """Holds what lookups have found for one job; None if it doesn't exist or can't be read."""
+
+    # By node (`lookups.node_domains`).
+    domains: dict[str, str | None] = field(default_factory=dict)
+    # Kueue's flavors and the values of priority classes, by name (`lookups.kueue`).
+    flavors: dict[str, Flavor | None] = field(default_factory=dict)
+    priorities: dict[str, int | None] = field(default_factory=dict)
+    # Why the kubelet killed a pod's container, by the pod's uid and the end's time (`lookups.killed_containers`).
+    kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
+    # Uids of pods that were listed because no watch had shown them (`lookups.unseen_pods`).
+    listed_pods: set[str] = field(default_factory=set)
+
+    def merge(self, more: LookupResults) -> bool:
+        """Add new findings; returns whether anything changed."""
+        before = [each.copy() for each in vars(self).values()]
+        self.domains.update(more.domains)
+        self.flavors.update(more.flavors)
+        self.priorities.update(more.priorities)
+        self.kills.update(more.kills)
+        self.listed_pods.update(more.listed_pods)
+        return before != [*vars(self).values()]
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Holds `decide`'s input for one job, and what the executor needs to write."""
@@ -107,9 +132,9 @@ class Snapshot:
 
 
 class ProgressView(NamedTuple):
-    """ProgressView is what an attempt's ranks have reported last, by worker and rank, and when the newest of it came.
+    """ProgressView has the last reports of an attempt's ranks, by worker and rank, and when the newest one came.
 
-    It isn't a copy: it is read before anything else comes.
+    It isn't a copy: it has to be read before anything else arrives.
     """
 
     attempt: int
@@ -124,31 +149,31 @@ class ProgressView(NamedTuple):
 
 @dataclass
 class Record:
-    """Holds all that is known of one job."""
+    """Holds what is known of one job."""
 
     job: Job | None = None
     job_version: Versioned | None = None
-    # When the first object of the job came (seconds since the epoch).
+    # When the first object of the job arrived (seconds since the epoch).
     since: float = field(default_factory=time.time)
-    # The status on the server as it stands on the wire, to write only differences.
+    # The server's status as it is on the wire, to write only differences.
     raw_status: Mapping[str, Any] = field(default_factory=dict)
     # What `job.spec` was parsed from.
     parsed: SpecVersion | None = None
-    # The newest of a large job whose spec is being read apart, without the spec.
+    # The newest object of a large job whose spec is being read separately, without the spec.
     without_spec: Mapping[str, Any] | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
     children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
     reports: dict[tuple[int, int], Report] = field(default_factory=dict)
     reported_attempts: set[int] = field(default_factory=set)
     progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
-    # How far each worker has come back from the fault before this attempt, and when.
+    # How far each worker has recovered from the fault before this attempt, and when.
     recoveries: dict[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = field(default_factory=StreamView)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     lookups: LookupResults = field(default_factory=LookupResults)
-    # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
+    # By worker, the last pod that is gone, as it was last seen: where it was, and who removed it.
     gone: dict[int, Pod] = field(default_factory=dict)
     # The uids and names of the job's StatefulSets that are gone; their pods outlive them for a while.
     former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
@@ -204,7 +229,7 @@ class Record:
     def owns(self, pod: Pod, sets: Mapping[str, tuple[str, range]]) -> bool:
         """Returns whether a pod is one of the job's workers: made by one of its StatefulSets, under a worker's name.
 
-        Labels prove nothing: whoever may create a pod may write any into it.
+        Labels prove nothing: anybody who may create a pod may write any labels into it.
         """
         name, indexes = sets.get(pod.controller or "", ("", range(0)))
         view = pod.view
@@ -216,7 +241,7 @@ class Record:
         return sorted((pod.view for pod in self.pods.values() if self.owns(pod, sets)), key=lambda view: view.worker)
 
     def remove_set(self, view: ChildView) -> None:
-        """Remember a child that is gone, or whose name another object has."""
+        """Remember a child that is gone, or whose name another object has taken."""
         if self._is_own_set(view):
             self.former_sets.append((view.uid, view.name))
 
@@ -237,11 +262,11 @@ class Record:
             self.merge_report(report)
 
     def is_past(self, attempt: int) -> bool:
-        """Returns whether nothing is decided on an attempt any more."""
+        """Returns whether an attempt is too old for decisions."""
         return self.job is not None and attempt < self.job.status.attempt - 1
 
     def drop_old_reports(self) -> None:
-        """Drop the reports of attempts that nothing is decided on any more."""
+        """Drop the reports of attempts that are too old for decisions."""
         self._drop_reports({attempt for attempt in self.reported_attempts if self.is_past(attempt)})
 
     def _drop_reports(self, attempts: Set[int]) -> None:
@@ -325,8 +350,8 @@ def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
 def is_newer(new: Versioned, known: Versioned) -> bool:
     """Returns whether `new` is a later version of what has this name. Versions that aren't numbers count as later.
 
-    Also where the uids differ: kopf keeps the order of events of each uid only, so the last event of an object that
-    was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
+    This holds for different uids too: kopf keeps the order of events of each uid only, so the last event of an object
+    that was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
     """
     if new.resource_version == known.resource_version:
         return new.uid != known.uid
@@ -336,5 +361,5 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
 
 
 def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
-    """Returns whether it was signed for another job: whoever may patch a pod can put such a one there."""
+    """Returns whether it was signed for another job: anybody who may patch a pod can put such a one there."""
     return assignment is not None and assignment.job != job.uid

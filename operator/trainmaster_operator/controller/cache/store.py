@@ -1,4 +1,4 @@
-"""The store has what the operator knows by job, built from watches, lists, its own writes and the agents' streams.
+"""The store holds what the operator knows, by job: from watches, lists, its own writes and the agents' streams.
 
 One `Record` a job, under its namespace and name, holds the job, its pods and its other children as small frozen views.
 Everything happens in the event loop's thread, so there are no locks.
@@ -21,10 +21,10 @@ from typing import Any
 
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.controller.apiserver.cluster import CHILDREN, JOBS, PODS, STATEFUL_SETS, Resource
-from trainmaster_operator.controller.cache.job_objects import JobObjects
-from trainmaster_operator.controller.cache.lookup_results import LookupResults
+from trainmaster_operator.controller.cache.job_objects import JobObjects, Unreadable, unforeseen
 from trainmaster_operator.controller.cache.records import (
     JobKey,
+    LookupResults,
     Pod,
     ProgressView,
     ReadSpec,
@@ -35,10 +35,8 @@ from trainmaster_operator.controller.cache.records import (
     Versioned,
     is_newer,
 )
-from trainmaster_operator.controller.cache.unreadable import Unreadable, unforeseen
 from trainmaster_operator.controller.cache.views import child_view, controller_of, job_name_of, owner_uid, pod_view
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
-from trainmaster_operator.rendering import AgentConfigMap
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine
 from trainmaster_operator.wire.values import mapping, text
@@ -50,9 +48,11 @@ TOMBSTONES = 20_000
 
 
 class Store:
-    """See the module. `changed` is called with a job's key whenever something that `decide` could see has changed;
-    by `keys` the operator's own assignments are known;
-    `read_large` asks for `record_spec` of a large job's spec (`large_jobs`), without it specs are read here."""
+    """Holds a record of each job.
+
+    `changed` is called with a job's key whenever something that `decide` could see has changed; `keys` verify the
+    operator's own assignments; `read_large` asks for `record_spec` of a large job's spec (`large_jobs`).
+    """
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class Store:
         try:
             self._upsert(resource, raw)
         except Exception as error:
-            # Everything that is received comes through here, and whoever brings it (a watch, a list, a sweep, a pass
-            # over another job) must not end because somebody wrote what no reader of ours has foreseen.
+            # All received objects come through here, and their source (a watch, a list, a sweep, a pass over another
+            # job) must not end because somebody wrote what no reader of ours has foreseen.
             problem = unforeseen("job" if resource == JOBS else "object", error)
             self._unreadable.report(resource, raw, problem, error)
             if resource == JOBS:
@@ -104,9 +104,9 @@ class Store:
             self._upsert_child(resource, raw, metadata, version)
 
     def wants(self, resource: Resource, metadata: Mapping[str, Any]) -> bool:
-        """Returns whether an object could be a job's own; what isn't known and can't be is never stored.
+        """Returns whether an object could be a job's own; others are never stored.
 
-        Whoever may create an object can write a job's label into it, but Kubernetes sets who controls it, or a user
+        Anybody who may create an object can write a job's label into it, but Kubernetes sets its controller, or a user
         who names a controller that exists: a StatefulSet for a pod, its job for all else. Which of them is ours is
         decided with the job (`Record.owns`), whose objects may be known before it.
         """
@@ -181,10 +181,10 @@ class Store:
             (key.namespace, view.agent.name)
             for key, record in self._records.items()
             for view, _ in record.children.values()
-            if isinstance(view.agent, AgentConfigMap)
+            if view.agent is not None
         )
 
-    # What agents report.
+    # Agents' reports.
 
     def record_report(self, key: JobKey, report: Report) -> bool:
         """Record a worker's report, from the stream; returns whether it is news."""
@@ -197,8 +197,8 @@ class Store:
     def record_progress(self, key: JobKey, line: ProgressLine, now: float, most_ranks: int) -> bool | None:
         """Record how far some of a worker's ranks are; returns whether it is the attempt's first, None when too old.
 
-        Progress asks for no pass by itself: it comes every second, and status has it every few. How a worker came back
-        from a fault does, once.
+        Progress asks for no pass by itself: it comes every second, and status has it every few. A worker's recovery
+        from a fault asks for one, once.
         """
         attempt, worker, ranks = line.attempt, line.worker, line.ranks
         record = self._records.get(key)
@@ -232,7 +232,7 @@ class Store:
     # Writes that were refused.
 
     def refusal(self, key: JobKey, action: str) -> Refusal | None:
-        """Returns the refusal that stands for an action of this job."""
+        """Returns the current refusal of an action of this job."""
         record = self._records.get(key)
         return record.refusals.get(action) if record else None
 
@@ -255,7 +255,7 @@ class Store:
         if record is not None and record.refusals.pop(action, None) is not None:
             self._changed(key)
 
-    # What was listed and looked up.
+    # Listed types and lookups.
 
     def record_listed(self, resource: Resource) -> None:
         """Record that all objects of an optional type are known now; what was refused for want of it is tried again."""
@@ -271,20 +271,20 @@ class Store:
         if record is not None and record.lookups.merge(found):
             self._changed(key)
 
-    # Large jobs, whose specs are read apart.
+    # Large jobs, whose specs are read separately.
 
     def is_large(self, key: JobKey) -> bool:
-        """Returns whether the job is to be decided on apart."""
+        """Returns whether the job is decided on in the thread for large jobs."""
         record = self._records.get(key)
         return record is not None and record.job is not None and record.job.large
 
     def awaits_spec(self, key: JobKey) -> bool:
-        """Returns whether the job's spec has yet to be read apart."""
+        """Returns whether the job's spec still has to be read separately."""
         record = self._records.get(key)
         return record is not None and record.without_spec is not None
 
     def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
-        """Record a large job's spec. One of an older generation is of no use: the newest was asked for as well."""
+        """Record a large job's spec. One of an older generation is dropped: the newest was asked for as well."""
         record = self._records.get(key)
         if record is not None:
             self._jobs.set_spec(key, record, of, read)
@@ -300,7 +300,7 @@ class Store:
     # Reading.
 
     def snapshot(self, key: JobKey) -> Snapshot | None:
-        """Returns `decide`'s input; None when the job doesn't exist (any more).
+        """Returns `decide`'s input; None if the job doesn't exist.
 
         Pods and children of an earlier job of the same name aren't this job's: pods are left out, and children are
         shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
@@ -336,7 +336,7 @@ class Store:
         if known is not None and not is_newer(version, known):
             return
         if known is not None and known.uid != version.uid:
-            # Deleted and created anew between two events.
+            # It was deleted and created again between two events.
             self._remember_deleted(known.uid)
             record.forget_job()
         record.job_version = version
@@ -365,7 +365,7 @@ class Store:
         if known is not None and not is_newer(version, known.version):
             return
         if known is not None and known.version.uid != version.uid:
-            # Deleted and created anew between two events.
+            # It was deleted and created again between two events.
             record.remove_pod(known)
         pod = record.pods[view.name] = Pod(view, version, owner_uid(metadata))
         sets = record.own_sets()

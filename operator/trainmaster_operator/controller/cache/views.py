@@ -1,23 +1,30 @@
-"""The API server's objects become the frozen values of `reconciling.observed.snapshot`; pure, and total.
+"""Turns the API server's objects into the frozen values of `reconciling.observed.snapshot`; pure, and total.
 
-Whoever may write an object decides what stands in it, so nothing here takes a type for granted: what isn't what it
-should be counts as missing (`wire.values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and
+Anybody who may write an object decides what is in it, so nothing here takes a type for granted: a value of a wrong type
+counts as missing (`wire.values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and
 4,000 of them fit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_args
 
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.controller.cache.workload_view import MAX_MESSAGE, conditions_by_type, workload_view
 from trainmaster_operator.reconciling.observed.kueue_admission import WORKLOAD_KIND
-from trainmaster_operator.reconciling.observed.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
-from trainmaster_operator.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
-from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_CONTAINER, AGENT_VOLUME
+from trainmaster_operator.reconciling.observed.snapshot import (
+    ChildView,
+    ContainerEnd,
+    ContainerView,
+    PodPhase,
+    PodSetAdmission,
+    PodView,
+    WorkloadView,
+)
+from trainmaster_operator.rendering import AgentConfigMap
+from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_VOLUME
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.names import (
@@ -30,10 +37,13 @@ from trainmaster_operator.wire.names import (
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.values import ProtocolError, decimal, loads, mapping, mappings, text, whole
 
-# What Kubernetes itself bounds: names, uids and labels have at most 253 characters, the kubelet keeps 4,096 bytes of a
+# Kubernetes' own limits: names, uids and labels have at most 253 characters, the kubelet keeps 4,096 bytes of a
 # termination message, and counts are int32.
 MAX_NAME, MAX_TERMINATION_MESSAGE, MAX_INT32 = 253, 4_096, 2**31
 Raw = Mapping[str, Any]
+# Characters of a message of a scheduler, a kubelet or Kueue: enough for a person, bounded in memory and status.
+MAX_MESSAGE = 1_000
+MAX_COUNT = 2**31
 
 
 def parse_time(value: object) -> float | None:
@@ -42,7 +52,7 @@ def parse_time(value: object) -> float | None:
 
 
 def event_time(event: Raw) -> float:
-    """Returns when an Event happened last, by whichever of its fields have a time; 0 where none has."""
+    """Returns when an Event happened last, by those of its fields that have a time; 0 if none has."""
     series = mapping(event.get("series"))
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return max((parsed for time in times if (parsed := parse_time(time)) is not None), default=0.0)
@@ -63,7 +73,7 @@ def label(metadata: Raw, name: str) -> str:
 
 
 def annotation(metadata: Raw, name: str) -> object:
-    """Returns an annotation's value, as long as it may be; None where there is none."""
+    """Returns an annotation's value, of any length; None if there is none."""
     return mapping(metadata.get("annotations")).get(name)
 
 
@@ -92,7 +102,7 @@ def is_from_create(entry: Raw) -> bool:
 def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
     """Returns the assignment annotation; None when absent or when somebody else wrote it: it is then overwritten.
 
-    It has to be signed, or who may patch a pod could hold a job at an attempt that nobody counted.
+    It has to be signed; otherwise anybody who may patch a pod could hold a job at an attempt that nobody counted.
     """
     value = annotation(metadata, ASSIGNMENT_ANNOTATION)
     if not value:
@@ -210,27 +220,80 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
     )
 
 
-def agent_source(template: Raw) -> AgentSource | None:
-    """Returns where the pods of a StatefulSet's template have the agent from; None for the bundled image.
+def agent_source(template: Raw) -> AgentConfigMap | None:
+    """Returns the ConfigMap that pods of a StatefulSet's template mount the agent from; None for the bundled image.
 
-    Only what an operator can have written: a name that says what is in the ConfigMap, its own volume of an image, or
-    its own init container.
+    An operator has written it only if its name says what is in it.
     """
-    spec = mapping(template.get("spec"))
-    for volume in mappings(spec.get("volumes")):
+    for volume in mappings(mapping(template.get("spec")).get("volumes")):
         name = text(mapping(volume.get("configMap")).get("name"), MAX_NAME)
-        if volume.get("name") != AGENT_VOLUME:
-            continue
-        if AGENT_CONFIG_MAP_NAME.fullmatch(name):
+        if volume.get("name") == AGENT_VOLUME and AGENT_CONFIG_MAP_NAME.fullmatch(name):
             return AgentConfigMap(name)
-        if reference := text(mapping(volume.get("image")).get("reference")):
-            return AgentImageVolume(reference)
-    for container in mappings(spec.get("initContainers")):
-        if container.get("name") == AGENT_CONTAINER and (image := text(container.get("image"))):
-            return AgentImage(image, text(container.get("imagePullPolicy")) or None)
     return None
 
 
 def _exit_code(value: object) -> int:
     """Returns an int32; Windows has negative ones."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INT32 else 0
+
+
+def conditions_by_type(status: Raw) -> dict[str, Raw]:
+    """Returns the conditions of any Kubernetes object's status, by type."""
+    return {text(item.get("type")): item for item in mappings(status.get("conditions"))}
+
+
+def string_pairs(value: object) -> tuple[tuple[str, str], ...]:
+    """Returns labels, annotations or a node selector in the order of their keys."""
+    pairs = ((text(key), text(item, None)) for key, item in mapping(value).items() if isinstance(item, str))
+    return tuple(sorted(pairs))
+
+
+def workload_view(raw: Raw) -> WorkloadView:
+    """Returns a Workload (github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2/workload_types.go)."""
+    spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
+    conditions = conditions_by_type(status)
+    evicted, reserved, ready, admitted, finished = (
+        mapping(conditions.get(kind)) for kind in ("Evicted", "QuotaReserved", "PodsReady", "Admitted", "Finished")
+    )
+    is_evicted = evicted.get("status") == "True"
+    checks = mappings(status.get("admissionChecks"))
+    assigned = mappings(mapping(status.get("admission")).get("podSetAssignments"))
+    return WorkloadView(
+        counts=tuple((text(item.get("name")) or "main", _count(item, 1)) for item in mappings(spec.get("podSets"))),
+        active=spec.get("active") is not False,
+        reserved=reserved.get("status") == "True",
+        admitted=admitted.get("status") == "True",
+        evicted=text(evicted.get("reason")) or "Evicted" if is_evicted else "",
+        message=text((evicted if is_evicted else reserved).get("message"), MAX_MESSAGE),
+        finished=finished.get("status") == "True",
+        pods_ready=ready.get("status") == "True" if ready else None,
+        pod_sets=tuple(_admitted(item, checks) for item in assigned),
+    )
+
+
+def _admitted(raw: Raw, checks: Iterable[Raw]) -> PodSetAdmission:
+    name = text(raw.get("name")) or "main"
+    updates = [
+        update
+        for check in checks
+        for update in mappings(check.get("podSetUpdates"))
+        if text(update.get("name")) == name
+    ]
+    return PodSetAdmission(
+        name=name,
+        count=whole(raw.get("count"), MAX_COUNT),
+        flavors=tuple(sorted({text(flavor) for flavor in mapping(raw.get("flavors")).values()} - {""})),
+        node_selector=_merged(updates, "nodeSelector"),
+        tolerations=tuple(one for update in updates for one in mappings(update.get("tolerations"))),
+        labels=_merged(updates, "labels"),
+        annotations=_merged(updates, "annotations"),
+    )
+
+
+def _count(raw: Raw, default: int) -> int:
+    count = whole(raw.get("count"), MAX_COUNT)
+    return default if count is None else count
+
+
+def _merged(updates: Iterable[Raw], field: str) -> tuple[tuple[str, str], ...]:
+    return string_pairs({key: value for update in updates for key, value in mapping(update.get(field)).items()})

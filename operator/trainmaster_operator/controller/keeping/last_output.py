@@ -1,14 +1,14 @@
-"""Keeps what pods print while they end: the log of each one that ends is followed until its container has ended.
+"""Keeps what pods print while they end: the log of each pod that ends is followed until its container has ended.
 
-Nothing else has it afterwards: with the pod the kubelet removes its log. It doesn't matter who ends the pod (a drain, a
-preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down), and where it is this operator, it
-begins to read before it does so. Level-triggered: each pass of a job asks for all of its pods that end.
+With the pod the kubelet removes its log, and nothing else has it. It doesn't matter who ends the pod (a drain, a
+preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down). Before the operator itself deletes a
+pod, it begins to read. Each pass over a job asks for all of its pods that end.
 
-Where no log could be followed (there was no operator, or the kubelet couldn't be reached), what the agent sent to its
-leader when it ended is kept in its place (`report`). Leaders have it until an operator comes, and send it to each.
+If a log couldn't be followed (there was no operator, or the kubelet couldn't be reached), the output that the agent
+sent to its leader when it ended is kept instead (`report`). Leaders hold it, and send it to each new operator.
 
-Bounded: PLACES logs at once, of which a namespace has some; where another namespace has none, the oldest of the one
-that has most gives way. Nothing waits for this but the operator's own deletions, for OPEN_SECONDS at most.
+At most PLACES logs are followed at once, and PLACES_OF_ONE of a namespace. If all places are taken, the oldest log of
+the namespace that has most gives way. Only the operator's own deletions wait for this, for OPEN_SECONDS at most.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.keeping.logs import KeptLogs, has_started
-from trainmaster_operator.controller.keeping.pod_logs import LogEnd, PodLogs
+from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
+from trainmaster_operator.controller.keeping.logs import KeptLogs, LogEnd, PodLogs, has_started
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 from trainmaster_operator.wire.stream import OutputLine
 
@@ -41,24 +40,18 @@ WAITING = 64
 OPEN_SECONDS = 1.0
 # Seconds for a log beyond the pod's grace period: a container that doesn't end is the kubelet's to kill.
 SLACK_SECONDS = 30.0
-# Seconds for the logs of a job that is gone: when its pods were to end isn't known any more.
+# Seconds for the logs of a job that is gone: the deadlines of its pods aren't known then.
 GONE_SECONDS = 600.0
 # Seconds until a log is asked for again that couldn't be read.
 AGAIN_SECONDS = 1.0
 # Seconds in which the ends of several pods become one write.
 TOGETHER_SECONDS = 0.3
-# Seconds until what an agent has sent is taken for a pod whose log isn't followed: the watch may come later.
+# Seconds until an agent's output is taken for a pod whose log isn't followed: the watch may come later.
 REPORTED_SECONDS = 3.0
-# Seconds until more of it is taken of the same job: a leader may make up as many pods as it likes.
+# Seconds until more of it is taken from the same job: a leader may invent any number of pods.
 REPORTED_AGAIN = 30.0
-# Writes of the same that may fail.
+# Tries to write the same output.
 TRIES = 5
-
-
-class Evidence(Protocol):
-    """Keeps what is known of attempts that failed."""
-
-    async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None: ...
 
 
 @dataclass
@@ -82,24 +75,24 @@ class _Followed:
 
 @dataclass(frozen=True)
 class _Ended:
-    """Holds what a worker's pod has printed last, which has still to be written."""
+    """Holds the last output of a worker's pod until it is written."""
 
     worker: int
     attempt: int
     log: KeptLog
-    # Whether it is the agent's own account: some of it may be kept already.
+    # Whether the agent has sent it: some of it may be kept already.
     reported: bool = False
 
 
 @dataclass
 class _OfJob:
-    """Holds a job's logs by their pods' uids, and what has still to be written."""
+    """Holds a job's logs by their pods' uids, and what isn't written yet."""
 
     job: Job
     followed: dict[str, _Followed] = field(default_factory=dict)
-    # What agents have sent last: by worker, the pod's uid and what waits whether its log will be followed.
+    # What agents have sent last: by worker, the pod's uid and the task that waits whether its log will be followed.
     reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
-    # From when on more of it is taken, by the event loop's clock.
+    # When more of it may be taken, by the event loop's clock.
     reported_again: float = 0.0
     ended: list[_Ended] = field(default_factory=list)
     writing: asyncio.Task[None] | None = None
@@ -108,33 +101,25 @@ class _OfJob:
     finishing: asyncio.Task[None] | None = None
 
 
+@dataclass(eq=False)
 class LastOutput:
-    """See the module."""
+    """Follows the logs of pods that end, and gives their output to `logs` and `evidence`."""
 
-    def __init__(
-        self,
-        store: Store,
-        pod_logs: PodLogs,
-        logs: KeptLogs,
-        evidence: Evidence,
-        *,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._pod_logs = pod_logs
-        self._logs = logs
-        self._evidence = evidence
-        self._now = now
-        self._jobs: dict[str, _OfJob] = {}
-        # By uid, each job as it was last, for its end.
-        self._seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = {}
-        self._places = Places()
+    store: Store
+    pod_logs: PodLogs
+    logs: KeptLogs
+    evidence: EvidenceKeeper
+    now: Callable[[], float] = time.time
+    _jobs: dict[str, _OfJob] = field(default_factory=dict, init=False)
+    # By uid, each job as it was last seen, for its end.
+    _seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = field(default_factory=dict, init=False)
+    _places: LogPlaces = field(default_factory=lambda: LogPlaces(), init=False)
 
     def follow(self, key: JobKey, snapshot: Snapshot) -> None:
         """Follow each pod that ends."""
         pods = snapshot.observed.pods
         known = self._jobs.get(snapshot.job.uid)
-        if self._logs.recorded:
+        if self.logs.recorded:
             self._seen[snapshot.job.uid] = key, snapshot.job, pods
         if known is not None:
             known.job = snapshot.job
@@ -143,7 +128,7 @@ class LastOutput:
         self._begin(key, snapshot.job, pods, _is_ending)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pods: Iterable[PodView]) -> None:
-        """Begin to read the logs of pods that are about to be deleted, and wait a moment until they are read."""
+        """Begin to read the logs of pods that are about to be deleted, and wait a moment until the logs are open."""
         uids = {pod.uid for pod in pods}
         begun = self._begin(key, snapshot.job, snapshot.observed.pods, lambda pod: pod.uid in uids)
         waiting = [asyncio.create_task(one.opened.wait()) for one in begun]
@@ -153,9 +138,9 @@ class LastOutput:
                 task.cancel()
 
     def report(self, key: JobKey, uid: str, line: OutputLine) -> None:
-        """Take what an agent has sent when it ended, for the case that its pod's log can't be read."""
-        snapshot = self._store.snapshot(key)
-        if snapshot is None or snapshot.job.uid != uid or not self._logs.keeps(snapshot.job):
+        """Take the output that an agent sent when it ended, in case its pod's log can't be read."""
+        snapshot = self.store.snapshot(key)
+        if snapshot is None or snapshot.job.uid != uid or not self.logs.keeps(snapshot.job):
             return
         known = self._jobs.setdefault(uid, _OfJob(snapshot.job))
         pod, waiting = known.reported.get(line.worker, ("", None))
@@ -179,9 +164,9 @@ class LastOutput:
             self._ended(key, known, _Ended(line.worker, line.attempt, log, reported=True))
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone; where there is a history, once its pods have printed their last lines."""
+        """Forget a job that is gone; for a history, only after its pods have printed their last lines."""
         seen = self._seen.pop(uid, None)
-        if seen is not None and self._logs.keeps(seen[1]):
+        if seen is not None and self.logs.keeps(seen[1]):
             key, job, pods = seen
             gone = self._jobs.setdefault(uid, _OfJob(job))
             gone.job, gone.gone = replace(job, deleting=True), True
@@ -196,7 +181,7 @@ class LastOutput:
                     task.cancel()
 
     async def close(self) -> None:
-        """Write what was read so far, and end: the next operator follows what still ends."""
+        """Write what was read so far, and end: the next operator follows the pods that still end."""
         tasks = [one.task for known in self._jobs.values() for one in known.followed.values() if one.task is not None]
         # The next operator is sent them too.
         reports = [task for known in self._jobs.values() for _, task in known.reported.values()]
@@ -221,30 +206,30 @@ class LastOutput:
         self._jobs.pop(uid, None)
 
     def _begin(
-        self, key: JobKey, job: Job, pods: Sequence[PodView], are_meant: Callable[[PodView], bool]
+        self, key: JobKey, job: Job, pods: Sequence[PodView], is_chosen: Callable[[PodView], bool]
     ) -> list[_Followed]:
-        """Begin to follow those of a job's pods that are meant and aren't followed yet; returns them."""
-        if not self._logs.keeps(job):
+        """Begin to follow the chosen pods of a job that aren't followed yet; returns them."""
+        if not self.logs.keeps(job):
             return []
         known = self._jobs.get(job.uid, _OfJob(job))
         wanted = [
             pod
             for pod in pods
-            if are_meant(pod)
+            if is_chosen(pod)
             and has_started(pod)
             and pod.uid not in known.followed
-            and not self._logs.has_all_of(job, pod)
+            and not self.logs.has_all_of(job, pod)
         ]
         if not wanted:
             return []
         self._jobs[job.uid] = known
-        shares = self._logs.shares(job, {pod.worker for pod in pods})
-        # Those of which most is kept come first.
+        shares = self.logs.shares(job, {pod.worker for pod in pods})
+        # The largest shares come first.
         wanted.sort(key=lambda pod: (-shares[pod.worker], pod.worker))
         room = WAITING - sum(one.runs for one in known.followed.values())
         begun = []
         for pod in wanted[: max(0, room)]:
-            one = _Followed(pod, job.status.attempt, self._now(), LogEnd(shares[pod.worker]))
+            one = _Followed(pod, job.status.attempt, self.now(), LogEnd(shares[pod.worker]))
             one.task = asyncio.create_task(self._follow(key, known, one), name=f"log {key} {pod.name}")
             known.followed[pod.uid] = one
             begun.append(one)
@@ -258,7 +243,7 @@ class LastOutput:
             one.opened.set()
             there = None if known.gone else self._there(key, one.pod)
             if there is not None and not _is_ending(there):
-                # It wasn't deleted after all, or not yet.
+                # It wasn't deleted, or not yet.
                 one.complete = False
                 known.followed.pop(one.pod.uid, None)
             self._ended(key, known, _Ended(one.pod.worker, one.attempt, one.end.log()))
@@ -269,7 +254,7 @@ class LastOutput:
             end = LogEnd(one.end.limit)
             try:
                 async with asyncio.timeout(seconds):
-                    await self._pod_logs.follow(key.namespace, one.pod, end, one.opened.set)
+                    await self.pod_logs.follow(key.namespace, one.pod, end, one.opened.set)
                 return True
             except TimeoutError:
                 # The grace period may be longer by now.
@@ -288,16 +273,16 @@ class LastOutput:
 
     def _there(self, key: JobKey, pod: PodView) -> PodView | None:
         """Returns the pod as it is now; None where it is gone."""
-        return next((one for one in self._store.pods(key) if one.uid == pod.uid), None)
+        return next((one for one in self.store.pods(key) if one.uid == pod.uid), None)
 
     def _seconds_left(self, key: JobKey, known: _OfJob, one: _Followed) -> float:
         """Returns how long a log may still be read."""
         if known.gone:
-            return one.begun_at + GONE_SECONDS - self._now()
+            return one.begun_at + GONE_SECONDS - self.now()
         there = self._there(key, one.pod)
         if there is None:
             return 0.0
-        return (there.deadline or one.begun_at) + SLACK_SECONDS - self._now()
+        return (there.deadline or one.begun_at) + SLACK_SECONDS - self.now()
 
     def _ended(self, key: JobKey, known: _OfJob, ended: _Ended) -> None:
         """Write what was printed last, soon."""
@@ -314,17 +299,17 @@ class LastOutput:
                 try:
                     for reported in (False, True):
                         some = [one for one in ended if one.reported == reported]
-                        await self._logs.add(key, known.job, _together(some), only_newer=reported)
+                        await self.logs.add(key, known.job, _together(some), only_newer=reported)
                     for one in ended:
-                        await self._evidence.add_output(known.job, one.attempt, one.worker, one.log)
+                        await self.evidence.add_output(known.job, one.attempt, one.worker, one.log)
                     break
                 except ClusterError as error:
                     logger.info("%s: the last output can't be kept: %s", key, error)
                     await asyncio.sleep(AGAIN_SECONDS * 2.0**tries)
 
 
-class Places:
-    """Places are for logs that are followed: so many at once, and so many of a namespace, whose others wait."""
+class LogPlaces:
+    """Bounds the logs that are followed: PLACES at once, and PLACES_OF_ONE of a namespace, whose others wait."""
 
     def __init__(self) -> None:
         self._taken: defaultdict[str, list[asyncio.Task[object]]] = defaultdict(list)
@@ -332,7 +317,7 @@ class Places:
 
     @asynccontextmanager
     async def one(self, namespace: str) -> AsyncIterator[None]:
-        """Take a place. Cancels the oldest task of the namespace that has most, where there is none."""
+        """Take a place. If there is none, cancel the oldest task of the namespace that has most."""
         async with self._slots.setdefault(namespace, asyncio.Semaphore(PLACES_OF_ONE)):
             if sum(map(len, self._taken.values())) >= PLACES:
                 max(self._taken.values(), key=len).pop(0).cancel()
@@ -350,7 +335,7 @@ class Places:
 
 
 def _together(ended: Iterable[_Ended]) -> dict[int, KeptLog]:
-    """Returns the logs by worker, of one that had several pods one behind the other."""
+    """Returns the logs by worker; those of several pods of one worker are joined."""
     logs: dict[int, KeptLog] = {}
     for one in ended:
         logs[one.worker] = logs.get(one.worker, KeptLog()).continued(one.log)

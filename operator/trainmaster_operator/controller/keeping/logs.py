@@ -1,63 +1,61 @@
-"""Keeps the ends of workers' logs, where that is allowed: when a job ends or is suspended, and of each pod that ends.
+"""Keeps the ends of workers' logs, if that is allowed: when a job ends or is suspended, and of each pod that ends.
 
-They are in the ConfigMap `<job>-logs`, one key a worker (`worker-0.log`), owned by the job, so that `kubectl dtj logs`
-and plain kubectl can show them as long as the job exists. A ConfigMap holds at most 1 MiB: the workers that failed and
-worker 0 get the largest shares, the others split what is left. What later pods print is added to what was kept of
-earlier ones; the agents print where an attempt begins. When each line was printed is kept beside it
-(api/kept_logs.py), so that the workers' lines can be merged. The label `trainmaster.dev/content: logs` keeps it out of
-the operator's watch.
+They are in the ConfigMap `<job>-logs`, one key for each worker (`worker-0.log`), for `kubectl dtj logs` and plain
+kubectl. A ConfigMap holds at most 1 MiB: worker 0 and the workers that failed get the largest shares, the others divide
+the rest. The output of later pods is added to what was kept of earlier ones; the agents mark where an attempt begins.
+The times of the lines are kept beside them (api/kept_logs.py), so that the workers' lines can be merged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, kept_workers, logs_name
 from trainmaster_operator.api.messages import listed
-from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, Cluster, whole
-from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
+from trainmaster_operator.api.stamped_lines import StampedLine, stamped_line
+from trainmaster_operator.controller.apiserver.cluster import Cluster
+from trainmaster_operator.controller.apiserver.errors import ClusterError, Conflict, NotFound, Refused
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
-from trainmaster_operator.controller.cache.views import owner_uid
-from trainmaster_operator.controller.keeping.owned_config_map import owned_config_map
-from trainmaster_operator.controller.keeping.pod_logs import PodLogs
-from trainmaster_operator.controller.watching.watched import LOGS_CONTENT
+from trainmaster_operator.controller.keeping.config_maps import Data, JobConfigMaps
+from trainmaster_operator.controller.watching.resync import LOGS_CONTENT
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 
 logger = logging.getLogger(__name__)
-
 # Seconds for all logs together: the pods hold GPUs while they are read.
 READING_SECONDS = 5.0
 CONCURRENT_READS = 16
-# The pods of a job end one after the other, and so several add their logs at a time.
-WRITES = 5
+# Lines of a log that are requested.
+TAIL_LINES = 2_000
+# The agents' stream is faster than the container's log: a log is complete once it hasn't grown for these seconds.
+SETTLE_SECONDS = 0.2
+SETTLE_TRIES = 8
+# Bytes of a followed log that are read at once, and then each second: what comes faster waits in its file.
+FOLLOWED_BURST, FOLLOWED_BYTES_A_SECOND = 1024 * 1024, 256 * 1024.0
+# A line's time has 31 bytes more in the log than where it is kept. A longer line is cut into several.
+STAMPED, LONGEST_LINE = 4, 16 * 1024
 
 
-def allows_logs(job: Job) -> bool:
-    """Returns whether the job lets its output be kept (runPolicy.keepLogs). What can't be read hasn't allowed it."""
-    return job.spec is not None and job.spec.run_policy.keep_logs
-
-
-class OnKept(Protocol):
-    """Gets the workers' logs that were written, as they stand in the ConfigMap; of a deleted job the last part."""
-
-    def __call__(self, job: Job, logs: Mapping[int, KeptLog]) -> None: ...
-
-
+@dataclass(eq=False)
 class KeptLogs:
-    """Saves the logs of a job that ends or is suspended, once in an attempt, and adds those of single pods."""
+    """Saves the logs of a job that ends or is suspended, once for each attempt, and adds those of single pods.
 
-    def __init__(self, cluster: Cluster, pod_logs: PodLogs, *, limit: int, on_kept: OnKept | None = None) -> None:
-        self._cluster = cluster
-        self._pod_logs = pod_logs
-        self._on_kept = on_kept
-        self._limit = limit
-        # By uid, the attempt whose logs were saved last.
-        self._saved: dict[str, int] = {}
-        # By the job's uid, the pods of which everything was kept at its end.
-        self._complete: dict[str, set[str]] = {}
+    `limit`: bytes of all logs of a job. `on_kept` gets the workers' logs as they are in the ConfigMap after a write; of
+    a deleted job it gets the last part.
+    """
+
+    config_maps: JobConfigMaps
+    pod_logs: PodLogs
+    _: KW_ONLY
+    limit: int
+    on_kept: Callable[[Job, Mapping[int, KeptLog]], None] | None = None
+    # By the job's uid, the attempt whose logs were saved last.
+    _saved: dict[str, int] = field(default_factory=dict, init=False)
+    # By the job's uid, the pods whose whole output was kept at the job's end.
+    _complete: dict[str, set[str]] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
         """Forget a job that is gone."""
@@ -66,12 +64,12 @@ class KeptLogs:
 
     @property
     def recorded(self) -> bool:
-        """Returns whether logs are kept in a history too, where they outlive their job."""
-        return self._on_kept is not None
+        """Returns whether a history keeps the logs too, beyond the end of their job."""
+        return self.on_kept is not None
 
     def keeps(self, job: Job) -> bool:
         """Returns whether the job's output is kept."""
-        return self._limit > 0 and allows_logs(job)
+        return self.limit > 0 and self.config_maps.allow_output(job)
 
     def has_all_of(self, job: Job, pod: PodView) -> bool:
         """Returns whether everything is kept that the pod's ranks have printed and will print."""
@@ -80,12 +78,12 @@ class KeptLogs:
     def shares(self, job: Job, workers: Collection[int]) -> dict[int, int]:
         """Returns the bytes that are kept of each worker's log."""
         failed = {failure.worker for failure in job.status.failures if failure.worker is not None}
-        return share_out(workers, self._limit, {0, *failed})
+        return share_out(workers, self.limit, {0, *failed})
 
-    async def __call__(self, key: JobKey, snapshot: Snapshot, *, complete: bool = True) -> None:
-        """Save what there is. Never in the way of the job's end: what can't be read or written is logged.
+    async def save(self, key: JobKey, snapshot: Snapshot, *, complete: bool) -> None:
+        """Save the logs of all pods. It never delays the job's end for long, and logs what it can't read or write.
 
-        `complete`: the ranks have ended, so that it is worth waiting for their last lines.
+        `complete`: the ranks have ended, so their last lines are waited for.
         """
         job = snapshot.job
         attempt = job.status.attempt
@@ -94,7 +92,7 @@ class KeptLogs:
             return
         shares = self.shares(job, {pod.worker for pod in pods})
         slots = asyncio.Semaphore(CONCURRENT_READS)
-        # Where the status names none, all of them train. A spare prints no last lines.
+        # If the status names no workers, all of them train. A spare prints no last lines.
         training = job.status.worker_order or [pod.worker for pod in pods]
         ended = {report.worker for report in snapshot.observed.reports if report.attempt == attempt and report.ended}
         read_whole: set[str] = set()
@@ -103,7 +101,7 @@ class KeptLogs:
             async with slots:
                 try:
                     trains = pod.worker in training
-                    log = await self._pod_logs.read(key.namespace, pod, complete=complete and trains)
+                    log = await self.pod_logs.read(key.namespace, pod, complete=complete and trains)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     return None
@@ -124,90 +122,48 @@ class KeptLogs:
         self._saved[job.uid] = attempt
 
     async def add(self, key: JobKey, job: Job, logs: Mapping[int, KeptLog], *, only_newer: bool = False) -> None:
-        """Put workers' logs behind what was kept of them before; what is refused is logged. Raises ClusterError.
+        """Add workers' logs to what was kept of them before; a refusal is logged. Raises ClusterError.
 
-        `only_newer`: a log that ends no later than what is kept is of a pod that was read, or of one before it.
+        `only_newer`: leave out a log that ends no later than what is kept: it is of a pod that was read, or of an
+        earlier one.
         """
         if not logs:
             return
         if job.deleting:
             # A ConfigMap would go with the job.
-            if self._on_kept is not None:
-                self._on_kept(job, logs)
+            if self.on_kept is not None:
+                self.on_kept(job, logs)
             return
+        new = logs
+
+        def change(before: Data) -> dict[str, str | None]:
+            nonlocal new
+            if only_newer:
+                new = {worker: log for worker, log in logs.items() if _is_newer(log, KeptLog.parse(before, worker))}
+            return joined(before, new, self.shares(job, {*kept_workers(before), *new}))
+
         try:
-            written = await self._write(key, job, logs, only_newer=only_newer)
+            data = await self.config_maps.write(job, logs_name(job.name), LOGS_CONTENT, change)
         except (Refused, Conflict, NotFound) as error:
             logger.warning("%s: the logs can't be kept: %s", key, error)
             return
-        if written and self._on_kept is not None:
-            self._on_kept(job, written)
-
-    async def _write(
-        self, key: JobKey, job: Job, logs: Mapping[int, KeptLog], *, only_newer: bool
-    ) -> Mapping[int, KeptLog]:
-        """Write logs; returns what was written of these workers. Raises ClusterError."""
-        name = logs_name(job.name)
-        failure: ClusterError | None = None
-        for _ in range(WRITES):
-            try:
-                changes, kept = self._joined(job, {}, logs)
-                data = {entry: text for entry, text in changes.items() if text is not None}
-                await self._cluster.create(CONFIG_MAPS, job.namespace, owned_config_map(job, name, LOGS_CONTENT, data))
-                return kept
-            except AlreadyExists:
-                pass
-            try:
-                found = await self._cluster.get(whole(CONFIG_MAPS), job.namespace, name)
-                metadata = found["metadata"]
-                if owner_uid(metadata) != job.uid:
-                    logger.info("%s: %s belongs to somebody else", key, name)
-                    return {}
-                before = {str(entry): str(text) for entry, text in (found.get("data") or {}).items()}
-                if only_newer:
-                    logs = {
-                        worker: log for worker, log in logs.items() if _is_newer(log, KeptLog.parse(before, worker))
-                    }
-                changes, kept = self._joined(job, before, logs)
-                if not changes:
-                    return {}
-                version = metadata.get("resourceVersion")
-                body = {"metadata": {"uid": metadata["uid"], "resourceVersion": version}, "data": changes}
-                await self._cluster.patch(CONFIG_MAPS, job.namespace, name, body)
-                return kept
-            except (Conflict, NotFound) as error:
-                failure = error
-        assert failure is not None
-        raise failure
-
-    def _joined(
-        self, job: Job, before: Mapping[str, str], logs: Mapping[int, KeptLog]
-    ) -> tuple[dict[str, str | None], dict[int, KeptLog]]:
-        shares = self.shares(job, {*kept_workers(before), *logs})
-        return joined(before, logs, shares)
+        written = {worker: log for worker in new if (log := KeptLog.parse(data, worker)) is not None}
+        if written and self.on_kept is not None:
+            self.on_kept(job, written)
 
 
-def joined(
-    before: Mapping[str, str], logs: Mapping[int, KeptLog], shares: Mapping[int, int]
-) -> tuple[dict[str, str | None], dict[int, KeptLog]]:
-    """Returns the changes that put new logs behind older ones, each worker's in its share, and the new logs then.
+def joined(before: Data, logs: Mapping[int, KeptLog], shares: Mapping[int, int]) -> dict[str, str | None]:
+    """Returns the changes that add new logs to older ones, each worker's within its share.
 
     None removes an entry: also the log of a worker that there is no room for.
     """
     wanted: dict[str, str] = {}
-    kept: dict[int, KeptLog] = {}
     for worker, share in shares.items():
-        log = KeptLog.parse(before, worker) or KeptLog()
-        if worker in logs:
-            log = log.continued(logs[worker])
-        log = log.ending(share)
-        if worker in logs:
-            kept[worker] = log
+        log = (KeptLog.parse(before, worker) or KeptLog()).continued(logs.get(worker, KeptLog())).ending(share)
         if worker in logs or log.lines:
             wanted |= log.to_data(worker)
     changes: dict[str, str | None] = {name: text for name, text in wanted.items() if before.get(name) != text}
-    changes |= {name: None for name in before if name not in wanted}
-    return changes, kept
+    return changes | {name: None for name in before if name not in wanted}
 
 
 def _is_newer(log: KeptLog, kept: KeptLog | None) -> bool:
@@ -215,7 +171,7 @@ def _is_newer(log: KeptLog, kept: KeptLog | None) -> bool:
 
 
 def share_out(workers: Collection[int], limit: int, first: Collection[int]) -> dict[int, int]:
-    """Returns bytes for each worker's log: full ones for the first, equal shares of what is left for the others."""
+    """Returns the bytes of each worker's log: full shares for the first, equal shares of the rest for the others."""
     preferred = [worker for worker in workers if worker in first]
     others = len(workers) - len(preferred)
     full = min(LONGEST_LOG, limit // (2 * len(preferred) if others else len(preferred))) if preferred else 0
@@ -227,3 +183,131 @@ def has_started(pod: PodView) -> bool:
     """Returns whether a worker's container has, or may have, a log."""
     container = pod.worker_container
     return container is not None and (container.state != "waiting" or container.restarts > 0)
+
+
+class PodLogs:
+    """Reads the logs of workers' containers: as they are, or until their container ends. Raises ClusterError."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
+        """Read the end of a complete log, at most `limit` bytes, from whole lines."""
+        log = await self.read(namespace, pod, complete=True)
+        return "".join(f"{line}\n" for line in log.ending(limit).lines)
+
+    async def read(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
+        """Read a worker's log. `complete`: its ranks have ended, so their last lines are waited for."""
+        # limitBytes cuts the *end* off (kubelet's meaning), so more is read than kept, by lines, and cut later.
+        container = pod.worker_container
+        restarts = container.restarts if container is not None else 0
+        restarted = restarts > 0
+        if container is not None and container.state != "running":
+            # It is complete. While the container waits for its next start, this is the log of the one before.
+            lines = await self._lines(namespace, pod.name)
+            restarted = restarted and container.state == "terminated"
+        elif complete:
+            lines = await self._settled(namespace, pod.name, may_be_empty=restarted)
+        else:
+            lines = await self._lines(namespace, pod.name)
+        cut = len(lines) >= TAIL_LINES or restarts > 1
+        if restarted or not lines:
+            # An agent that reported by exiting left its ranks' output in the log of the container before. An empty log
+            # is of a container that was started again since the pod was last seen.
+            before = await self._lines(namespace, pod.name, previous=True)
+            cut = cut or len(before) >= TAIL_LINES
+            lines = [*before, *lines]
+        return kept_log(lines, cut=cut)
+
+    async def follow(self, namespace: str, pod: PodView, end: LogEnd, opened: Callable[[], None]) -> None:
+        """Read a worker's log until its container ends; `opened` is called when it is being read."""
+        container = pod.worker_container
+        if container is not None and container.restarts > 0:
+            before = await self._text(namespace, pod.name, previous=True)
+            end.feed(f"{before}\n".encode() if before else b"")
+        clock = asyncio.get_running_loop().time
+        began, size = clock(), 0
+        async with self._cluster.followed_log(namespace, pod.name, tail_lines=TAIL_LINES) as chunks:
+            opened()
+            async for chunk in chunks:
+                end.feed(chunk)
+                size += len(chunk)
+                wait = (size - FOLLOWED_BURST) / FOLLOWED_BYTES_A_SECOND - (clock() - began)
+                if wait > 0:
+                    await asyncio.sleep(wait)
+
+    async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> list[StampedLine]:
+        """Read the log once it has stopped growing; an empty one may still be on its way."""
+        before: list[StampedLine] | None = None
+        lines: list[StampedLine] = []
+        for _ in range(SETTLE_TRIES):
+            lines = await self._lines(namespace, pod)
+            if lines == before and (lines or may_be_empty):
+                break
+            before = lines
+            await asyncio.sleep(SETTLE_SECONDS)
+        return lines
+
+    async def _lines(self, namespace: str, pod: str, *, previous: bool = False) -> list[StampedLine]:
+        # splitlines() would also split at other characters, such as a form feed.
+        whole = await self._text(namespace, pod, previous=previous)
+        return [stamped_line(line) for line in whole.split("\n")] if whole else []
+
+    async def _text(self, namespace: str, pod: str, *, previous: bool) -> str:
+        try:
+            text = await self._cluster.pod_log(
+                namespace,
+                pod,
+                tail_lines=TAIL_LINES,
+                limit_bytes=16 * LONGEST_LOG,
+                previous=previous,
+                timestamps=True,
+            )
+        except Refused:
+            if previous:
+                # The kubelet keeps the last container's log only, and that one may be gone already (400).
+                return ""
+            raise
+        return text.replace("\x00", "").removesuffix("\n")
+
+
+class LogEnd:
+    """LogEnd holds the newest lines of a log that is being read. `limit`: bytes of it that will be kept."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+        self._count = 0
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Add what was read."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        while len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest[:LONGEST_LINE])
+            self._rest = self._rest[LONGEST_LINE:]
+        self._lines.extend(lines)
+        self._count += len(lines)
+        self._size += sum(map(len, lines))
+        while self._size > STAMPED * self.limit and len(self._lines) > 1:
+            self._size -= len(self._lines.popleft())
+
+    @property
+    def empty(self) -> bool:
+        """Returns whether nothing was read."""
+        return not (self._lines or self._rest)
+
+    def log(self) -> KeptLog:
+        """Returns what was read."""
+        raws = [*self._lines, *([self._rest] if self._rest else [])]
+        lines = [stamped_line(raw.decode(errors="replace").replace("\x00", "")) for raw in raws]
+        # The kubelet was asked for no more lines than these.
+        cut = self._count > len(self._lines) or self._count >= TAIL_LINES
+        return kept_log(lines, cut=cut).ending(self.limit)
+
+
+def kept_log(lines: list[StampedLine], *, cut: bool) -> KeptLog:
+    """Returns lines of a container's log as they are kept."""
+    times = tuple(round(line.time * 1_000) for line in lines if line.time is not None)
+    return KeptLog(tuple(line.text for line in lines), times if len(times) == len(lines) else None, cut)

@@ -1,9 +1,8 @@
 """Keeps the stacks of all ranks that somebody asked for: the newest request's, in the ConfigMap `<job>-stacks`.
 
-The ConfigMap (api/stacks.py) is owned by the job. It is written once a request, when all workers have answered or
-ANSWER_SECONDS are over, in the background: nothing ever waits for it. Bounded: HELD_BYTES in memory and TOTAL_BYTES in
-the ConfigMap for a job, KEPT_RANKS ranks. Where the job or the operator doesn't let output be kept, it says how each
-rank stood, and has no stacks.
+The ConfigMap (api/stacks.py) is written once for a request, in the background, when all workers have answered or after
+ANSWER_SECONDS. A job has at most HELD_BYTES in memory, and TOTAL_BYTES of KEPT_RANKS ranks in the ConfigMap. If the job
+or the operator doesn't let output be kept, the ConfigMap has each rank's state without its stacks.
 """
 
 from __future__ import annotations
@@ -15,18 +14,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from trainmaster_operator.api.evidence import clean
 from trainmaster_operator.api.stacks import Stacks, stacks_name
 from trainmaster_operator.api.times import to_text
-from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, Cluster, whole
-from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
-from trainmaster_operator.controller.cache.views import owner_uid
-from trainmaster_operator.controller.keeping.logs import allows_logs
-from trainmaster_operator.controller.keeping.owned_config_map import owned_config_map
-from trainmaster_operator.controller.watching.watched import STACKS_CONTENT
+from trainmaster_operator.controller.apiserver.errors import ClusterError
+from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps, kept_state
+from trainmaster_operator.controller.watching.resync import STACKS_CONTENT
 from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.snapshot import Job
-from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES
 from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 
@@ -38,12 +32,11 @@ HELD_BYTES = 1024 * 1024
 # A ConfigMap holds 1 MiB, with its names.
 TOTAL_BYTES = 768 * 1024
 KEPT_RANKS = 2_048
-WRITES = 3
 
 
 @dataclass
 class _Collecting:
-    """Holds what has been answered to a job's newest request."""
+    """Holds the answers to a job's newest request."""
 
     request: str
     attempt: int
@@ -55,24 +48,15 @@ class _Collecting:
 
 
 class StacksKeeper:
-    """Collects the answers to requests for stacks, by the uid of the job; see the module."""
+    """Collects the answers to requests for stacks, by the uid of the job."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        keep_output: bool = True,
-        answer_seconds: float = ANSWER_SECONDS,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._cluster = cluster
-        self._keep_output = keep_output
+    def __init__(self, config_maps: JobConfigMaps, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self._config_maps = config_maps
         self._answer_seconds = answer_seconds
-        self._now = now
         self._jobs: dict[str, _Collecting] = {}
 
     def collect(self, job: Job, action: CollectStacks, ask: Callable[[], Awaitable[str]]) -> None:
-        """Ask, and write what comes. `ask` passes the request on; it returns why it can't, empty where it could."""
+        """Ask, and write the answers. `ask` sends the request; it returns why it can't, empty if it could."""
         self.forget(job.uid)
         collecting = _Collecting(action.request, action.attempt, set(action.workers))
         self._jobs[job.uid] = collecting
@@ -81,7 +65,7 @@ class StacksKeeper:
         )
 
     def record(self, uid: str, line: EvidenceLine) -> None:
-        """Record a worker's answer, from the stream; one to an earlier request is of no use any more."""
+        """Record a worker's answer, from the stream; an answer to an earlier request is dropped."""
         collecting = self._jobs.get(uid)
         if collecting is None or (line.request, line.attempt) != (collecting.request, collecting.attempt):
             return
@@ -104,7 +88,7 @@ class StacksKeeper:
             collecting.task.cancel()
 
     async def close(self) -> None:
-        """End; who waits for an answer that wasn't written asks again."""
+        """End; whoever waits for an answer that wasn't written asks again."""
         tasks = [one.task for one in self._jobs.values() if one.task is not None]
         for task in tasks:
             task.cancel()
@@ -116,49 +100,25 @@ class StacksKeeper:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._answer_seconds):
                     await collecting.complete.wait()
-        withheld = not (self._keep_output and allows_logs(job))
+        withheld = not self._config_maps.allow_output(job)
         stacks = Stacks(
             request=collecting.request,
             attempt=collecting.attempt,
-            collected_at=to_text(self._now()),
-            ranks={rank: _kept(state, withheld=withheld) for rank, state in sorted(collecting.ranks.items())},
+            collected_at=to_text(time.time()),
+            ranks={rank: kept_state(state, withheld=withheld) for rank, state in sorted(collecting.ranks.items())},
             unanswered=tuple(sorted(collecting.unanswered)),
             problem=problem,
             withheld=withheld,
         )
+        data = fitted(stacks).to_data()
         try:
-            await self._write(job, fitted(stacks).to_data())
+            await self._config_maps.write(
+                job, stacks_name(job.name), STACKS_CONTENT, lambda before: {**dict.fromkeys(before), **data}
+            )
         except ClusterError as error:
             logger.warning("%s/%s: the stacks can't be kept: %s", job.namespace, job.name, error)
         if self._jobs.get(job.uid) is collecting:
             del self._jobs[job.uid]
-
-    async def _write(self, job: Job, data: dict[str, str]) -> None:
-        """Put the data in the place of what there is. Raises ClusterError."""
-        name = stacks_name(job.name)
-        for _ in range(WRITES):
-            try:
-                found = await self._cluster.get(whole(CONFIG_MAPS), job.namespace, name)
-            except NotFound:
-                try:
-                    await self._cluster.create(
-                        CONFIG_MAPS, job.namespace, owned_config_map(job, name, STACKS_CONTENT, data)
-                    )
-                    return
-                except AlreadyExists:
-                    continue
-            metadata = found["metadata"]
-            if owner_uid(metadata) != job.uid:
-                logger.info("%s/%s: %s belongs to somebody else", job.namespace, job.name, name)
-                return
-            changes = {**dict.fromkeys(found.get("data") or {}), **data}
-            version = metadata.get("resourceVersion")
-            body = {"metadata": {"uid": metadata["uid"], "resourceVersion": version}, "data": changes}
-            try:
-                await self._cluster.patch(CONFIG_MAPS, job.namespace, name, body)
-                return
-            except Conflict:
-                continue
 
 
 def fitted(stacks: Stacks, limit: int = TOTAL_BYTES, most_ranks: int = KEPT_RANKS) -> Stacks:
@@ -175,10 +135,3 @@ def fitted(stacks: Stacks, limit: int = TOTAL_BYTES, most_ranks: int = KEPT_RANK
 
 def _beginning(text: str, size: int) -> str:
     return text.encode()[:size].decode(errors="ignore")
-
-
-def _kept(state: RankState, *, withheld: bool) -> dict[str, object]:
-    """Returns a rank's state for a person, who asked for no limits."""
-    text = "" if withheld else clean(state.text, MAX_EVIDENCE_BYTES)
-    shown = state._replace(state=clean(state.state, 1), text=text, limit_seconds=0.0, limit="", patient=False)
-    return shown.to_wire()

@@ -1,40 +1,103 @@
-"""The open streams of all running jobs, each from the job's leader: reports, progress and workers as they happen."""
+"""Each job that runs has an open stream to its leader, which brings reports, progress and workers as they happen.
+
+The leader is the agent of the first worker in the assignment; if it can't be reached, the next one. A broken stream is
+opened again at once, then after 10, 20, 40 ms and so on up to a second, until a connection has lasted. Nothing is lost:
+an agent keeps the last report of each worker and sends it again.
+
+Only lines about the job whose token opened the stream are recorded, about its workers and ranks and about attempts that
+the operator has made; so the job's size bounds what is kept. A leader that sends more than a job of its size can mean
+is read slowly (`targets.StreamBudget`). A leader whose stream ends by its own fault is asked again ever more slowly, up
+to once a minute.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Literal
 
 from trainmaster_operator.api.signing import SigningKeys
+from trainmaster_operator.controller.apiserver.cluster import JOBS
+from trainmaster_operator.controller.apiserver.errors import (
+    ClusterError,
+    Conflict,
+    NotFound,
+    Silent,
+    Unauthorized,
+    Unusable,
+)
+from trainmaster_operator.controller.apiserver.pod_http import PodStream
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.leaders.reach import Reach
-from trainmaster_operator.controller.leaders.stream import LeaderStream, StreamEvents
-from trainmaster_operator.controller.leaders.targets import StreamTarget
+from trainmaster_operator.controller.leaders.targets import AgentAddress, Reach, StreamBudget, StreamTarget
+from trainmaster_operator.reconciling.observed.snapshot import StreamView
 from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.wire.stream import (
+    EvidenceLine,
+    Hello,
+    LineBuffer,
+    OutputLine,
+    ProgressLine,
+    ReportLine,
+    StreamLine,
+    WorkerLine,
+    parse_line,
+)
+from trainmaster_operator.wire.values import ProtocolError
+
+logger = logging.getLogger(__name__)
+FIRST_RETRY, LONGEST_RETRY = 0.01, 1.0
+# An agent that hasn't answered for a minute won't answer soon: it is asked every 15 s, and at once when a pod changes.
+PATIENT_TRIES, PATIENT_RETRY = 60, 15.0
+# Tries at one agent before the next one is asked: 0.01 + 0.02 + ... is a third of a second, longer than an agent needs
+# to start.
+TRIES = 5
+# Seconds between two tries whether an earlier agent is back; agents do the same (agent/network/follower.py).
+PREFERENCE_SECONDS = 1.0
+# Seconds for a push or an acknowledgement; the annotation and the next report are the fallback.
+REQUEST_SECONDS = 2.0
+# Seconds that a pass waits for a leader that is pushed an assignment.
+ANSWER_SECONDS = 0.1
+# Agents that are pushed an assignment at the same time, while none of them leads.
+MOST_PUSHES = 64
+# Seconds for the first line, which an agent sends at once.
+HELLO_SECONDS = 5.0
+# Seconds after which a connection has lasted: two pings, and whatever a leader sends at first.
+LASTING_SECONDS = 10.0
+# Seconds until a leader is asked again whose stream ended by its own fault; twice as many each time, up to a minute.
+FIRST_FAULT, LONGEST_FAULT = 0.5, 60.0
+# Seconds between two lines of the log about one job's faults; metrics count all of them.
+LOG_SECONDS = 60.0
+# Lines that are recorded before the loop turns: all streams may send something at a time.
+LINES_A_TURN = 16
+# What ends a stream: the leader sends what doesn't fit the protocol; it answers in a form that wasn't asked for; or a
+# mistake of ours.
+Fault = Literal["protocol", "unusable", "bug"]
+# Seconds between two acknowledgements: each costs a connection, and the newest is one for all before it.
+ACKNOWLEDGE_SECONDS = 0.25
 
 
+@dataclass(eq=False)
 class LeaderStreams:
     """Watches the leaders of all jobs: a `LeaderStream` for each job that has an agent to listen to."""
 
-    def __init__(
-        self,
-        reach: Reach,
-        store: Store,
-        keys: SigningKeys,
-        events: StreamEvents,
-        *,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._reach = reach
-        self._store = store
-        self._keys = keys
-        self._events = events
-        self._now = now
+    reach: Reach
+    store: Store
+    keys: SigningKeys
+    events: StreamEvents
+    now: Callable[[], float] = time.time
+    _streams: dict[JobKey, LeaderStream] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
         # One stream's lines at a time, and the loop turns in between: never held while anything is waited for.
         self._turn = asyncio.Lock()
-        self._streams: dict[JobKey, LeaderStream] = {}
 
     @property
     def open(self) -> int:
@@ -52,7 +115,7 @@ class LeaderStreams:
             return
         if stream is None:
             self._streams[key] = LeaderStream(
-                self._reach, self._store, self._keys, target, self._events, self._now, self._turn
+                self.reach, self.store, self.keys, target, self.events, self.now, self._turn
             )
         else:
             stream.update(target)
@@ -74,3 +137,378 @@ class LeaderStreams:
         for stream in streams:
             stream.stop()
         await asyncio.gather(*(stream.task for stream in streams), return_exceptions=True)
+
+
+@dataclass(frozen=True)
+class StreamEvents:
+    """Receives what comes over a stream and isn't kept in the store."""
+
+    # Ranks have reported progress; True: for the first time in the attempt.
+    progressed: Callable[[JobKey, bool], None]
+    # A worker of the job with this uid has sent evidence of a stall, or its answer to a request for stacks.
+    stalled: Callable[[str, EvidenceLine], None]
+    answered: Callable[[str, EvidenceLine], None]
+    # A worker of the job with this uid has ended, and this is its last output.
+    printed: Callable[[JobKey, str, OutputLine], None]
+    # Agents of a namespace don't know the operator's token.
+    unauthorized: Callable[[str], None]
+    # A stream ended by more than a broken connection.
+    failed: Callable[[Fault], None]
+
+
+class LeaderStream:
+    """Watches one job, whichever of its agents leads."""
+
+    def __init__(
+        self,
+        reach: Reach,
+        store: Store,
+        keys: SigningKeys,
+        target: StreamTarget,
+        events: StreamEvents,
+        now: Callable[[], float],
+        turn: asyncio.Lock,
+    ) -> None:
+        self._reach = reach
+        self._store = store
+        self.target = target
+        self._events = events
+        self._now = now
+        self._turn = turn
+        self._keys = keys
+        self._token = keys.job_token(target.key.namespace, target.uid)
+        self.connected_to: AgentAddress | None = None
+        self._view = StreamView()
+        # Workers as the leader lists them; the store is changed once for all lines that came together.
+        self._workers: dict[int, WorkerLine] = {}
+        # When agents left the leader that haven't joined it again.
+        self._left: dict[int, float] = {}
+        self._changed = asyncio.Event()
+        self._failures = 0
+        self._faults = 0
+        self._logged_at = float("-inf")
+        # When the leader's hello came, by the event loop's clock.
+        self._connected_at: float | None = None
+        self._prefer_first = False
+        # A report of this stream wasn't recorded: of an attempt, or a worker, that this operator doesn't know (yet).
+        self._passed_over = False
+        # All reports shall be sent again, by the same agent.
+        self._again = False
+        self._clock = asyncio.get_running_loop().time
+        self._budget = StreamBudget(len(target.workers), target.world, self._clock)
+        # More may be read: an attempt has begun.
+        self._granted = asyncio.Event()
+        self._pushing: asyncio.Task[None] | None = None
+        self._answers_soon = True
+        self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
+
+    def update(self, target: StreamTarget) -> None:
+        """Continue with other candidates, or a newer attempt."""
+        before, self.target = self.target, target
+        if (target.workers, target.world) != (before.workers, before.world):
+            self._budget.resize(len(target.workers), target.world)
+        if target.attempt > before.attempt:
+            self._budget.grant_attempt()
+            self._granted.set()
+        if target.candidates != before.candidates:
+            self._failures = 0
+            self._changed.set()
+        if self._passed_over and (target.attempt, target.workers) != (before.attempt, before.workers):
+            self._again = True
+            self._changed.set()
+
+    def stop(self) -> None:
+        self.task.cancel()
+        if self._pushing is not None:
+            self._pushing.cancel()
+        self._store.record_stream(self.target.key, StreamView())
+
+    async def push(self, assignment: Assignment) -> None:
+        """Push an assignment in the background; one that is still on its way is of no more use. Returns when the leader
+        has answered, or a moment later; at once where it didn't answer the last one so soon: no pass waits for a pod.
+        """
+        if self._pushing is not None:
+            self._pushing.cancel()
+        agents = [agent for agent in self.target.candidates if agent == self.connected_to]
+        if not agents and not self._failures:
+            # The leader has just been lost, and no other agent leads yet.
+            agents = list(self.target.candidates[:MOST_PUSHES])
+        if not agents:
+            return
+        self._pushing = asyncio.create_task(self._push_to_all(agents, assignment), name=f"push {self.target.key}")
+        if self._answers_soon:
+            done, _ = await asyncio.wait({self._pushing}, timeout=ANSWER_SECONDS)
+            self._answers_soon = bool(done)
+
+    async def _push_to_all(self, agents: list[AgentAddress], assignment: Assignment) -> None:
+        async with asyncio.TaskGroup() as pushes:
+            for agent in agents:
+                pushes.create_task(self._push(agent, assignment))
+
+    async def _push(self, agent: AgentAddress, assignment: Assignment) -> None:
+        try:
+            await self._request("POST", agent, "/v1/assignment", self._keys.sign(assignment).encode())
+            self._answers_soon = True
+        except Conflict:
+            logger.info("%s: the leader knows a newer attempt than %d", self.target.key, assignment.attempt)
+        except ClusterError as error:
+            logger.info("%s: attempt %d wasn't pushed: %s", self.target.key, assignment.attempt, error)
+
+    async def collect(self, request: str) -> str:
+        """Ask the leader for all ranks' stacks; returns why that isn't possible, empty where it has been asked."""
+        agent = self.connected_to
+        if agent is None:
+            return "no worker's agent is connected"
+        try:
+            await self._request("POST", agent, "/v1/collect", json.dumps({"request": request}).encode())
+        except NotFound:
+            return "the job's agents are of an earlier version that can't be asked; new pods have the present one"
+        except ClusterError as error:
+            return f"the agent of {agent.pod} can't be asked: {error.message}"
+        return ""
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._watch_once(self._choose())
+            except Exception as error:
+                # A mistake of ours must not end the watching of a job for good, and nobody would see that it has.
+                self._fault("bug", self._choose(), error)
+            if self._changed.is_set():
+                continue
+            self._failures += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause()):
+                    await self._changed.wait()
+
+    async def _watch_once(self, agent: AgentAddress) -> None:
+        """Watch over one connection, until it ends or another agent should be watched."""
+        self._changed.clear()
+        self._passed_over = self._again = self._prefer_first = False
+        reader = asyncio.create_task(self._listen(agent))
+        waiter = asyncio.create_task(self._stay_with(agent))
+        try:
+            await asyncio.wait({reader, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, waiter):
+                task.cancel()
+            results = await asyncio.gather(reader, waiter, return_exceptions=True)
+            self._disconnected()
+        for result in results:
+            if isinstance(result, Exception):
+                self._fault("bug", agent, result)
+
+    def _pause(self) -> float:
+        """Returns the seconds until the next connection, after one that ended."""
+        longest = LONGEST_RETRY if self._failures < PATIENT_TRIES else PATIENT_RETRY
+        pause = min(FIRST_RETRY * 2.0 ** min(self._failures - 1, 20), longest)
+        if self._faults:
+            pause = max(pause, min(FIRST_FAULT * 2.0 ** min(self._faults - 1, 20), LONGEST_FAULT))
+        return pause * (0.8 + 0.4 * random.random())
+
+    def _fault(self, fault: Fault, agent: AgentAddress, error: Exception) -> None:
+        """Count a stream that ended by more than a broken connection. Asking the same agent again soon doesn't help."""
+        self._faults += 1
+        self._try_the_next()
+        self._events.failed(fault)
+        now = self._clock()
+        if now - self._logged_at < LOG_SECONDS:
+            return
+        self._logged_at = now
+        if fault == "bug":
+            logger.error("%s: the stream of %s failed", self.target.key, agent.pod, exc_info=error)
+        else:
+            logger.warning("%s: the stream of %s can't be used: %s", self.target.key, agent.pod, error)
+
+    def _try_the_next(self) -> None:
+        self._failures = (self._failures // TRIES + 1) * TRIES - 1
+
+    def _choose(self) -> AgentAddress:
+        candidates = self.target.candidates
+        return candidates[0 if self._prefer_first else (self._failures // TRIES) % len(candidates)]
+
+    async def _stay_with(self, agent: AgentAddress) -> None:
+        """Returns when another agent should be watched: this one is gone, or an earlier one is back."""
+        while True:
+            first = self.target.candidates[0] == agent
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if first else PREFERENCE_SECONDS):
+                    await self._changed.wait()
+            candidates = self.target.candidates
+            if agent not in candidates or self._again:
+                self._changed.set()
+                return
+            self._changed.clear()
+            if candidates[0] != agent and self.connected_to is not None and await self._answers(candidates[0]):
+                # The followers have gone back to it, as they do within a second.
+                self._prefer_first = True
+                self._changed.set()
+                return
+
+    async def _answers(self, agent: AgentAddress) -> bool:
+        try:
+            await self._request("GET", agent, "/healthz")
+        except ClusterError:
+            return False
+        return True
+
+    async def _listen(self, agent: AgentAddress) -> None:
+        key = self.target.key
+        try:
+            async with self._reach.open("GET", agent, "/v1/stream", self._token) as stream:
+                await self._read(agent, stream)
+            logger.info("%s: the stream of %s ended", key, agent.pod)
+        except ProtocolError as error:
+            self._fault("protocol", agent, error)
+        except Unusable as error:
+            self._fault("unusable", agent, error)
+        except ClusterError as error:
+            if isinstance(error, Silent):
+                # It accepted the connection and hangs: its peers have left it for the next one by now.
+                self._try_the_next()
+            elif isinstance(error, Unauthorized):
+                self._events.unauthorized(key.namespace)
+            logger.log(logging.INFO if self.connected_to else logging.DEBUG, "%s: stream: %s", key, error)
+
+    async def _read(self, agent: AgentAddress, stream: PodStream) -> None:
+        buffer = LineBuffer()
+        acknowledger = Acknowledger(
+            lambda seq: self._request("POST", agent, "/v1/ack", json.dumps({"seq": seq}).encode())
+        )
+        opened, received = self._clock(), 0
+        try:
+            async for chunk in stream.chunks():
+                self._budget.spend(stream.received - received, 0, 0)
+                received = stream.received
+                raws = buffer.feed(chunk)
+                while some := list(islice(raws, LINES_A_TURN)):
+                    async with self._turn:
+                        self._budget.spend(0, len(some), self._record_lines(agent, some, acknowledger))
+                        await asyncio.sleep(0)
+                    await self._wait_for_budget()
+                await self._wait_for_budget()
+                if self.connected_to is None and self._clock() - opened > HELLO_SECONDS:
+                    raise Silent(f"GET {agent.pod}/v1/stream", f"no hello within {HELLO_SECONDS:g} s")
+        finally:
+            acknowledger.stop()
+
+    async def _wait_for_budget(self) -> None:
+        """Wait until the leader may send more."""
+        while (seconds := self._budget.seconds) > 0:
+            self._granted.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._granted.wait()
+
+    def _record_lines(self, agent: AgentAddress, raws: Sequence[bytes], acknowledger: Acknowledger) -> int:
+        """Record some lines; returns how many of them changed the store. Raises ProtocolError."""
+        changes, most_ranks = 0, max(self.target.processes.values(), default=0)
+        for raw in raws:
+            line = parse_line(raw, most_ranks)
+            changes += self._record_line(agent, line)
+            if isinstance(line, ReportLine):
+                acknowledger.acknowledge(line.seq)
+        return changes + self._record_workers()
+
+    def _record_line(self, agent: AgentAddress, line: StreamLine) -> bool:
+        """Record what a line reports, if it is this job's; returns whether that changed the store."""
+        key, target = self.target.key, self.target
+        job = self._store.version(key, JOBS, key.name)
+        if job is None or job.uid != target.uid:
+            # The job is gone, and another of its name may be there already: its agents have nothing to report on that.
+            return False
+        if (self.connected_to is None) != isinstance(line, Hello):
+            raise ProtocolError("a stream begins with its one hello")
+        match line:
+            case Hello():
+                self.connected_to, self._connected_at = agent, self._clock()
+                self._workers = {worker.worker: worker for worker in line.workers if worker.worker in target.workers}
+                self._left = {}
+                return self._record_view(StreamView(True, agent.worker, self._now(), tuple(self._workers.values())))
+            case WorkerLine() if line.worker in target.workers:
+                self._workers[line.worker] = line
+                if line.connected:
+                    self._left.pop(line.worker, None)
+                else:
+                    self._left.setdefault(line.worker, self._now())
+            case ReportLine(report=report) if report.worker in target.workers and report.attempt <= target.attempt:
+                return self._store.record_report(key, report)
+            case ReportLine():
+                self._passed_over = True
+            case ProgressLine() | EvidenceLine() if not (
+                line.worker in target.workers and line.attempt <= target.attempt
+            ):
+                return False
+            case ProgressLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
+                most_ranks = target.processes[line.worker]
+                first = self._store.record_progress(key, line, self._now(), most_ranks)
+                if first is not None:
+                    self._events.progressed(key, first)
+            case OutputLine() if line.worker in target.workers and line.attempt <= target.attempt:
+                self._events.printed(key, target.uid, line)
+            case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
+                # Nothing is kept of attempts before the last two.
+                if line.request:
+                    self._events.answered(target.uid, line)
+                elif line.attempt >= target.attempt - 1:
+                    self._events.stalled(target.uid, line)
+        return False
+
+    def _record_workers(self) -> bool:
+        """Record the workers that the last lines named."""
+        workers = tuple(self._workers.values())
+        return self.connected_to is not None and self._record_view(
+            replace(self._view, workers=workers, left=dict(self._left))
+        )
+
+    def _record_view(self, view: StreamView) -> bool:
+        self._view = view
+        return self._store.record_stream(self.target.key, view)
+
+    def _disconnected(self) -> None:
+        since, self._connected_at = self._connected_at, None
+        if since is not None and self._clock() - since >= LASTING_SECONDS:
+            self._failures = self._faults = 0
+        self.connected_to = None
+        self._workers = {}
+        if self._view.connected:
+            self._budget.spend(0, 0, self._record_view(StreamView(since=self._now())))
+
+    async def _request(
+        self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, body: bytes | None = None
+    ) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS), self._reach.open(method, agent, path, self._token, body):
+                return
+        except TimeoutError as error:
+            raise Silent(f"{method} {agent.pod}{path}", f"no answer within {REQUEST_SECONDS:g} s") from error
+
+
+class Acknowledger:
+    """Sends the leader the newest number that has been recorded: one request at a time, in the background."""
+
+    def __init__(self, post: Callable[[int], Awaitable[None]]) -> None:
+        self._post = post
+        self._newest = self._acknowledged = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def acknowledge(self, seq: int) -> None:
+        self._newest = max(self._newest, seq)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._send())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _send(self) -> None:
+        while self._acknowledged < self._newest:
+            seq = self._newest
+            try:
+                await self._post(seq)
+            except ClusterError as error:
+                # The next report or the next stream acknowledges again; the agent's own fallback is its exit.
+                logger.debug("Reports up to %d not acknowledged: %s", seq, error)
+                return
+            self._acknowledged = seq
+            await asyncio.sleep(ACKNOWLEDGE_SECONDS)

@@ -1,17 +1,43 @@
-"""The snapshot says which agents of a job are watched, and which workers and ranks they may report on.
+"""A snapshot says which agents of a job are watched, on which workers and ranks they may report, and how much.
 
-All that is kept of what a leader sends is bounded by a target: the spec's workers and their ranks, and pods.
+Everything that is kept of what a leader sends is bounded by a target: the spec's workers and their ranks, and pods.
+
+An agent's port is reached at the pod's address inside the cluster, and through the API server's pod proxy outside of it
+(measured equally fast).
+
+A leader has a budget of bytes, lines and changes, by the job's size. One that sends more is read slowly, and that is
+enough: unread data stays with the pod, which can't send any more. A change is a change of the store: each asks for a
+pass over the job, which costs a hundred times as much as its line. A healthy job has a few for each worker and attempt,
+so every attempt brings an allowance of them; otherwise they are rare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, JobStatus
+from trainmaster_operator.controller.apiserver.cluster import Cluster
+from trainmaster_operator.controller.apiserver.errors import Unreachable
+from trainmaster_operator.controller.apiserver.pod_http import PodHttp, PodStream
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
-from trainmaster_operator.controller.leaders.reach import AgentAddress
 from trainmaster_operator.rendering import worker_layout
+from trainmaster_operator.wire.names import TOKEN_HEADER
+
+# Seconds for a TCP connection to an agent in the same network.
+CONNECT_SECONDS = 1.0
+# Lines a second: progress comes once a second from each worker, reports and workers now and then.
+LINES, LINES_A_WORKER = 20.0, 5.0
+# Bytes a second: a worker's progress has a few hundred for each rank.
+BYTES, BYTES_A_WORKER, BYTES_A_RANK = 65_536.0, 4_096.0, 1_024.0
+# Seconds of lines and of bytes that may come at once: a stream begins with all that the leader knows.
+LINES_BURST, BYTES_BURST = 10.0, 3.0
+# Changes that an attempt brings: a worker joins, sees it, starts, runs, ends, and its peers' ends are sent again.
+CHANGES, CHANGES_A_WORKER = 10.0, 6.0
+# Changes a second beyond those.
+CHANGES_A_SECOND = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +76,7 @@ class StreamTarget:
 
 
 def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
-    """Returns which agents to watch, by the newest assignment that stands anywhere; None when there are none."""
+    """Returns which agents to watch, by the newest assignment of any child or pod; None if there are none."""
     job, observed = snapshot.job, snapshot.observed
     if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
         return None
@@ -71,7 +97,7 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
     # A worker whose pod is being replaced too: it may have joined and finished before the next plan.
     layout = worker_layout(job.identity, job.spec) if job.spec is not None else ()
     processes = {worker: group.processes for group in layout for worker in group.indexes}
-    # Who was scaled away may still run. Only jobs of one group are resized.
+    # Workers that were scaled away may still run. Only jobs of one group are resized.
     most = max(processes.values(), default=0)
     processes = {worker: processes.get(worker, most) for worker in (*processes, *pods)}
     return StreamTarget(
@@ -96,3 +122,129 @@ def _ranks(workers: Iterable[int], processes: Mapping[int, int]) -> dict[int, ra
         ranks[worker] = range(first, first + count)
         first += count
     return ranks
+
+
+@dataclass(frozen=True)
+class AgentAddress:
+    """Holds what is needed to reach a worker's pod."""
+
+    namespace: str
+    pod: str
+    uid: str
+    worker: int
+    ip: str | None
+
+
+class Reach(Protocol):
+    """Opens requests to agents. Raises ClusterError."""
+
+    def open(
+        self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
+    ) -> AbstractAsyncContextManager[PodStream]: ...
+
+    async def close(self) -> None: ...
+
+
+class ProxyReach:
+    """Reaches agents through the API server."""
+
+    def __init__(self, cluster: Cluster, port: int) -> None:
+        self._cluster = cluster
+        self._port = port
+
+    def open(
+        self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
+    ) -> AbstractAsyncContextManager[PodStream]:
+        headers = {TOKEN_HEADER: token}
+        return self._cluster.pod_proxy(method, agent.namespace, agent.pod, self._port, path, headers=headers, body=body)
+
+    async def close(self) -> None:
+        return None
+
+
+class DirectReach:
+    """Reaches agents at their pods' addresses."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._http = PodHttp()
+
+    @asynccontextmanager
+    async def open(
+        self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
+    ) -> AsyncIterator[PodStream]:
+        request = f"{method} {agent.pod}:{self._port}{path}"
+        if agent.ip is None:
+            raise Unreachable(request, "the pod has no address yet")
+        host = f"[{agent.ip}]" if ":" in agent.ip else agent.ip
+        url = f"http://{host}:{self._port}{path}"
+        async with self._http.open(
+            method, url, request, headers={TOKEN_HEADER: token}, body=body, connect_seconds=CONNECT_SECONDS
+        ) as stream:
+            yield stream
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
+@dataclass
+class _Allowance:
+    """Allows `rate` a second, saved up to `most`; `left` may fall below 0 and then has to recover."""
+
+    rate: float
+    most: float
+    left: float
+    at: float
+
+    def refill(self, now: float) -> None:
+        self.left = min(self.most, self.left + max(0.0, now - self.at) * self.rate)
+        self.at = now
+
+    def resize(self, rate: float, most: float) -> None:
+        self.left += max(0.0, most - self.most)
+        self.rate, self.most = rate, most
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, -self.left / self.rate)
+
+
+class StreamBudget:
+    """Bounds what one job's leader sends, over whichever connections. `clock` is the event loop's."""
+
+    def __init__(self, workers: int, ranks: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lines = _Allowance(1.0, 0.0, 0.0, clock())
+        self._bytes = _Allowance(1.0, 0.0, 0.0, clock())
+        self._changes = _Allowance(CHANGES_A_SECOND, 0.0, 0.0, clock())
+        self._an_attempt = 0.0
+        self.resize(workers, ranks)
+
+    def resize(self, workers: int, ranks: int) -> None:
+        """Allow what a job of another size needs."""
+        lines = LINES + LINES_A_WORKER * workers
+        self._lines.resize(lines, LINES_BURST * lines)
+        size = BYTES + BYTES_A_WORKER * workers + BYTES_A_RANK * ranks
+        self._bytes.resize(size, BYTES_BURST * size)
+        self._an_attempt = CHANGES + CHANGES_A_WORKER * workers
+        # The attempt that is over may still be reported on.
+        self._changes.resize(CHANGES_A_SECOND, 2 * self._an_attempt)
+
+    def grant_attempt(self) -> None:
+        """Allow the changes of an attempt that the operator opens."""
+        self._changes.left = min(self._changes.most, self._changes.left + self._an_attempt)
+
+    def spend(self, size: int, lines: int, changes: int) -> None:
+        """Count what a leader has sent."""
+        now = self._clock()
+        for allowance, spent in ((self._bytes, size), (self._lines, lines), (self._changes, changes)):
+            allowance.refill(now)
+            allowance.left -= spent
+
+    @property
+    def seconds(self) -> float:
+        """Returns how long nothing more should be read (seconds); less once an attempt is granted."""
+        now = self._clock()
+        for allowance in (self._bytes, self._lines, self._changes):
+            allowance.refill(now)
+        return max(self._bytes.seconds, self._lines.seconds, self._changes.seconds)

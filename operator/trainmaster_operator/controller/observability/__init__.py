@@ -1,4 +1,4 @@
-"""People and Prometheus observe the operator by `metrics`, the probes and `/metrics` (`health`).
+"""People and Prometheus observe the operator by its `metrics`, which include the series of each job.
 
-`job_metrics` are the series of each job, made from its status at each scrape. `scrapers` knows who may read them.
+`endpoints` has the probes and `/metrics`, and asks the API server who may read it.
 """

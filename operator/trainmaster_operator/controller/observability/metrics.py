@@ -1,10 +1,17 @@
-"""The operator's Prometheus metrics, in a registry of its own so that several operators can live in one process."""
+"""The operator's Prometheus metrics are in a registry of their own, so that several operators can live in one process.
+
+Names and labels are part of the interface: the chart's alerts and dashboards use them. Each job's own series are made
+from its status at each scrape, and go with the job. A job that trains has about twenty series. A finished one has them
+for another hour, for rates over its last minutes, then its phase alone, and after a day none. `trainmaster_jobs` counts
+it as long as it exists.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import get_args
 
 from prometheus_client import (
@@ -16,84 +23,75 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from trainmaster_operator import __version__
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, JobStatus, Phase
-from trainmaster_operator.controller.leaders.stream import Fault
-from trainmaster_operator.controller.observability.job_metrics import PerJob
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus, Phase, Progress
+from trainmaster_operator.controller.leaders.streams import Fault
 from trainmaster_operator.controller.recording.outbox import Outcome
 from trainmaster_operator.reconciling.observed.snapshot import Job
+from trainmaster_operator.reconciling.status.conditions import condition
 
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-# What a pass over a job can come to.
+# The outcomes of a pass over a job.
 RESULTS = ("ok", "conflict", "gone", "busy", "error", "bug")
 RECOVERY = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
-
 # A series of timestamps beside each counter, which nothing of ours asks for, would double what is scraped.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+# A finished job has all of its series for the first time, and its phase alone for the second.
+ALL_SECONDS, PHASE_SECONDS = 3600.0, 86_400.0
+# Not `job`, which is Prometheus' own label for what it scrapes.
+_NAMES = ("namespace", "job_name")
 
 
 class OperatorMetrics:
     """Holds all metrics. Names and labels are part of the interface: dashboards and alerts use them."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self.registry = CollectorRegistry()
-        self.reconciles = Counter(
-            "trainmaster_reconciles", "Passes over a job, by outcome.", ["result"], registry=self.registry
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, documentation: str, *labels: str) -> Counter:
+            return Counter(f"trainmaster_{name}", documentation, labels, registry=registry)
+
+        def gauge(name: str, documentation: str, *labels: str) -> Gauge:
+            return Gauge(f"trainmaster_{name}", documentation, labels, registry=registry)
+
+        def histogram(name: str, documentation: str, buckets: Sequence[float] = FAST) -> Histogram:
+            return Histogram(f"trainmaster_{name}", documentation, buckets=buckets, registry=registry)
+
+        self.reconciles = counter("reconciles", "Passes over a job, by outcome.", "result")
+        self.reconcile_seconds = histogram("reconcile_duration_seconds", "Duration of a pass.")
+        self.queue_depth = gauge("queue_depth", "Jobs that wait for a pass.")
+        self.queue_seconds = histogram("queue_wait_seconds", "How long a job waited for its pass.")
+        self.writes = counter("api_writes", "Writes to the API server that succeeded.", "verb", "kind")
+        self.jobs = gauge("jobs", "Jobs by phase.", "phase")
+        self.restarts = counter(
+            "restarts", "New attempts, by what ended the one before: a failure that counts, or a disruption.", "cause"
         )
-        self.reconcile_seconds = Histogram(
-            "trainmaster_reconcile_duration_seconds", "Duration of a pass.", buckets=FAST, registry=self.registry
-        )
-        self.queue_depth = Gauge("trainmaster_queue_depth", "Jobs that wait for a pass.", registry=self.registry)
-        self.queue_seconds = Histogram(
-            "trainmaster_queue_wait_seconds",
-            "How long a job waited for its pass.",
-            buckets=FAST,
-            registry=self.registry,
-        )
-        self.writes = Counter(
-            "trainmaster_api_writes",
-            "Writes to the API server that succeeded.",
-            ["verb", "kind"],
-            registry=self.registry,
-        )
-        self.jobs = Gauge("trainmaster_jobs", "Jobs by phase.", ["phase"], registry=self.registry)
-        self.restarts = Counter(
-            "trainmaster_restarts",
-            "New attempts, by what ended the one before: a failure that counts, or a disruption.",
-            ["cause"],
-            registry=self.registry,
-        )
-        self.finished = Counter("trainmaster_jobs_finished", "Jobs that ended.", ["phase"], registry=self.registry)
-        self.recovery_seconds = Histogram(
-            "trainmaster_recovery_seconds",
+        self.finished = counter("jobs_finished", "Jobs that ended.", "phase")
+        self.recovery_seconds = histogram(
+            "recovery_seconds",
             "From the end of an attempt, as the operator learned of it, until the next one runs.",
-            buckets=RECOVERY,
-            registry=self.registry,
+            RECOVERY,
         )
-        self.streams = Gauge("trainmaster_streams_open", "Open streams of leaders.", registry=self.registry)
-        self.stream_faults = Counter(
-            "trainmaster_stream_faults",
+        self.streams = gauge("streams_open", "Open streams of leaders.")
+        self.stream_faults = counter(
+            "stream_faults",
             "Streams of leaders that didn't just break, by what was wrong: what was sent, how it was answered, a bug.",
-            ["fault"],
-            registry=self.registry,
+            "fault",
         )
-        self.history_records = Counter(
-            "trainmaster_records",
+        self.history_records = counter(
+            "records",
             "Records for the history, by outcome: sent, dropped as too much waited, refused by the history.",
-            ["outcome"],
-            registry=self.registry,
+            "outcome",
         )
-        self.watch_restarts = Counter(
-            "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
+        self.watch_restarts = counter("watch_restarts", "How often watching had to be started again.")
+        self.unreadable = counter(
+            "unreadable_objects", "Versions of objects that can't be read, and of specs that can't be run.", "kind"
         )
-        self.unreadable = Counter(
-            "trainmaster_unreadable_objects",
-            "Versions of objects that can't be read, and of specs that can't be run.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.leader = Gauge("trainmaster_leader", "1 on the replica that leads.", registry=self.registry)
+        self.leader = gauge("leader", "1 on the replica that leads.")
         # A rate needs a counter that was there before it was counted up.
         for result in RESULTS:
             self.reconciles.labels(result=result)
@@ -106,7 +104,7 @@ class OperatorMetrics:
         for phase in TERMINAL_PHASES:
             self.finished.labels(phase=phase)
         ProcessCollector(registry=self.registry)
-        version = Gauge("trainmaster_build_info", "1, with the version that runs.", ["version"], registry=self.registry)
+        version = gauge("build_info", "1, with the version that runs.", "version")
         version.labels(version=__version__).set(1)
         self._per_job = PerJob(clock)
         self.registry.register(self._per_job)
@@ -143,3 +141,136 @@ class OperatorMetrics:
     def text(self) -> bytes:
         """Returns the exposition format."""
         return generate_latest(self.registry)
+
+
+class PerJob(Collector):
+    """Collects from each job's status."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._jobs: Sequence[_ScrapedJob] = ()
+
+    def observe(self, jobs: Sequence[Job]) -> None:
+        """Brings the jobs up to date."""
+        self._jobs = tuple(_ScrapedJob(job.namespace, job.name, job.created_at, job.status) for job in jobs)
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yields the series, made at each scrape."""
+        series, now = _Series(), self._clock()
+        for job in self._jobs:
+            names, status = (job.namespace, job.name), job.status
+            phase, reason, since = _phase(job)
+            age = now - since if phase in TERMINAL_PHASES else 0.0
+            if age <= PHASE_SECONDS:
+                series.phase.add_metric([*names, phase, reason], 1)
+                series.phase_start.add_metric(names, since)
+            if age <= ALL_SECONDS:
+                series.add_counts(names, status)
+                series.add_progress(names, status)
+        yield from series.families()
+
+
+@dataclass(frozen=True)
+class _ScrapedJob:
+    """Holds what the next scrape needs of a job, so that one that is deleted meanwhile isn't kept whole."""
+
+    namespace: str
+    name: str
+    created_at: float
+    status: JobStatus
+
+
+class _Series:
+    """The families of one scrape."""
+
+    def __init__(self) -> None:
+        self.phase = _gauge(
+            "phase", "1 for the phase that a job is in, with its reason in one word.", "phase", "reason"
+        )
+        self.phase_start = _gauge(
+            "phase_start_time_seconds",
+            "Since when it is in this phase (seconds since the epoch); Pending, Starting and Restarting are one.",
+        )
+        self.restarts = CounterMetricFamily(
+            "trainmaster_job_restarts",
+            "A job's new attempts, by what ended the one before: a failure that counts, or a disruption.",
+            labels=[*_NAMES, "cause"],
+        )
+        self.last_failure = _gauge(
+            "last_failure_timestamp_seconds",
+            "When an attempt ended badly last (seconds since the epoch): why, and who was first.",
+            *("reason", "worker", "rank", "node"),
+        )
+        self.desired = _gauge("workers_desired", "Workers of a job's full group.")
+        self.running = _gauge("workers_running", "Workers whose ranks are up.")
+        self.step = _gauge("step", "Steps done, as the operator last wrote it into the status.")
+        self.total_steps = _gauge("total_steps", "Steps in all.")
+        self.samples = _gauge("samples_per_second", "Samples a second of all ranks together.")
+        self.goodput = _gauge(
+            "goodput_ratio", "Share of a job's time since its start, suspended time apart, that went into new steps."
+        )
+        self.time = CounterMetricFamily(
+            "trainmaster_job_time_seconds",
+            "Where a job's time since its start went.",
+            labels=[*_NAMES, "category"],
+        )
+
+    def families(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        yield from vars(self).values()
+
+    def add_counts(self, names: tuple[str, str], status: JobStatus) -> None:
+        """Adds how often the job was restarted, why last, and how many workers it has."""
+        self.restarts.add_metric([*names, "failure"], status.restarts)
+        self.restarts.add_metric([*names, "disruption"], status.disruptions)
+        self.desired.add_metric(names, status.workers.desired)
+        self.running.add_metric(names, status.workers.running)
+        failure = status.failures[0] if status.failures else None
+        failed_at = to_seconds(failure.failed_at) if failure is not None else None
+        if failure is not None and failed_at is not None:
+            culprit = [_number(failure.worker), _number(failure.rank), failure.node or ""]
+            self.last_failure.add_metric([*names, failure.reason, *culprit], failed_at)
+
+    def add_progress(self, names: tuple[str, str], status: JobStatus) -> None:
+        """Adds how far the job is, and where its time went."""
+        progress, spent = status.progress or Progress(), status.time_spent
+        figures = (
+            (self.step, progress.step),
+            (self.total_steps, progress.total_steps),
+            (self.samples, progress.samples_per_second),
+            (self.goodput, progress.goodput),
+        )
+        for family, figure in figures:
+            if figure is not None:
+                family.add_metric(names, figure)
+        for category in TIME_CATEGORIES if spent is not None else ():
+            seconds = getattr(spent, category)
+            if seconds:
+                self.time.add_metric([*names, category], seconds)
+
+
+def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"trainmaster_job_{name}", documentation, labels=[*_NAMES, *labels])
+
+
+def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
+    """Returns the phase, its reason, and since when the job has run, waited, or been suspended or over."""
+    status = job.status
+    phase = status.phase or "Pending"
+    running = condition(status.conditions, "Running")
+    # The condition of the phase says why; without one, the condition that keeps the job from running.
+    own = condition(status.conditions, phase) or running
+    suspended = condition(status.conditions, "Suspended")
+    if phase in TERMINAL_PHASES:
+        moments = [status.completion_time or ""]
+    elif phase in ("Running", "Suspended") and own is not None:
+        moments = [own.last_transition_time]
+    else:
+        # A job that was resumed waits since then, not since it ran last.
+        moments = [one.last_transition_time for one in (running, suspended) if one is not None]
+    times = [to_seconds(text) for text in moments]
+    since = max((moment for moment in times if moment is not None), default=job.created_at)
+    return phase, own.reason if own is not None else "", since
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)

@@ -1,35 +1,55 @@
-"""The outbox has the records that wait to be sent, in their order, within a number of bytes.
+"""The outbox holds the records that wait to be sent, in their order, within a number of bytes.
 
-A newer record of a job takes the place of the one that waits, unless the attempt, the phase or a failure is another:
-those are the history's facts. What there is no room for is dropped: samples first, then records of jobs that a newer
-one follows, then whatever is oldest.
+A record becomes a line of JSON once, and bounded: people who write a job or its ranks' script decide what it holds. A
+newer record of a job replaces the one that waits, unless the attempt, the phase or a failure differs: those are the
+history's facts. If there is no room, samples are dropped first, then records of jobs that a newer one follows, then the
+oldest ones.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from trainmaster_operator.controller.recording.lines import MAX_LINE
-from trainmaster_operator.controller.recording.posting import Complaints
+from trainmaster_operator.api.limits import is_larger
+from trainmaster_operator.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, Record, SampleRecord, to_wire
+from trainmaster_operator.api.trimming import LEFT_OUT
+from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES
+from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.values import mapping
 
 logger = logging.getLogger(__name__)
-
+# Seconds between two lines of the log about what goes wrong; the metrics count all.
+LOG_SECONDS = 60.0
 MAX_BYTES = 32 * 1024 * 1024
-# What an entry costs beside its line.
+# Bytes that an entry costs beside its line.
 OVERHEAD = 300
-
 Outcome = Literal["sent", "dropped", "refused"]
-"""What becomes of a record: `dropped` as there was no room for it, `refused` by the history."""
+"""The fate of a record: `dropped` if there was no room for it, `refused` by the history."""
 EntryKind = Literal["job", "sample", "other"]
+# Bytes of a line with its end, and of a request: a history takes 8 MiB.
+MAX_LINE = 1024 * 1024
+# Larger fields of the status of such a job (lists with an entry for each worker) are left out.
+MAX_STATUS_FIELD = 16 * 1024
+# Ranks of a sample; of a job with more, an even choice is recorded.
+MAX_RANKS = 8_192
+# By its name on the wire, the place of each figure in what ranks report.
+_FIELDS = {key: RankProgress._fields.index(name) for name, key in FIGURES.items()}
+_COMPUTE = RankProgress._fields.index("compute_seconds")
+_IDENTITY = ("namespace", "name", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+RankReport = tuple[int, int, RankProgress]
+"""A rank, its worker, and what it has reported."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Entry is a record that waits, as its line; `uid` is its job's, and `facts` stand for those of a job's record."""
+class WaitingRecord:
+    """WaitingRecord is a record as its line, with its job's uid; `facts` identify the facts of a job's record."""
 
     kind: EntryKind
     uid: str
@@ -42,14 +62,14 @@ class Entry:
 
 
 class Outbox:
-    """See the module. `count` is told how many records are dropped."""
+    """Holds the waiting records. `count` gets the number of dropped ones."""
 
     def __init__(self, count: Callable[[Outcome, int], None], limit: int = MAX_BYTES) -> None:
         self._count = count
         self._complaints = Complaints(logger, "The history")
         self._limit = limit
         # By number, in their order. Dicts that are emptied from the front are slow to find their first key.
-        self._waiting: OrderedDict[int, Entry] = OrderedDict()
+        self._waiting: OrderedDict[int, WaitingRecord] = OrderedDict()
         self._samples: OrderedDict[int, None] = OrderedDict()
         self._followed: OrderedDict[int, None] = OrderedDict()
         # By uid, the last waiting record of each job.
@@ -63,7 +83,7 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: WaitingRecord) -> None:
         """Add a record."""
         if len(entry.line) >= MAX_LINE:
             self._drop("a record is too large")
@@ -89,9 +109,9 @@ class Outbox:
                 self._followed[before] = None
             self._last[entry.uid] = number
 
-    def take(self, most: int) -> Sequence[Entry]:
+    def take(self, most: int) -> Sequence[WaitingRecord]:
         """Returns the first records, with lines of `most` bytes at most and one at least; they count until `done`."""
-        taken: list[Entry] = []
+        taken: list[WaitingRecord] = []
         length = 0
         while self._waiting:
             number = next(iter(self._waiting))
@@ -109,7 +129,7 @@ class Outbox:
         self._taken = 0
 
     def _make_room(self, size: int, *, samples_only: bool) -> bool:
-        """Drop what has to give way for so many bytes; returns whether that is enough."""
+        """Drop records to make room for `size` bytes; returns whether there is room."""
         while self.size + size > self._limit:
             if self._samples:
                 number = next(iter(self._samples))
@@ -126,7 +146,7 @@ class Outbox:
         self._count("dropped", 1)
         self._complaints.say(f"records are dropped: {problem}")
 
-    def _remove(self, number: int) -> Entry:
+    def _remove(self, number: int) -> WaitingRecord:
         entry = self._waiting.pop(number)
         self._samples.pop(number, None)
         self._followed.pop(number, None)
@@ -134,3 +154,95 @@ class Outbox:
             del self._last[entry.uid]
         self.size -= entry.size
         return entry
+
+
+class Complaints:
+    """Complaints log what goes wrong, once in LOG_SECONDS."""
+
+    def __init__(self, logger: logging.Logger, about: str) -> None:
+        self._logger = logger
+        self._about = about
+        self._logged_at = float("-inf")
+
+    def say(self, sentence: str, error: Exception | None = None) -> None:
+        """Log a sentence if it is time for one; with the traceback of a mistake of ours."""
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
+            self._logger.log(
+                logging.WARNING if error is None else logging.ERROR, "%s: %s", self._about, sentence, exc_info=error
+            )
+
+
+def line_of(record: Record) -> bytes:
+    """Returns a record as a line, without its end. Raises ValueError where JSON can't hold it."""
+    return _encode(to_wire(record)).encode()
+
+
+def facts_of(raw: Mapping[str, Any]) -> int:
+    """Returns a number that changes with a job's attempt, phase or failures."""
+    status = mapping(raw.get("status"))
+    return hash(_encode([status.get("attempt"), status.get("phase"), status.get("failures")]))
+
+
+def job_line(at: float, raw: Mapping[str, Any], places: Sequence[PodPlace], *, large: bool) -> bytes:
+    """Returns the record of a job, or the most important part of one that is too large.
+
+    `large`: its spec is (Store.is_large), so that measuring it before it becomes a line pays. That costs as much.
+    """
+    for job in _smaller_and_smaller(raw):
+        if large and is_larger(job, MAX_RECORDED_BYTES):
+            continue
+        line = line_of(JobRecord(at, job, tuple(places)))
+        if len(line) < MAX_LINE:
+            break
+    return line
+
+
+def _smaller_and_smaller(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    metadata = dict(mapping(raw.get("metadata")))
+    metadata.pop("managedFields", None)
+    job = {**raw, "metadata": metadata}
+    job.pop(LEFT_OUT, None)
+    yield job
+    job.pop("spec", None)
+    yield job
+    identity = {name: metadata[name] for name in _IDENTITY if name in metadata}
+    status = mapping(raw.get("status"))
+    yield {
+        "metadata": identity,
+        "status": {name: value for name, value in status.items() if not is_larger(value, MAX_STATUS_FIELD)},
+    }
+    yield {"metadata": identity}
+
+
+def reports_of(workers: Mapping[int, Mapping[int, RankProgress]]) -> list[RankReport]:
+    """Returns what ranks have reported, by worker and rank, as a list that nothing else changes."""
+    return [(rank, worker, progress) for worker, ranks in workers.items() for rank, progress in ranks.items()]
+
+
+def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[RankReport]) -> bytes:
+    """Returns the record of what an attempt's ranks have reported, in any order; `SampleRecord` in a third of its time.
+
+    Thousands of numbers are written each second, so they become text at once, with as many digits as people read.
+    """
+    reports = sorted(reports)
+    ranks, workers, progress = zip(*reports[:: -(-len(reports) // MAX_RANKS)], strict=True)
+    head = line_of(SampleRecord(at, key, attempt, ranks, workers)).decode()
+    parts = [head.removesuffix("}")]
+    columns = list(zip(*progress, strict=True))
+    for name, place in _FIELDS.items():
+        values = columns[place]
+        if name == "stepSeconds":
+            # Ranks that wait for a slow one take as long for a step; the time that each computes distinguishes them.
+            values = tuple(map(_first_known, columns[_COMPUTE], values))
+        if values.count(None) < len(values):
+            # A step is a whole number, and keeps all its digits.
+            digits = "%d" if name == "step" else "%.6g"
+            texts = ["null" if value is None else digits % value for value in values]
+            parts.append(f',"{name}":[{",".join(texts)}]')
+    return ("".join(parts) + "}").encode()
+
+
+def _first_known(value: float | None, other: float | None) -> float | None:
+    return other if value is None else value

@@ -1,10 +1,10 @@
-"""The recorder says what is recorded of jobs, and when; nothing in it is waited for, and nothing of it is raised.
+"""The recorder decides what is recorded of jobs, and when. Nothing waits for it, and it raises nothing.
 
 - A job: when its status was written, when its spec has changed, and each job once after the start and after records
   were dropped, read from the API server a few at a time.
-- That a job is gone, and what its ranks report, are found by a look at each job in the store, all of them once in
-  `seconds`: the event loop has a few at a time. Ranks that haven't reported since their last sample cost no more than
-  that look.
+- That a job is gone, and what its ranks report, are found by checking each job in the store, all of them once in
+  `seconds`, a few in each turn of the event loop. Ranks that haven't reported since their last sample cost only that
+  check.
 - Evidence and logs: when they were written to their ConfigMaps.
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from trainmaster_operator.api.kept_logs import KeptLog
@@ -26,9 +26,17 @@ from trainmaster_operator.controller.apiserver.errors import ClusterError
 from trainmaster_operator.controller.cache.large_jobs import LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey, ProgressView, Versioned, is_newer
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.recording.lines import facts_of, job_line, line_of, reports_of, sample_line
-from trainmaster_operator.controller.recording.outbox import MAX_BYTES, Entry, Outbox
-from trainmaster_operator.controller.recording.posting import Complaints
+from trainmaster_operator.controller.recording.outbox import (
+    MAX_BYTES,
+    Complaints,
+    Outbox,
+    WaitingRecord,
+    facts_of,
+    job_line,
+    line_of,
+    reports_of,
+    sample_line,
+)
 from trainmaster_operator.controller.recording.sender import Sender
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.values import mapping, text
@@ -39,13 +47,13 @@ logger = logging.getLogger(__name__)
 JOBS_A_SECOND = 100.0
 # While more waits in the outbox, none are read (bytes).
 MUCH_WAITS = MAX_BYTES // 4
-# Seconds until jobs are read again where that has failed, and between two looks whether records were lost.
-READ_AGAIN, LOOK_AGAIN = 30.0, 1.0
+# Seconds until jobs are read again after a failure, and between two checks whether records were lost.
+READ_AGAIN, CHECK_AGAIN = 30.0, 1.0
 # Ranks of one job whose figures are recorded each second.
 RANKS_A_SECOND = 1_000.0
-# From so many ranks, a sample is made in the thread for large jobs: 1 ms.
+# Samples of at least so many ranks are made in the thread for large jobs: they take 1 ms.
 MANY_RANKS = 256
-# Jobs that are looked at in one turn of the event loop.
+# Jobs that are checked in one turn of the event loop.
 JOBS_A_TURN = 8
 
 
@@ -64,52 +72,42 @@ class _Known:
     due: float = 0.0
 
 
-class Recorder:
-    """See the module. `sender` sends what is in the outbox."""
+@dataclass(eq=False)
+class HistoryRecorder:
+    """Records jobs, samples, evidence and logs. `sender` sends what is in the outbox."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        sender: Sender | None,
-        cluster: Cluster,
-        store: Store,
-        namespaces: Collection[str],
-        thread: LargeJobThread,
-        *,
-        seconds: float,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._outbox = outbox
-        self._sender = sender
-        self._cluster = cluster
-        self._store = store
-        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
-        self._thread = thread
-        self._seconds = seconds
-        self._now = now
-        # By uid.
-        self._known: dict[str, _Known] = {}
-        self._all_read = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self._complaints = Complaints(logger, "The history")
+    outbox: Outbox
+    sender: Sender | None
+    cluster: Cluster
+    store: Store
+    namespaces: Sequence[str]
+    thread: LargeJobThread
+    _: KW_ONLY
+    seconds: float
+    now: Callable[[], float] = time.time
+    _complaints: Complaints = field(default_factory=lambda: Complaints(logger, "The history"), init=False)
+    # By uid.
+    _known: dict[str, _Known] = field(default_factory=dict, init=False)
+    _all_read: bool = field(default=False, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
     def start(self) -> None:
         """Begin to record and to send; the store has all jobs."""
-        # Of those, one may go before its turn comes to be read.
-        for job in self._store.jobs():
+        # A job may be deleted before its turn to be read.
+        for job in self.store.jobs():
             self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), _identity(job)))
-        sending = [self._sender.run] if self._sender is not None else []
-        for work in (self._read_jobs, self._look, *sending):
+        sending = [self.sender.run] if self.sender is not None else []
+        for work in (self._read_jobs, self._check, *sending):
             self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
 
     async def close(self) -> None:
-        """Send what waits, but not for long, and end."""
+        """Send what waits, for a while, and end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._sender is not None:
+        if self.sender is not None:
             with self._guarded():
-                await self._sender.finish()
+                await self.sender.finish()
 
     def written(self, raw: Mapping[str, Any]) -> None:
         """Record a job whose status was written, as the API server's answer shows it."""
@@ -130,13 +128,13 @@ class Recorder:
     def kept_evidence(self, job: Job, attempt: int, evidence: str) -> None:
         """Record an attempt's evidence that was kept."""
         with self._guarded():
-            self._put(EvidenceRecord(self._now(), _identity(job), attempt, evidence))
+            self._put(EvidenceRecord(self.now(), _identity(job), attempt, evidence))
 
     def kept_logs(self, job: Job, logs: Mapping[int, KeptLog]) -> None:
         """Record workers' logs that were kept."""
         with self._guarded():
             for worker, log in logs.items():
-                self._put(LogRecord(self._now(), _identity(job), worker, log))
+                self._put(LogRecord(self.now(), _identity(job), worker, log))
 
     def _record_job(self, raw: Mapping[str, Any]) -> None:
         metadata = mapping(raw.get("metadata"))
@@ -149,28 +147,28 @@ class Recorder:
         if known.generation is not None and facts != known.facts:
             # An attempt may have ended: what its ranks have reported last is cleared by the first report of the next.
             self._sample_now(known)
-        places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self._store.pods(key)]
-        line = job_line(self._now(), raw, places, large=self._store.is_large(key))
+        places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self.store.pods(key)]
+        line = job_line(self.now(), raw, places, large=self.store.is_large(key))
         known.version, known.generation, known.facts = version, metadata.get("generation", 0), facts
-        self._outbox.put(Entry("job", uid, line, facts))
+        self.outbox.put(WaitingRecord("job", uid, line, facts))
 
     def _put(self, record: DeletedRecord | EvidenceRecord | LogRecord) -> None:
-        self._outbox.put(Entry("other", record.key.uid, line_of(record)))
+        self.outbox.put(WaitingRecord("other", record.key.uid, line_of(record)))
 
-    async def _look(self) -> None:
-        """Look at each known job once, in the course of `seconds`."""
+    async def _check(self) -> None:
+        """Check each known job once, in the course of `seconds`."""
         clock = asyncio.get_running_loop().time
         began, jobs = clock(), list(self._known.items())
         for number, (uid, known) in enumerate(jobs):
             if number % JOBS_A_TURN == 0:
-                await asyncio.sleep(max(0.0, began + self._seconds * number / len(jobs) - clock()))
-            version = self._store.version(known.key, JOBS, known.key.name)
+                await asyncio.sleep(max(0.0, began + self.seconds * number / len(jobs) - clock()))
+            version = self.store.version(known.key, JOBS, known.key.name)
             if version is None or version.uid != uid:
                 del self._known[uid]
-                self._put(DeletedRecord(self._now(), known.identity))
+                self._put(DeletedRecord(self.now(), known.identity))
             elif known.generation is not None and clock() >= known.due:
                 await self._sample(known)
-        await asyncio.sleep(max(0.0, began + self._seconds - clock()))
+        await asyncio.sleep(max(0.0, began + self.seconds - clock()))
 
     async def _sample(self, known: _Known) -> None:
         """Record what a job's ranks have reported since the last sample, if anything."""
@@ -182,34 +180,34 @@ class Recorder:
             if len(reports) < MANY_RANKS:
                 line = sample_line(view.at, known.identity, view.attempt, reports)
             else:
-                line = await self._thread.run(lambda: sample_line(view.at, known.identity, view.attempt, reports))
+                line = await self.thread.run(lambda: sample_line(view.at, known.identity, view.attempt, reports))
             if self._known.get(known.identity.uid) is known:
-                self._outbox.put(Entry("sample", known.identity.uid, line))
+                self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
     def _sample_now(self, known: _Known) -> None:
         """Record it at once, where that takes no time."""
-        view = self._store.progress(known.key)
+        view = self.store.progress(known.key)
         if view is not None and view.ranks < MANY_RANKS and (view := self._news(known)) is not None:
             line = sample_line(view.at, known.identity, view.attempt, reports_of(view.workers))
-            self._outbox.put(Entry("sample", known.identity.uid, line))
+            self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
     def _news(self, known: _Known) -> ProgressView | None:
         """Returns what a job's ranks have reported since the last sample, and books it."""
-        view, job = self._store.progress(known.key), self._store.version(known.key, JOBS, known.key.name)
+        view, job = self.store.progress(known.key), self.store.version(known.key, JOBS, known.key.name)
         if view is None or job is None or job.uid != known.identity.uid or view.at == known.sampled:
             return None
         known.sampled = view.at
-        earliest = asyncio.get_running_loop().time() - self._seconds
+        earliest = asyncio.get_running_loop().time() - self.seconds
         known.due = max(known.due, earliest) + view.ranks / RANKS_A_SECOND
         return view if view.ranks else None
 
     async def _read_jobs(self) -> None:
         """Record each job once, and again after records were lost, as soon as there is room for jobs."""
-        await asyncio.sleep(LOOK_AGAIN)
-        if self._outbox.size > MUCH_WAITS:
+        await asyncio.sleep(CHECK_AGAIN)
+        if self.outbox.size > MUCH_WAITS:
             return
-        if self._outbox.lost:
-            self._outbox.lost = self._all_read = False
+        if self.outbox.lost:
+            self.outbox.lost = self._all_read = False
             for known in self._known.values():
                 known.version = None
         if not self._all_read:
@@ -221,15 +219,15 @@ class Recorder:
 
     async def _read_all(self) -> bool:
         """Record each job that wasn't recorded as it is; returns whether there was room for all."""
-        for namespace in self._namespaces:
-            async for page in self._cluster.pages(RECORDED_JOBS, namespace):
+        for namespace in self.namespaces or (None,):
+            async for page in self.cluster.pages(RECORDED_JOBS, namespace):
                 for raw in page:
                     metadata = mapping(raw.get("metadata"))
                     name = text(metadata.get("name"))
-                    version = self._store.version(JobKey(text(metadata.get("namespace")), name), JOBS, name)
+                    version = self.store.version(JobKey(text(metadata.get("namespace")), name), JOBS, name)
                     if version is not None and version.uid == metadata.get("uid"):
                         self.written(raw)
-                if self._outbox.size > MUCH_WAITS:
+                if self.outbox.size > MUCH_WAITS:
                     return False
                 await asyncio.sleep(len(page) / JOBS_A_SECOND)
         return True
@@ -243,7 +241,7 @@ class Recorder:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Log a mistake of ours, in place of raising it: records matter less than whoever makes them."""
+        """Log a mistake of ours instead of raising it: records matter less than the work that makes them."""
         try:
             yield
         except Exception as error:

@@ -1,34 +1,29 @@
-"""Sends what waits in the outbox to the history, a batch at a time, in its order.
+"""The sender posts what waits in the outbox to the history, a batch at a time, in its order.
 
-Nothing waits for it, and it never gives up: what a history that is away can't take yet stays in the outbox, which is
-bounded. Only what the history says is no record (400), or too much (413), is dropped. An operator that doesn't lead any
-more sends nothing.
+Nothing waits for it, and it never gives up: while the history is away, records stay in the outbox, which is bounded.
+Only records that the history calls invalid (400) or too large (413) are dropped. An operator that doesn't lead any more
+sends nothing. Anything may listen at the address: redirects aren't followed, cookies aren't kept, and answers are read
+to a limit. The writer token is in a file, such as a key of a mounted Secret, and is read for each request, so that it
+can be renewed while the operator runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 
 from trainmaster_operator.api.evidence import clean
-from trainmaster_operator.controller.recording.lines import MAX_LINE
-from trainmaster_operator.controller.recording.outbox import Entry, Outbox, Outcome
-from trainmaster_operator.controller.recording.posting import (
-    LONGEST_RETRY,
-    Answer,
-    Complaints,
-    open_session,
-    pause,
-    post,
-)
-from trainmaster_operator.controller.recording.writer_token import UnusableFile, read_token
+from trainmaster_operator.controller.recording.outbox import MAX_LINE, Complaints, Outbox, Outcome, WaitingRecord
 from trainmaster_operator.wire.values import loads, mapping
 
 logger = logging.getLogger(__name__)
-
 # Seconds for which a record waits for others to go with it.
 BATCH_SECONDS = 0.5
 # Seconds for an answer, which comes after the history's commit.
@@ -39,58 +34,73 @@ LAST_SECONDS = 2.0
 MOST_READ = 4_096
 _REFUSED = frozenset({400, 413})
 _HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity"}
+# The first pause is its caller's, the longest is the same for all.
+LONGEST_RETRY = 30.0
+_AGAIN = frozenset({408, 425, 429})
+MOST_TOKEN_BYTES = 64 * 1024
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Answer is the result of a request: the status (0 if there was no answer), and in words what is wrong."""
+
+    status: int
+    problem: str = ""
+    # Seconds that the server asks to wait before the next try.
+    wait: float = 0.0
+    body: bytes = b""
+
+    @property
+    def may_pass(self) -> bool:
+        """Returns whether the same request may succeed a little later."""
+        return self.status == 0 or self.status in _AGAIN or self.status >= 500
+
+
+class UnusableFile(Exception):
+    """The file can't be used; one sentence says why, without the file's content."""
+
+
+@dataclass(eq=False)
 class Sender:
-    """See the module. `count` is told what becomes of records; `leads`: whether this operator still leads."""
+    """Posts batches of records. `count` gets their fate; `leads`: whether this operator still leads."""
 
-    def __init__(
-        self,
-        url: str,
-        token_file: str | None,
-        outbox: Outbox,
-        count: Callable[[Outcome, int], None],
-        leads: Callable[[], bool],
-        *,
-        batch_seconds: float = BATCH_SECONDS,
-        answer_seconds: float = ANSWER_SECONDS,
-        first_retry: float = FIRST_RETRY,
-        slow_retry: float = LONGEST_RETRY,
-    ) -> None:
-        self._url = f"{url}/v1/records"
-        self._token_file = token_file
-        self._outbox = outbox
-        self._count = count
-        self._leads = leads
-        self._batch_seconds = batch_seconds
-        self._answer_seconds = answer_seconds
-        self._first_retry = first_retry
-        self._slow_retry = slow_retry
-        # What was taken from the outbox, until the history has it.
-        self._batch: Sequence[Entry] = ()
-        self._complaints = Complaints(logger, f"The history at {url}")
+    url: str
+    token_file: str | None
+    outbox: Outbox
+    count: Callable[[Outcome, int], None]
+    leads: Callable[[], bool]
+    batch_seconds: float = BATCH_SECONDS
+    answer_seconds: float = ANSWER_SECONDS
+    first_retry: float = FIRST_RETRY
+    slow_retry: float = LONGEST_RETRY
+    # Records that were taken from the outbox, until the history has them.
+    _batch: Sequence[WaitingRecord] = field(default_factory=lambda: (), init=False)
+
+    def __post_init__(self) -> None:
+        self._complaints = Complaints(logger, f"The history at {self.url}")
 
     async def run(self) -> None:
         """Send until cancelled."""
-        async with open_session(self._answer_seconds) as session:
+        async with open_session(self.answer_seconds) as session:
             while True:
                 # A turn each half second costs nothing, and nobody has to wake this.
-                if self._outbox.size < MAX_LINE:
-                    await asyncio.sleep(self._batch_seconds)
+                if self.outbox.size < MAX_LINE:
+                    await asyncio.sleep(self.batch_seconds)
                 await self._send_batch(session)
 
     async def finish(self) -> None:
-        """Send what waits, but not for long."""
+        """Send what waits, for LAST_SECONDS at most."""
         try:
-            async with asyncio.timeout(LAST_SECONDS), open_session(self._answer_seconds) as session:
-                while (self._batch or len(self._outbox)) and self._leads():
+            async with asyncio.timeout(LAST_SECONDS), open_session(self.answer_seconds) as session:
+                while (self._batch or len(self.outbox)) and self.leads():
                     await self._send_batch(session)
         except TimeoutError:
-            logger.info("The history: %d records weren't sent.", len(self._batch) + len(self._outbox))
+            logger.info("The history: %d records weren't sent.", len(self._batch) + len(self.outbox))
 
     async def _send_batch(self, session: aiohttp.ClientSession) -> None:
-        """Send a batch, again and again, until the history has it or says that it never will."""
-        self._batch = self._batch or self._outbox.take(MAX_LINE)
+        """Send a batch repeatedly until the history has it or refuses it for good."""
+        self._batch = self._batch or self.outbox.take(MAX_LINE)
         if not self._batch:
             return
         body = b"".join(entry.line + b"\n" for entry in self._batch)
@@ -98,35 +108,35 @@ class Sender:
         while True:
             answer = await self._post(session, body)
             if not answer.problem:
-                self._count("sent", len(self._batch))
+                self.count("sent", len(self._batch))
                 if tries:
                     logger.info("The history takes records again.")
                 break
             if answer.status in _REFUSED:
-                self._count("refused", len(self._batch))
+                self.count("refused", len(self._batch))
                 self._complaints.say(f"{len(self._batch)} records were refused: {answer.problem}")
                 break
             self._complaints.say(f"{answer.problem}; trying again")
-            wait = pause(self._first_retry, tries, answer.wait) if answer.may_pass else self._slow_retry
+            wait = pause(self.first_retry, tries, answer.wait) if answer.may_pass else self.slow_retry
             await asyncio.sleep(wait)
             tries += 1
         self._batch = ()
-        self._outbox.done()
+        self.outbox.done()
 
     async def _post(self, session: aiohttp.ClientSession, body: bytes) -> Answer:
-        if not self._leads():
+        if not self.leads():
             return Answer(0, "this operator doesn't lead")
         try:
-            headers = {**_HEADERS, **read_token(self._token_file, "--history-token-file")}
+            headers = {**_HEADERS, **read_token(self.token_file, "--history-token-file")}
         except UnusableFile as error:
             return Answer(0, str(error))
-        answer = await post(session, self._url, body, headers, most_read=MOST_READ)
-        said = _object(answer.body)
-        if answer.problem and said.get("message"):
-            return Answer(answer.status, f"{answer.problem}: {clean(said['message'], 300)}", answer.wait)
+        answer = await post(session, f"{self.url}/v1/records", body, headers, most_read=MOST_READ)
+        reply = _object(answer.body)
+        if answer.problem and reply.get("message"):
+            return Answer(answer.status, f"{answer.problem}: {clean(reply['message'], 300)}", answer.wait)
         if answer.status == 401:
             return Answer(401, "the answer is HTTP 401: --history-token-file hasn't the token that the history takes")
-        if not answer.problem and said.get("kind") != "Recorded":
+        if not answer.problem and reply.get("kind") != "Recorded":
             return Answer(answer.status, "what answers is no history; --history-url has to be the address of one")
         return answer
 
@@ -136,3 +146,51 @@ def _object(body: bytes) -> dict[str, object]:
         return dict(mapping(loads(body)))
     except ValueError:
         return {}
+
+
+def open_session(answer_seconds: float) -> aiohttp.ClientSession:
+    """Returns a session for `post`, which waits `answer_seconds` for each answer to be complete."""
+    return aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        timeout=aiohttp.ClientTimeout(total=answer_seconds),
+    )
+
+
+async def post(
+    session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str], *, most_read: int = 0
+) -> Answer:
+    """Send a request, and read at most `most_read` bytes of the answer's body."""
+    try:
+        async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+            status, asked, read = answer.status, answer.headers.get("Retry-After", ""), b""
+            while len(read) < most_read and (some := await answer.content.read(most_read - len(read))):
+                read += some
+    except TimeoutError:
+        return Answer(0, f"no answer within {session.timeout.total:g} s")
+    except (aiohttp.ClientError, OSError) as error:
+        return Answer(0, f"no connection, or no answer of HTTP ({type(error).__name__})")
+    if 200 <= status < 300:
+        return Answer(status, body=read)
+    wait = float(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 6 else 0.0
+    return Answer(status, f"the answer is HTTP {status}", wait, read)
+
+
+def pause(first: float, tries: int, wait: float = 0.0) -> float:
+    """Returns the seconds until the next try: twice as long each time, or as long as the server asks for."""
+    backoff = min(first * 2.0 ** min(tries, 20), LONGEST_RETRY) * (0.8 + 0.4 * random.random())
+    return max(backoff, min(wait, LONGEST_RETRY))
+
+
+def read_token(path: str | None, option: str) -> dict[str, str]:
+    """Returns the header with the bearer token of a file; none where no file is given. Raises UnusableFile."""
+    if path is None:
+        return {}
+    try:
+        with Path(path).open("rb") as file:
+            token = file.read(MOST_TOKEN_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnusableFile(f"{option}: {path} can't be read: {error}") from error
+    if not _TOKEN.fullmatch(token):
+        raise UnusableFile(f"{option}: {path} has to be one token, without spaces")
+    return {"Authorization": f"Bearer {token}"}

@@ -1,6 +1,6 @@
-"""Watching keeps the cache as the API server is.
+"""Watching keeps the cache equal to the API server's state.
 
-Read `watcher` first: it supervises `kopf_thread`, which is all that is used of kopf. `resync` reads everything once at
-the start, and compares with a list now and then, because watches lose deletions. `watched` says which types and labels;
-`gangs` watches those of gang schedulers once a job uses them.
+Read `watcher` first: it runs kopf in a thread, and uses nothing else of it. `resync` lists the watched types, reads
+everything once at the start, and repeats a list from time to time, because watches lose deletions. `gangs` watches the
+types of gang schedulers once a job uses them.
 """

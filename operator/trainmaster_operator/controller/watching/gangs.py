@@ -1,9 +1,9 @@
-"""PodGroups and other objects of gang schedulers: watched once a job uses them and the cluster serves them.
+"""Watches PodGroups and other objects of gang schedulers once a job uses them and the cluster serves them.
 
 Most clusters have none of these types, and a watch of a type that isn't there (or that the operator may not see) would
-end kopf, and with it all other watching. So each type is listed first, again and again until that works, and then gets
-a watcher of its own, which can fail without hurting anything else. When it does, all begins anew: the type may be gone,
-and kopf would never see it come back, perhaps in another version.
+end kopf, and with it all other watching. So each type is listed first, repeatedly until that works, and then gets a
+watcher of its own, which can fail without hurting anything else. When it does, everything starts again: the type may be
+gone, and kopf would never see it return, perhaps in another version.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.controller.apiserver.cluster import GANGS, Cluster, Resource
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.watching.kopf_thread import WatchEvent
-from trainmaster_operator.controller.watching.watched import SELECTORS, WatchedTypes
-from trainmaster_operator.controller.watching.watcher import Watcher
+from trainmaster_operator.controller.watching.resync import SELECTORS, WatchedTypes
+from trainmaster_operator.controller.watching.watcher import Watcher, WatchEvent
 from trainmaster_operator.rendering import scheduler_of
 
 logger = logging.getLogger(__name__)
@@ -29,29 +29,20 @@ logger = logging.getLogger(__name__)
 FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
 
 
+@dataclass(eq=False)
 class GangWatcher:
     """Watches the types that jobs want; `close` ends what it started."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        cluster: Cluster,
-        store: Store,
-        watched: WatchedTypes,
-        namespaces: Collection[str],
-        *,
-        receive: Callable[[WatchEvent], None],
-        relisted: Callable[[], None],
-    ) -> None:
-        self._connection = connection
-        self._cluster = cluster
-        self._store = store
-        self._namespaces = tuple(namespaces)
-        self._receive_event = receive
-        self._relisted = relisted
-        self._tasks: dict[Resource, asyncio.Task[None]] = {}
-        # The types that could be listed, so that sweeps compare them too.
-        self._watched = watched
+    connection: ApiConnection
+    cluster: Cluster
+    store: Store
+    # The types that could be listed, so that sweeps compare them too.
+    watched: WatchedTypes
+    namespaces: Sequence[str]
+    _: KW_ONLY
+    receive: Callable[[WatchEvent], None]
+    relisted: Callable[[], None]
+    _tasks: dict[Resource, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def fill(self, specs: Iterable[JobSpec | None]) -> None:
         """Read what these jobs have, before any of them is decided on."""
@@ -87,17 +78,17 @@ class GangWatcher:
         """Watch the type if it is served, until that ends."""
         if not await self._list(resource):
             return
-        # What was deleted while nobody watched is found by comparing.
-        self._relisted()
-        served = self._cluster.served(resource)
+        # A sweep finds what was deleted while nobody watched.
+        self.relisted()
+        served = self.cluster.served(resource)
         logger.info("Watching %s of %s.", resource.plural, served.api_version)
         watcher = Watcher(
-            self._connection,
-            self._cluster,
-            self._namespaces,
+            self.connection,
+            self.cluster,
+            self.namespaces,
             resources=(served,),
-            receive=self._receive_event,
-            listed=self._relisted,
+            receive=self.receive,
+            listed=self.relisted,
         )
         error = await watcher.watch_once()
         logger.warning("Watching %s ended (%s).", resource.plural, error or "without an error")
@@ -105,27 +96,27 @@ class GangWatcher:
     async def _list(self, resource: Resource) -> bool:
         """Read all objects of the type into the store; returns whether that worked."""
         # By the answers to our own writes too: the type may have come and gone between two tries.
-        known = list(self._store.known(resource))
+        known = list(self.store.known(resource))
         try:
-            for namespace in self._namespaces or (None,):
-                async for page in self._cluster.pages(resource, namespace, label_selector=SELECTORS[resource]):
+            for namespace in self.namespaces or (None,):
+                async for page in self.cluster.pages(resource, namespace, label_selector=SELECTORS[resource]):
                     for item in page:
                         # Lists leave both out of their items.
                         typed = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
-                        self._store.upsert(resource, typed)
+                        self.store.upsert(resource, typed)
         except (NotFound, Forbidden) as error:
             logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
             if isinstance(error, NotFound):
                 # All objects went with their type.
-                self._watched.discard(resource)
+                self.watched.discard(resource)
                 for key, name, version in known:
-                    self._store.remove(resource, key, name, version.uid)
+                    self.store.remove(resource, key, name, version.uid)
             return False
         except ClusterError as error:
             logger.warning("%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
             return False
-        if self._watched.add(resource):
-            self._store.record_listed(resource)
+        if self.watched.add(resource):
+            self.store.record_listed(resource)
         return True
 
 

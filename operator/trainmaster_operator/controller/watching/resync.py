@@ -1,59 +1,102 @@
 """A sweep compares the store with a list of metadata, because watches lose deletions.
 
-Wherever a name is missing in the list, or another uid or version is there, the object is dropped or read again. The
-lists are of metadata only (`PartialObjectMetadata`): 4,000 pods are about 4 MB instead of 40.
+If a name is missing in the list, or has another uid or version, the object is dropped or read again. The lists have
+metadata only (`PartialObjectMetadata`): 4,000 pods are about 4 MB instead of 40. The types that are watched, and the
+labels that select their objects, are here too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from trainmaster_operator.controller.apiserver.cluster import Cluster, Resource
+from trainmaster_operator.controller.apiserver.cluster import (
+    CONFIG_MAPS,
+    GANGS,
+    JOBS,
+    NETWORK_POLICIES,
+    PODS,
+    SERVICES,
+    STATEFUL_SETS,
+    Cluster,
+    Resource,
+)
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound, Unusable
 from trainmaster_operator.controller.cache.records import JobKey, Versioned
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.watching.watched import SELECTORS, WatchedTypes
+from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
-
-# What the store has, by namespace and name.
+# The store's objects, by namespace and name.
 Known = dict[tuple[str, str], tuple[JobKey, Versioned]]
+# Kept logs are large and nobody's input: the watch leaves them out.
+CONTENT_LABEL = "trainmaster.dev/content"
+LOGS_CONTENT = "logs"
+EVIDENCE_CONTENT = "evidence"
+STACKS_CONTENT = "stacks"
+# A namespace's agents have the label of no job, so no watch shows them.
+AGENT_CONTENT = "agent"
+SELECTORS = {
+    PODS: JOB_NAME_LABEL,
+    SERVICES: JOB_NAME_LABEL,
+    STATEFUL_SETS: JOB_NAME_LABEL,
+    NETWORK_POLICIES: JOB_NAME_LABEL,
+    CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL} notin ({LOGS_CONTENT},{EVIDENCE_CONTENT},{STACKS_CONTENT})",
+    **dict.fromkeys(GANGS.values(), JOB_NAME_LABEL),
+}
+# Types that are always watched. `gangs` adds those of gang schedulers; NetworkPolicies are watched if jobs have them.
+WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 
 
+class WatchedTypes:
+    """Holds the types that are watched now: some always, others while the cluster serves them and a job uses them."""
+
+    def __init__(self, always: Collection[Resource] = WATCHED) -> None:
+        self.always = tuple(always)
+        self._optional: list[Resource] = []
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter((*self.always, *self._optional))
+
+    def add(self, resource: Resource) -> bool:
+        """Add an optional type; returns whether it is news."""
+        if resource in self._optional:
+            return False
+        self._optional.append(resource)
+        return True
+
+    def discard(self, resource: Resource) -> None:
+        """Remove an optional type that is no longer served."""
+        self._optional = [served for served in self._optional if served != resource]
+
+
+@dataclass(eq=False)
 class Resync:
-    """Sweeps every `interval` seconds, and soon after `soon` was called (a watch was listed anew)."""
+    """Sweeps every `interval` seconds, and soon after `soon` was called (a watch was listed again)."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: Store,
-        watched: WatchedTypes,
-        namespaces: Collection[str],
-        *,
-        interval: float,
-    ) -> None:
-        self._cluster = cluster
-        self._watched = watched
-        self._store = store
-        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
-        self._interval = interval
-        self._asked = asyncio.Event()
+    cluster: Cluster
+    store: Store
+    watched: WatchedTypes
+    namespaces: Sequence[str]
+    _: KW_ONLY
+    interval: float
+    _asked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def fill(self) -> None:
         """Read everything once, before any job is decided on: a job whose pods aren't known yet would look broken.
 
         Raises what the API server answers: NotFound while the custom resource isn't installed.
         """
-        for resource in self._watched.always:
-            for namespace in self._namespaces:
-                pages = self._cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, ""))
+        for resource in self.watched.always:
+            for namespace in self.namespaces or (None,):
+                pages = self.cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, ""))
                 async for page in pages:
                     for item in page:
-                        self._store.upsert(resource, item)
+                        self.store.upsert(resource, item)
 
     def soon(self) -> None:
         """Ask for a sweep."""
@@ -63,9 +106,9 @@ class Resync:
         """Sweep until cancelled."""
         while True:
             try:
-                async with asyncio.timeout(self._interval):
+                async with asyncio.timeout(self.interval):
                     await self._asked.wait()
-                # Several watches are listed anew together; one sweep serves them all.
+                # Several watches are listed again together; one sweep serves them all.
                 await asyncio.sleep(1.0)
             except TimeoutError:
                 logger.debug("Periodic sweep.")
@@ -78,41 +121,41 @@ class Resync:
 
     async def sweep(self) -> None:
         """Compare once. A list that fails is tried again at the next sweep."""
-        for resource in self._watched:
-            for namespace in self._namespaces:
+        for resource in self.watched:
+            for namespace in self.namespaces or (None,):
                 try:
                     await self._sweep(resource, namespace)
                 except ClusterError as error:
                     logger.warning("The sweep of %s failed: %s", resource.plural, error)
 
     async def _sweep(self, resource: Resource, namespace: str | None) -> None:
-        # What is known is remembered first: what comes while the list is on its way is never taken for gone.
+        # The known objects are remembered first: an object that arrives during the list is never taken for gone.
         known: Known = {
             (key.namespace, name): (key, version)
-            for key, name, version in self._store.known(resource)
+            for key, name, version in self.store.known(resource)
             if namespace is None or key.namespace == namespace
         }
         selector = SELECTORS.get(resource, "")
-        pages = self._cluster.pages(resource, namespace, label_selector=selector, metadata_only=True)
+        pages = self.cluster.pages(resource, namespace, label_selector=selector, metadata_only=True)
         async for page in pages:
             for item in page:
                 await self._compare(resource, mapping(item.get("metadata")), known)
         for (_, name), (key, version) in known.items():
-            self._store.remove(resource, key, name, version.uid)
+            self.store.remove(resource, key, name, version.uid)
 
     async def _compare(self, resource: Resource, metadata: Mapping[str, Any], known: Known) -> None:
-        """Compare one object of the list; what is left in `known` at the end isn't there any more."""
+        """Compare one object of the list; objects that are left in `known` at the end are gone."""
         place = (text(metadata.get("namespace")), text(metadata.get("name")))
         entry = known.pop(place, None)
         if entry is not None and entry[1].uid == metadata.get("uid"):
             if entry[1].resource_version == metadata.get("resourceVersion"):
                 return
         elif entry is not None:
-            self._store.remove(resource, entry[0], place[1], entry[1].uid)
-        if entry is None and not self._store.wants(resource, metadata):
+            self.store.remove(resource, entry[0], place[1], entry[1].uid)
+        if entry is None and not self.store.wants(resource, metadata):
             return
         try:
-            self._store.upsert(resource, await self._cluster.get(resource, *place))
+            self.store.upsert(resource, await self.cluster.get(resource, *place))
         except NotFound:
             # Deleted since the list; the watch or the next sweep shows it.
             return

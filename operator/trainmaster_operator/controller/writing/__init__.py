@@ -1,8 +1,6 @@
-"""Decisions are carried out here.
+"""The executor and its helpers carry out decisions.
 
-Read `executor` first: status, then actions, then events. `status_patch` makes the smallest patch of a status;
-`children` creates and applies StatefulSets, Services and the like, with preconditions; `agent_config_maps` makes and
-removes the ConfigMaps that pods mount their agent from, and `image_volumes` asks whether they may mount an image
-instead; `lost_nodes` reads a node before a pod is deleted by force; `workload_status` writes into Kueue's Workload;
-`events` records Kubernetes Events.
+Read `executor` first: status, then actions, then events. `status` makes the smallest patch of a status, records
+Kubernetes Events, and writes into Kueue's Workload; `children` creates and applies StatefulSets, Services and the like,
+with preconditions; `agent_config_maps` makes and removes the ConfigMaps that pods mount their agent from.
 """

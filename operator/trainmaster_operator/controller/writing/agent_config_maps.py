@@ -1,10 +1,10 @@
-"""The agent of each namespace whose jobs have images of their own: an immutable ConfigMap, named by its content.
+"""Each namespace whose jobs have images of their own has the agent in an immutable ConfigMap, named by its content.
 
 - **Made** with the first StatefulSet that names it in an operator's life, before that set's pods ask for it. One that
-  is there already is read once: whoever may create ConfigMaps could have put another program in its place. Pods don't
-  rely on that: they compare the hash themselves (`rendering/verified_agent.py`).
-- **Looked for again** when a pod waits for its container for longer than it should (`ensure`): somebody may have
-  deleted it, and no watch shows these objects, which are 0.7 MB each.
+  exists already is read once: anybody who may create ConfigMaps could have put another program there. Pods don't rely
+  on that: they compare the hash themselves (`rendering/verified_agent.py`).
+- **Checked again** when a pod waits too long for its container (`ensure`): somebody may have deleted it, and no watch
+  shows these objects, which are 0.7 MB each.
 - **Removed** when no StatefulSet names it: a moment after one has gone, and with every sweep. Sets of an earlier
   operator's name another one, which stays as long as they do.
 """
@@ -30,7 +30,7 @@ from trainmaster_operator.controller.apiserver.errors import (
     Refused,
 )
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.watching.watched import AGENT_CONTENT, CONTENT_LABEL
+from trainmaster_operator.controller.watching.resync import AGENT_CONTENT, CONTENT_LABEL
 from trainmaster_operator.rendering.agent_source import config_map_name
 from trainmaster_operator.rendering.paths import AGENT_FILE
 from trainmaster_operator.wire.names import MANAGED_BY_LABEL
@@ -72,7 +72,7 @@ class AgentConfigMaps:
 
     @asynccontextmanager
     async def provided(self, namespace: str, name: str) -> AsyncIterator[None]:
-        """Have a ConfigMap there while a StatefulSet that names it is written. Raises ClusterError.
+        """Provide a ConfigMap while a StatefulSet that names it is written. Raises ClusterError.
 
         One of another operator's version is left to `ensure`: this one couldn't make it.
         """
@@ -90,7 +90,7 @@ class AgentConfigMaps:
                 del self._writing[place]
 
     async def ensure(self, namespace: str, name: str) -> None:
-        """Look whether a ConfigMap is there as it was; make it again where it isn't. Raises ClusterError."""
+        """Check that a ConfigMap is there unchanged, and make it again if it is gone. Raises ClusterError."""
         place, now = (namespace, name), asyncio.get_running_loop().time()
         async with self._lock(place):
             if now < self._looked.get(place, float("-inf")) + LOOK_SECONDS:
@@ -110,12 +110,12 @@ class AgentConfigMaps:
                     f"get ConfigMap {namespace}/{name}",
                     f"the ConfigMap {name!r} with the agent that this job has begun with is gone, and the operator, "
                     f"which is another version by now, can't make it again; delete the job's StatefulSets: they are "
-                    f"made anew, with the operator's own agent",
+                    f"made again, with the operator's own agent",
                     reason="AgentGone",
                 )
 
     def set_is_gone(self) -> None:
-        """Have what no StatefulSet names any more removed soon."""
+        """Have ConfigMaps that no StatefulSet names removed soon."""
         self._set_is_gone.set()
 
     async def run(self) -> None:

@@ -3,9 +3,9 @@
 - **Create.** A child that isn't known is made by a create, which fails where an object of its name exists. So nothing
   of somebody else's is ever written over, not even what was made a moment ago.
 - **Apply** carries the uid and the resourceVersion of what was decided on, as an update does. It fails where the object
-  was changed, deleted or made anew since: a deposed leader's late write loses.
-- After either failure the object is read. Where it is another than was decided on, the job is decided on anew; where
-  only its status has moved on, it is applied again: nothing is written a second time unseen.
+  was changed, deleted or made again since: a deposed leader's late write loses.
+- After either failure the object is read. If it is another one than was decided on, the job is decided on again; if
+  only its status has changed, it is applied again: nothing is written a second time unseen.
 - **Who owns the fields.** An apply drops the fields that the manager's last *apply* had and this one hasn't. What a
   create wrote belongs to another entry of `metadata.managedFields` and would stay for ever (the node selector of a
   Kueue flavor that the job has left). So before the first apply that entry is declared to be an apply, as client-go
@@ -40,11 +40,10 @@ from trainmaster_operator.controller.apiserver.errors import (
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot, Versioned
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import agent_source, is_from_create, owner_uid
-from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
-from trainmaster_operator.controller.writing.image_volumes import ImageVolumes
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
-from trainmaster_operator.rendering import GANG_APIS, AgentConfigMap, child_kind
+from trainmaster_operator.rendering import GANG_APIS, child_kind
 from trainmaster_operator.wire.names import FIELD_MANAGER
 from trainmaster_operator.wire.values import mapping, mappings
 
@@ -60,7 +59,6 @@ class ChildWriter:
         self._store = store
         self._agents_secrets = agents_secrets
         self._agents = agents
-        self._image_volumes = ImageVolumes(cluster)
 
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
         """Bring one child to its manifest, from what the snapshot shows of it."""
@@ -93,7 +91,7 @@ class ChildWriter:
             return
         await self._agents_secrets.make(namespace)
         agent = agent_source(manifest["spec"]["template"])
-        if not isinstance(agent, AgentConfigMap):
+        if agent is None:
             yield
             return
         async with self._agents.provided(namespace, agent.name):
@@ -103,8 +101,6 @@ class ChildWriter:
         self, key: JobKey, resource: Resource, name: str, manifest: Mapping[str, Any], job_uid: str
     ) -> RawObject:
         try:
-            if resource == STATEFUL_SETS and not _makes_no_pods(manifest):
-                await self._image_volumes.require(key.namespace, manifest)
             return await self._cluster.create(resource, key.namespace, manifest)
         except AlreadyExists:
             live = await self._read(key, resource, name)
@@ -125,7 +121,7 @@ class ChildWriter:
             try:
                 return await self._if_unchanged(key, resource, known, apply)
             except Conflict:
-                # A set's status changes with every pod. As long as the set looks as it did, so does the decision.
+                # A set's status changes with every pod. If nothing else of it has changed, the decision holds.
                 if not tries:
                     raise
 
@@ -156,7 +152,7 @@ class ChildWriter:
             raise
 
     def _decided_on(self, key: JobKey, resource: Resource, known: ChildView) -> Versioned:
-        """Returns the newest version, if it still looks as it did when the job was decided on but for its status."""
+        """Returns the newest version, if nothing but its status has changed since the job was decided on."""
         view, version = self._store.child(key, resource, known.name) or (None, None)
         if view != known or version is None:
             raise _changed(key, resource, known.name)

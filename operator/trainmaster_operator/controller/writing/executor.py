@@ -1,19 +1,23 @@
-"""Carries out a decision: status first (before it the logs of a job that ends or is suspended), then actions, events.
+"""Carries out a decision: status first (after the logs of a job that ends or is suspended), then actions, events.
 
 Status is the source of truth, so it is written before anything that follows from it; an operator killed after any
 write finds in it what was meant. Each pass makes at most one status write and skips whatever already stands.
 
 - The status patch carries the resourceVersion that was decided on, so a decision on an old view never lands (Conflict:
-  the job is read anew and decided again). A patch of progress alone waits its turn.
+  the job is read and decided on again). A patch of progress alone may wait.
 - An assignment is pushed to the leader, and a moment later, when it is there, annotated on each pod, with the applies
   of the pass: beside them the push took 0.1 s longer on a small machine, and ranks wait for it. One that has ranks run
   no more goes all ways at once: a pod that is made meanwhile must not begin it.
 - Children are created, then applied, with preconditions (`children`).
-- A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. What only it
-  has of a failure is saved first.
-- The log of each pod that ends is followed; of those that the operator ends, it is being read before.
-- What the API server refuses for good (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
-  tried again with a back-off of its own; other failures are raised, and the queue tries the whole pass again.
+- A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. Evidence
+  that only the pod has is saved first.
+- The log of each pod that ends is followed; of pods that the operator ends, from before their end.
+- A write that the API server refuses (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
+  tried again with a back-off of its own; other failures are raised, and the queue repeats the whole pass.
+- Before a pod is deleted by force, its node is read. Deleting a pod that its node still runs breaks the promise of a
+  StatefulSet, so "not ready" isn't enough: the node object must be gone, tainted out-of-service by an administrator, or
+  unreachable for longer than the job's limit
+  (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
 """
 
 from __future__ import annotations
@@ -21,22 +25,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, TypeVar
 
 from trainmaster_operator.api.signing import SigningKeys
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, JobStatus
-from trainmaster_operator.controller.apiserver.cluster import CHILDREN, JOBS, PODS, RECORDED_JOBS, Cluster, RawObject
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster_operator.controller.apiserver.cluster import (
+    CHILDREN,
+    JOBS,
+    NODES,
+    PODS,
+    RECORDED_JOBS,
+    Cluster,
+    RawObject,
+)
 from trainmaster_operator.controller.apiserver.errors import Conflict, Invalid, NotFound, Refused
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.cache.views import conditions_by_type, parse_time
+from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
+from trainmaster_operator.controller.keeping.last_output import LastOutput
+from trainmaster_operator.controller.keeping.logs import KeptLogs
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter
-from trainmaster_operator.controller.writing.events import EventRecorder
-from trainmaster_operator.controller.writing.lost_nodes import is_lost
-from trainmaster_operator.controller.writing.status_patch import is_only_progress, merge_patch, to_wire, with_conditions
-from trainmaster_operator.controller.writing.workload_status import report_workload
+from trainmaster_operator.controller.writing.status import (
+    EventRecorder,
+    is_only_progress,
+    merge_patch,
+    report_workload,
+    to_wire,
+    with_conditions,
+)
 from trainmaster_operator.reconciling.decision import (
     Action,
     Apply,
@@ -54,49 +74,16 @@ from trainmaster_operator.reconciling.decision import (
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView, RefusedWrite
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
+from trainmaster_operator.wire.values import mapping, mappings
 
 logger = logging.getLogger(__name__)
-
 # Seconds until a refused write is tried again: the first wait, doubled up to the longest. Quotas are freed in minutes.
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 # Pods that are patched at the same time; a job of thousands of workers must not take the whole connection pool.
 CONCURRENT_PATCHES = 64
-
-
-class Push(Protocol):
-    """Sends an assignment to a job's leader, if its stream is open; the slower ways wait a moment for it."""
-
-    async def __call__(self, key: JobKey, assignment: Assignment) -> None: ...
-
-
-class AskForStacks(Protocol):
-    """Asks a job's leader for the stacks of all ranks, and keeps the answers, in the background."""
-
-    def __call__(self, key: JobKey, job: Job, action: CollectStacks) -> None: ...
-
-
-class LogKeeper(Protocol):
-    """Saves what the workers printed, before their pods go: all of it, or what there is while they still print."""
-
-    async def __call__(self, key: JobKey, snapshot: Snapshot, *, complete: bool = True) -> None: ...
-
-
-class Evidence(Protocol):
-    """Keeps what is known of attempts that failed."""
-
-    def record_failure(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
-
-    async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
-
-    async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None: ...
-
-
-class LastOutput(Protocol):
-    """Keeps what pods print while they end."""
-
-    def follow(self, key: JobKey, snapshot: Snapshot) -> None: ...
-
-    async def before_deletion(self, key: JobKey, snapshot: Snapshot, pods: Iterable[PodView]) -> None: ...
+Result = TypeVar("Result")
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 @dataclass(frozen=True)
@@ -107,43 +94,27 @@ class Outcome:
     retry_after: float | None = None
 
 
+@dataclass(eq=False)
 class Executor:
     """Carries out decisions. Raises ClusterError when the pass should be tried again."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: Store,
-        keys: SigningKeys,
-        children: ChildWriter,
-        agents: AgentConfigMaps,
-        events: EventRecorder,
-        *,
-        push: Push,
-        ask_for_stacks: AskForStacks,
-        keep_logs: LogKeeper,
-        evidence: Evidence | None = None,
-        last_output: LastOutput | None = None,
-        written: Callable[[RawObject], None] = lambda job: None,
-        progress_seconds: float,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._cluster = cluster
-        # Given each job whose status was written, as the API server has it.
-        self._written = written
-        self._children = children
-        self._agents = agents
-        self._store = store
-        self._keys = keys
-        self._events = events
-        self._push = push
-        self._ask_for_stacks = ask_for_stacks
-        self._keep_logs = keep_logs
-        self._evidence = evidence
-        self._last_output = last_output
-        self._progress_seconds = progress_seconds
-        self._now = now
-        self._status_written: dict[str, float] = {}
+    cluster: Cluster
+    store: Store
+    keys: SigningKeys
+    children: ChildWriter
+    agents: AgentConfigMaps
+    events: EventRecorder
+    _: KW_ONLY
+    push: Callable[[JobKey, Assignment], Awaitable[None]]
+    ask_for_stacks: Callable[[JobKey, Job, CollectStacks], None]
+    logs: KeptLogs
+    evidence: EvidenceKeeper
+    last_output: LastOutput
+    # Gets each job whose status was written, as the API server has it.
+    written: Callable[[RawObject], None] = lambda job: None
+    progress_seconds: float
+    now: Callable[[], float] = time.time
+    _status_written: dict[str, float] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
         """Forget a job that is gone."""
@@ -155,28 +126,26 @@ class Executor:
         ends = after in TERMINAL_PHASES and before not in TERMINAL_PHASES
         if ends or (after == "Suspended" and before != "Suspended"):
             # Before the status: who sees that a job has ended finds its logs, and its pods still stand.
-            await self._keep_logs(key, snapshot, complete=ends)
-        if ends and self._evidence is not None:
-            await self._evidence.last(key, snapshot, decision.status)
+            await self.logs.save(key, snapshot, complete=ends)
+        if ends:
+            await self.evidence.last(key, snapshot, decision.status)
         wrote, waits = await self._write_status(key, snapshot, decision)
-        if self._evidence is not None:
-            self._evidence.record_failure(key, snapshot, decision.status)
-        if self._last_output is not None:
-            self._last_output.follow(key, snapshot)
-            await self._last_output.before_deletion(key, snapshot, scaled_away(snapshot, decision.actions))
+        self.evidence.record_failure(key, snapshot, decision.status)
+        self.last_output.follow(key, snapshot)
+        await self.last_output.before_deletion(key, snapshot, scaled_away(snapshot, decision.actions))
         try:
             retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
         finally:
             # They follow from the status that was just written: the pass that tries the actions again has none.
             for event in decision.events:
-                await self._events.record(snapshot.job, event)
+                await self.events.record(snapshot.job, event)
         return Outcome(wrote, min(retries, default=None))
 
     async def _write_status(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> tuple[bool, float | None]:
         if decision.status == snapshot.job.status:
             return False, None
         if snapshot.job.unreadable is not None:
-            # Whatever else stands there is the job's past, and must not be lost.
+            # The rest of the status is the job's past, and must not be lost.
             patch = with_conditions(snapshot.raw_status, decision.status)
         else:
             patch = merge_patch(snapshot.raw_status, to_wire(decision.status))
@@ -188,29 +157,29 @@ class Executor:
         body: dict[str, Any] = {"metadata": {"uid": uid, "resourceVersion": version}, "status": patch}
         if is_only_progress(patch):
             # An operator that has just started waits first: until the leaders have repeated their workers' reports it
-            # knows less than stands there.
-            since = self._now() - self._status_written.setdefault(uid, self._now())
-            if 0 <= since < self._progress_seconds:
-                return False, self._progress_seconds - since
+            # knows less than the status has.
+            since = self.now() - self._status_written.setdefault(uid, self.now())
+            if 0 <= since < self.progress_seconds:
+                return False, self.progress_seconds - since
         try:
-            answer = await self._cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, subresource="status")
+            answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, subresource="status")
         except (Conflict, Invalid):
             # Invalid: the job was replaced by another of the same name (a uid that differs is "immutable" to a patch).
             await self._read_job_again(key, uid)
             raise
         except NotFound:
-            self._store.remove(JOBS, key, key.name, uid)
+            self.store.remove(JOBS, key, key.name, uid)
             raise
-        self._status_written[uid] = self._now()
-        self._store.upsert(JOBS, answer)
-        self._written(answer)
+        self._status_written[uid] = self.now()
+        self.store.upsert(JOBS, answer)
+        self.written(answer)
         return True, None
 
     async def _read_job_again(self, key: JobKey, uid: str) -> None:
         try:
-            self._store.upsert(JOBS, await self._cluster.get(JOBS, key.namespace, key.name))
+            self.store.upsert(JOBS, await self.cluster.get(JOBS, key.namespace, key.name))
         except NotFound:
-            self._store.remove(JOBS, key, key.name, uid)
+            self.store.remove(JOBS, key, key.name, uid)
 
     async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
         """Carry out applies and assignments together, the sets after what their pods mount; the rest in order."""
@@ -221,7 +190,7 @@ class Executor:
         rest = [action for action in actions if not isinstance(action, Assign | Apply)]
         for assign in together:
             if assign.push and assign.assignment.state == "Run" and not self._refused_for(key, assign):
-                await self._push(key, assign.assignment)
+                await self.push(key, assign.assignment)
         waits = await self._all(key, snapshot, [*together, *others, *(sets if together else ())])
         if not together:
             waits += await self._all(key, snapshot, sets)
@@ -230,14 +199,9 @@ class Executor:
         return min(waits, default=None)
 
     async def _all(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
-        """Run actions concurrently to the end, even when one fails; then raise the first failure."""
-        results = await asyncio.gather(
-            *(self._guarded(key, snapshot, action) for action in actions), return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return [result for result in results if isinstance(result, float)]
+        """Run actions concurrently; returns the seconds until those that were put off may be tried again."""
+        waits = await _all_or_first_failure(self._guarded(key, snapshot, action) for action in actions)
+        return [wait for wait in waits if wait is not None]
 
     async def _guarded(self, key: JobKey, snapshot: Snapshot, action: Action) -> float | None:
         """Carry out an action unless its refusal is young; returns the seconds until it may be tried again."""
@@ -247,53 +211,53 @@ class Executor:
         try:
             await self._carry_out(key, snapshot, action)
         except Refused as error:
-            refusal = self._store.refusal(key, name)
+            refusal = self.store.refusal(key, name)
             failures = refusal.failures if refusal is not None else 0
             # 2.0 ** 1024 overflows, after 17 hours of refusals.
             wait = min(FIRST_RETRY * 2.0 ** min(failures, 40), LONGEST_RETRY)
             logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
             # Without the API server's own reason, somebody before it has answered.
             reason = error.reason or f"HTTP {error.status}"
-            problem = RefusedWrite(name, reason, error.message[:1_000], self._now())
-            self._store.record_refusal(key, problem, clock() + wait)
+            problem = RefusedWrite(name, reason, error.message[:1_000], self.now())
+            self.store.record_refusal(key, problem, clock() + wait)
             return wait
-        self._store.clear_refusal(key, name)
+        self.store.clear_refusal(key, name)
         return None
 
     def _refused_for(self, key: JobKey, action: Action) -> float:
         """Returns the seconds until an action that was refused is tried again; 0 for now."""
-        refusal = self._store.refusal(key, describe(action))
+        refusal = self.store.refusal(key, describe(action))
         return 0.0 if refusal is None else max(0.0, refusal.retry_at - asyncio.get_running_loop().time())
 
     async def _carry_out(self, key: JobKey, snapshot: Snapshot, action: Action) -> None:
         match action:
             case Apply():
-                await self._children.write(key, snapshot, action.manifest)
+                await self.children.write(key, snapshot, action.manifest)
             case Assign():
                 await self._assign(key, action)
             case EnsureAgent():
-                await self._agents.ensure(key.namespace, action.name)
+                await self.agents.ensure(key.namespace, action.name)
             case Touch():
-                stamp = {TOUCHED_ANNOTATION: f"{self._now():.3f}"}
+                stamp = {TOUCHED_ANNOTATION: f"{self.now():.3f}"}
                 await self._annotate(key, action.pods, stamp)
             case CollectStacks():
-                self._ask_for_stacks(key, snapshot.job, action)
+                self.ask_for_stacks(key, snapshot.job, action)
             case DeletePod():
-                if self._last_output is not None and not action.force:
+                if not action.force:
                     pods = [pod for pod in snapshot.observed.pods if pod.uid == action.pod.uid]
-                    await self._last_output.before_deletion(key, snapshot, pods)
+                    await self.last_output.before_deletion(key, snapshot, pods)
                 await self._delete_pod(key, action)
             case DeleteChild():
                 await self._delete_child(key, action)
             case ReportWorkload():
-                await report_workload(self._cluster, self._store, key, action, self._now())
+                await report_workload(self.cluster, self.store, key, action, self.now())
             case DeleteJob():
                 await self._delete_job(key, action)
 
     async def _assign(self, key: JobKey, action: Assign) -> None:
-        annotating = self._annotate(key, action.pods, {ASSIGNMENT_ANNOTATION: self._keys.sign(action.assignment)})
+        annotating = self._annotate(key, action.pods, {ASSIGNMENT_ANNOTATION: self.keys.sign(action.assignment)})
         if action.push and action.assignment.state == "Hold":
-            await asyncio.gather(self._push(key, action.assignment), annotating)
+            await asyncio.gather(self.push(key, action.assignment), annotating)
         else:
             await annotating
 
@@ -304,51 +268,48 @@ class Executor:
             body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
             async with slots:
                 try:
-                    answer = await self._cluster.patch(PODS, key.namespace, pod.name, body)
+                    answer = await self.cluster.patch(PODS, key.namespace, pod.name, body)
                 except NotFound:
                     # The pod that comes in its place has the assignment from the template.
-                    self._store.remove(PODS, key, pod.name, pod.uid)
+                    self.store.remove(PODS, key, pod.name, pod.uid)
                     return
                 except (Conflict, Invalid):
                     # Replaced by another pod of the same name? Kubernetes answers a patch with another uid with 422
                     # (pkg/controller/controller_ref_manager.go, ReleasePod). Its event asks for the next pass.
-                    answer = await self._cluster.get(PODS, key.namespace, pod.name)
+                    answer = await self.cluster.get(PODS, key.namespace, pod.name)
                     if answer["metadata"]["uid"] == pod.uid:
                         raise
-            self._store.upsert(PODS, answer)
+            self.store.upsert(PODS, answer)
 
-        results = await asyncio.gather(*(annotate(pod) for pod in pods), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        await _all_or_first_failure(annotate(pod) for pod in pods)
 
     async def _delete_pod(self, key: JobKey, action: DeletePod) -> None:
         try:
-            live = await self._cluster.get(PODS, key.namespace, action.pod.name)
+            live = await self.cluster.get(PODS, key.namespace, action.pod.name)
         except NotFound:
-            self._store.remove(PODS, key, action.pod.name, action.pod.uid)
+            self.store.remove(PODS, key, action.pod.name, action.pod.uid)
             return
         metadata = live["metadata"]
         if metadata.get("uid") != action.pod.uid:
-            self._store.remove(PODS, key, action.pod.name, action.pod.uid)
-            self._store.upsert(PODS, live)
+            self.store.remove(PODS, key, action.pod.name, action.pod.uid)
+            self.store.upsert(PODS, live)
             return
-        known = self._store.version(key, PODS, action.pod.name)
+        known = self.store.version(key, PODS, action.pod.name)
         if known is None or known.resource_version != metadata.get("resourceVersion"):
             # Not what was decided on: read it again before destroying anything.
-            self._store.upsert(PODS, live)
+            self.store.upsert(PODS, live)
             raise Conflict(
                 f"delete Pod {key.namespace}/{action.pod.name}", "the pod has changed since it was decided on"
             )
         if action.force and not await self._is_stranded(live, action):
             logger.debug("%s: pod %s isn't deleted by force: its node isn't lost.", key, action.pod.name)
             return
-        snapshot = self._store.snapshot(key)
-        if self._evidence is not None and snapshot is not None and not action.force:
-            await self._evidence.before_deletion(key, snapshot, action.pod.uid)
+        snapshot = self.store.snapshot(key)
+        if snapshot is not None and not action.force:
+            await self.evidence.before_deletion(key, snapshot, action.pod.uid)
         logger.info("%s: deleting pod %s: %s", key, action.pod.name, action.reason)
         try:
-            await self._cluster.delete(
+            await self.cluster.delete(
                 PODS,
                 key.namespace,
                 action.pod.name,
@@ -357,45 +318,54 @@ class Executor:
                 grace_seconds=0 if action.force else None,
             )
         except NotFound:
-            self._store.remove(PODS, key, action.pod.name, action.pod.uid)
+            self.store.remove(PODS, key, action.pod.name, action.pod.uid)
 
     async def _is_stranded(self, pod: dict[str, Any], action: DeletePod) -> bool:
         node = str(pod.get("spec", {}).get("nodeName") or "")
-        return not node or await is_lost(self._cluster, node, lost_after=action.lost_after, now=self._now())
+        return not node or await is_lost(self.cluster, node, lost_after=action.lost_after, now=self.now())
 
     async def _delete_child(self, key: JobKey, action: DeleteChild) -> None:
         resource = CHILDREN[action.kind]
-        known = self._store.version(key, resource, action.name)
+        known = self.store.version(key, resource, action.name)
         version = known.resource_version if known is not None else None
         changed: Conflict | None = None
         try:
             try:
-                await self._cluster.delete(
+                await self.cluster.delete(
                     resource, key.namespace, action.name, uid=action.uid, resource_version=version
                 )
             except Conflict as error:
                 changed = error
             # A finalizer may keep it for a while.
-            self._store.upsert(resource, await self._cluster.get(resource, key.namespace, action.name))
+            self.store.upsert(resource, await self.cluster.get(resource, key.namespace, action.name))
         except NotFound:
-            self._store.remove(resource, key, action.name, action.uid)
+            self.store.remove(resource, key, action.name, action.uid)
         if changed is not None:
             raise changed
 
     async def _delete_job(self, key: JobKey, action: DeleteJob) -> None:
         try:
-            live = await self._cluster.get(JOBS, key.namespace, key.name)
+            live = await self.cluster.get(JOBS, key.namespace, key.name)
             if live["metadata"].get("uid") != action.uid or live["metadata"].get("deletionTimestamp"):
-                self._store.upsert(JOBS, live)
+                self.store.upsert(JOBS, live)
                 return
             phase = (live.get("status") or {}).get("phase")
             if phase not in TERMINAL_PHASES:
                 raise Conflict(f"delete {JOBS.kind} {key}", f"the job's phase is {phase}, it hasn't ended")
-            await self._cluster.delete(
+            await self.cluster.delete(
                 JOBS, key.namespace, key.name, uid=action.uid, resource_version=live["metadata"]["resourceVersion"]
             )
         except NotFound:
-            self._store.remove(JOBS, key, key.name, action.uid)
+            self.store.remove(JOBS, key, key.name, action.uid)
+
+
+async def _all_or_first_failure(works: Iterable[Awaitable[Result]]) -> list[Result]:
+    """Awaits all works to their end, even if one fails; then raises the first failure."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
 def scaled_away(snapshot: Snapshot, actions: Sequence[Action]) -> list[PodView]:
@@ -430,3 +400,21 @@ def describe(action: Action) -> str:
             return f"update Workload {action.name}"
         case DeleteJob():
             return "delete the job"
+
+
+async def is_lost(cluster: Cluster, node: str, *, lost_after: float, now: float) -> bool:
+    """Returns whether the node is lost; `lost_after` in seconds. Raises ClusterError where nodes can't be read."""
+    try:
+        live = await cluster.get(NODES, "", node)
+    except NotFound:
+        return True
+    taints = mappings(mapping(live.get("spec")).get("taints"))
+    if any(taint.get("key") == OUT_OF_SERVICE for taint in taints):
+        return True
+    ready = mapping(conditions_by_type(mapping(live.get("status"))).get("Ready"))
+    if ready.get("status") != "Unknown":
+        # The kubelet answers, so it will end the pod itself.
+        return False
+    added = (parse_time(taint.get("timeAdded")) for taint in taints if taint.get("key") == UNREACHABLE)
+    since = [at for at in (*added, parse_time(ready.get("lastTransitionTime"))) if at is not None]
+    return bool(since) and now - min(since) >= lost_after

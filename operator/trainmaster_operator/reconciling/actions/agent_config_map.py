@@ -8,7 +8,6 @@ from __future__ import annotations
 from trainmaster_operator.reconciling.actions.children import job_agent
 from trainmaster_operator.reconciling.decision import EnsureAgent
 from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.rendering import AgentConfigMap
 
 # Seconds from a pod's node until its container should be there. With its image on the node it takes less than one.
 CONTAINER_SECONDS = 3.0
@@ -19,14 +18,14 @@ AGAIN_SECONDS = 10.0
 def ensure_agent(situation: Situation) -> EnsureAgent | None:
     """Returns the look for the job's ConfigMap that is due."""
     agent, waits = job_agent(situation), _waits(situation)
-    if not isinstance(agent, AgentConfigMap) or not any(wait >= CONTAINER_SECONDS for wait in waits):
+    if agent is None or not any(wait >= CONTAINER_SECONDS for wait in waits):
         return None
     return EnsureAgent(agent.name)
 
 
 def next_look_at(situation: Situation) -> float | None:
     """Returns when the next look is due."""
-    if not isinstance(job_agent(situation), AgentConfigMap):
+    if job_agent(situation) is None:
         return None
     waits = [CONTAINER_SECONDS - wait if wait < CONTAINER_SECONDS else AGAIN_SECONDS for wait in _waits(situation)]
     return situation.now + min(waits) if waits else None

@@ -24,7 +24,7 @@ from trainmaster_operator.reconciling.observed.kueue_admission import (
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import ChildView
 from trainmaster_operator.rendering import (
-    AgentSource,
+    AgentConfigMap,
     JobIdentity,
     Manifest,
     Placement,
@@ -55,7 +55,7 @@ class _Rendering:
     asked: int | None
     placements: tuple[tuple[str, Placement], ...]
     priority: int | None
-    agent: AgentSource | None
+    agent: AgentConfigMap | None
 
     def manifests(self, spec: JobSpec) -> tuple[Manifest, ...]:
         return render(
@@ -191,7 +191,7 @@ def own_sets(situation: Situation) -> list[ChildView]:
     ]
 
 
-def job_agent(situation: Situation) -> AgentSource | None:
+def job_agent(situation: Situation) -> AgentConfigMap | None:
     """Returns the agent that the job has begun with; None before it has."""
     return next((child.agent for child in own_sets(situation) if child.agent is not None), None)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
-from trainmaster_operator.rendering import AgentSource, JobIdentity
+from trainmaster_operator.rendering import AgentConfigMap, JobIdentity
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
@@ -194,7 +194,7 @@ class ChildView:
     replicas: int | None = None
     assignment: Assignment | None = None
     # Where its pods have the agent from; None for the bundled image.
-    agent: AgentSource | None = None
+    agent: AgentConfigMap | None = None
     workload: WorkloadView | None = None
 
 

@@ -14,9 +14,9 @@ from tests.unit.controller.polling import until
 from trainmaster_operator.controller.apiserver import pod_http
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 from trainmaster_operator.controller.apiserver.cluster import PODS
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Silent, Unavailable, Unusable
-from trainmaster_operator.controller.leaders.reach import AgentAddress, DirectReach, ProxyReach, Reach
+from trainmaster_operator.controller.leaders.targets import AgentAddress, DirectReach, ProxyReach, Reach
 
 NO_CONTENT = answering(b"HTTP/1.1 204 No Content\r\n\r\n")
 # What the kernel and asyncio hold of both sides, with the bodies' bounds far below it.
@@ -28,7 +28,7 @@ async def api_server(server: HostileServer) -> AsyncIterator[KubernetesCluster]:
     """An API server that answers with what a pod says, as the pod proxy does."""
     configuration = Configuration()
     configuration.host = server.url
-    cluster = KubernetesCluster(Connection(configuration, in_cluster=False))
+    cluster = KubernetesCluster(ApiConnection(configuration, in_cluster=False))
     try:
         yield cluster
     finally:
@@ -166,7 +166,7 @@ async def test_watching_follows_no_redirect_either() -> None:
         async with hostile(answering(redirect)) as server:
             configuration = Configuration()
             configuration.host = server.url
-            info = await Connection(configuration, in_cluster=False).for_kopf(
+            info = await ApiConnection(configuration, in_cluster=False).for_kopf(
                 lambda path, is_watch: requested.append((path, is_watch)), lambda path: None
             )
             async with info.aiohttp_session as session:
@@ -188,7 +188,7 @@ async def test_an_error_of_the_api_server_is_read_to_a_bound() -> None:
 async def test_a_log_is_read_to_the_bound_that_was_asked_for() -> None:
     answer = endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65_536)
     async with hostile(answer) as server, api_server(server) as cluster:
-        log = await cluster.pod_log("team", "bert-0", container="worker", tail_lines=10, limit_bytes=5_000)
+        log = await cluster.pod_log("team", "bert-0", tail_lines=10, limit_bytes=5_000)
         assert log == "x" * 5_000
         await until(lambda: server.closed == 1)
         assert server.sent < BUFFERED

@@ -17,9 +17,8 @@ from tests.unit.controller.leaders.recorded_events import RecordedEvents
 from trainmaster_operator.controller.apiserver.cluster import JOBS
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.leaders.reach import AgentAddress, DirectReach
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
-from trainmaster_operator.controller.leaders.targets import StreamTarget
+from trainmaster_operator.controller.leaders.targets import AgentAddress, DirectReach, StreamTarget
 from trainmaster_operator.wire.names import TOKEN_HEADER
 
 KEY = JobKey(b.NAMESPACE, "bert")
@@ -148,7 +147,7 @@ async def world(port: int) -> AsyncIterator[World]:
         yield made
     finally:
         await made.streams.close()
-        await made.streams._reach.close()
+        await made.streams.reach.close()
 
 
 def report(worker: int = 0, state: str = "Failed", attempt: int = 1, **fields: Any) -> dict[str, Any]:

@@ -20,11 +20,15 @@ from tests.unit.controller.polling import until
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.cache.records import REPORTED_ATTEMPTS, JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.leaders import stream
-from trainmaster_operator.controller.leaders.budget import StreamBudget
-from trainmaster_operator.controller.leaders.reach import AgentAddress, DirectReach
+from trainmaster_operator.controller.leaders import streams
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
-from trainmaster_operator.controller.leaders.targets import StreamTarget, stream_target
+from trainmaster_operator.controller.leaders.targets import (
+    AgentAddress,
+    DirectReach,
+    StreamBudget,
+    StreamTarget,
+    stream_target,
+)
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import LineBuffer, StreamLine, parse_line
@@ -110,13 +114,13 @@ def then(*pieces: bytes) -> Answer:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the streams would have waited before they were opened again; they don't wait here."""
     waited: list[float] = []
-    pause = stream.LeaderStream._pause
+    pause = streams.LeaderStream._pause
 
     def shortened(watching: Any) -> float:
         waited.append(pause(watching))
         return 0.001
 
-    monkeypatch.setattr(stream.LeaderStream, "_pause", shortened)
+    monkeypatch.setattr(streams.LeaderStream, "_pause", shortened)
     return waited
 
 
@@ -140,7 +144,7 @@ async def test_what_no_agent_sends_ends_the_stream_and_the_next_one_waits_ever_l
     assert set(world.events.faults) == {fault}
     assert waited[0] < 1.0, "one mistake isn't an attack"
     assert all(after > before for before, after in pairwise(waited[:7]))
-    assert waited[8] >= 0.8 * stream.LONGEST_FAULT
+    assert waited[8] >= 0.8 * streams.LONGEST_FAULT
 
 
 async def test_hello_and_close_changes_the_store_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,8 +156,8 @@ async def test_hello_and_close_changes_the_store_ever_more_rarely(monkeypatch: p
         await until(lambda: len(waited) >= 70)
         assert len(world.changes) <= 2 * len(waited) + 3
     assert waited[6] > 16 * waited[0]
-    assert min(waited[10:50]) >= 0.8 * stream.LONGEST_RETRY
-    assert waited[-1] >= 0.8 * stream.PATIENT_RETRY
+    assert min(waited[10:50]) >= 0.8 * streams.LONGEST_RETRY
+    assert waited[-1] >= 0.8 * streams.PATIENT_RETRY
 
 
 async def test_a_mistake_of_ours_is_logged_and_counted_and_the_stream_opened_again(
@@ -186,7 +190,7 @@ async def test_a_stay_that_fails_is_a_mistake_of_ours_too(monkeypatch: pytest.Mo
     async def mistaken(*_: Any) -> None:
         raise TypeError("stay")
 
-    monkeypatch.setattr(stream.LeaderStream, "_stay_with", mistaken)
+    monkeypatch.setattr(streams.LeaderStream, "_stay_with", mistaken)
     async with watched(then()) as (world, _):
         await until(lambda: len(waited) >= 3)
     assert set(world.events.faults) == {"bug"}
@@ -247,7 +251,7 @@ async def test_changes_have_a_budget_and_every_attempt_brings_an_allowance() -> 
         most = 2 * (10 + 6 * 2)
         # The lines of one turn may go beyond it.
         spent = len(world.changes)
-        assert spent <= most + stream.LINES_A_TURN + 3
+        assert spent <= most + streams.LINES_A_TURN + 3
         world.watch(attempt=2)
         await until(lambda: len(world.changes) > spent + 5)
 
@@ -258,7 +262,7 @@ async def test_workers_that_were_sent_together_are_one_change() -> None:
         await until(lambda: bool(world.snapshot().observed.reports))
         await until(lambda: bool(world.snapshot().observed.stream.workers))
         # The job, the hello, the report; and the workers once for the lines of a turn.
-        assert len(world.changes) <= 4 + len(flips) // stream.LINES_A_TURN + 2
+        assert len(world.changes) <= 4 + len(flips) // streams.LINES_A_TURN + 2
 
 
 async def test_the_loop_turns_while_much_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,13 +276,13 @@ async def test_the_loop_turns_while_much_is_sent(monkeypatch: pytest.MonkeyPatch
         most = max(most, since_turn)
         return parse_line(line, most_ranks)
 
-    monkeypatch.setattr(stream, "parse_line", counted)
+    monkeypatch.setattr(streams, "parse_line", counted)
     monkeypatch.setattr(StreamBudget, "seconds", 0.0)
     async with watched(then(encoded(ping * 50_000))):
         while parsed < 50_000:
             since_turn = 0
             await asyncio.sleep(0)
-    assert most <= stream.LINES_A_TURN
+    assert most <= streams.LINES_A_TURN
 
 
 async def test_a_leader_that_does_not_answer_a_push_holds_up_nothing() -> None:

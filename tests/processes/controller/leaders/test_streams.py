@@ -28,9 +28,9 @@ from trainmaster_operator.controller.apiserver import pod_http
 from trainmaster_operator.controller.apiserver.cluster import JOBS
 from trainmaster_operator.controller.apiserver.errors import Unreachable
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.leaders import stream
-from trainmaster_operator.controller.leaders.reach import AgentAddress
+from trainmaster_operator.controller.leaders import streams
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
+from trainmaster_operator.controller.leaders.targets import AgentAddress
 
 
 async def test_everything_that_a_leader_sends_reaches_the_store_and_is_acknowledged() -> None:
@@ -92,13 +92,13 @@ async def test_a_leader_that_accepts_the_connection_and_sends_nothing_is_left_fo
     tried: list[str] = []
     first, second = FakeLeader(0, silent=True), FakeLeader(1)
     async with serving(first, second) as port, world(port) as w:
-        opening = w.streams._reach.open
+        opening = w.streams.reach.open
 
         def recorded(method: Any, agent: AgentAddress, path: str, *rest: Any) -> Any:
             tried.append(f"{path} {agent.worker}")
             return opening(method, agent, path, *rest)
 
-        monkeypatch.setattr(w.streams._reach, "open", recorded)
+        monkeypatch.setattr(w.streams.reach, "open", recorded)
         w.streams.watch(KEY, target(address(0), address(1)))
         await until(lambda: w.connected_to() == 1)
         assert tried == ["/v1/stream 0", "/v1/stream 1"]
@@ -159,8 +159,8 @@ async def test_where_the_leader_has_just_been_lost_all_others_are_pushed_to_befo
 async def test_a_leader_that_keeps_a_push_waiting_is_named_with_the_seconds_that_it_had(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stream, "REQUEST_SECONDS", 0.2)
-    caplog.set_level(logging.INFO, stream.__name__)
+    monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.2)
+    caplog.set_level(logging.INFO, streams.__name__)
     leader = FakeLeader()
     async with serving(leader) as port, world(port) as w:
         w.streams.watch(KEY, target(address(0)))

@@ -19,8 +19,7 @@ from aiohttp import web
 from tests.processes.controller.hostile_server import answering, endless, hostile
 from tests.unit.controller.polling import until
 from trainmaster_operator.controller.recording import sender as module
-from trainmaster_operator.controller.recording.lines import MAX_LINE
-from trainmaster_operator.controller.recording.outbox import Entry, Outbox
+from trainmaster_operator.controller.recording.outbox import MAX_LINE, Outbox, WaitingRecord
 from trainmaster_operator.controller.recording.sender import Sender
 
 Answer = web.Response | int
@@ -84,7 +83,7 @@ class Sending:
     def put(self, records: int = 1, size: int = 0) -> None:
         for _ in range(records):
             line = json.dumps({"number": self._next, "filling": "x" * size}).encode()
-            self.outbox.put(Entry("other", "job", line))
+            self.outbox.put(WaitingRecord("other", "job", line))
             self._next += 1
 
     async def __aenter__(self) -> Sending:

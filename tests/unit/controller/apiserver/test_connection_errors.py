@@ -1,4 +1,4 @@
-"""`Connection.unusable`: what is wrong with a cluster that a first request couldn't use, and what to do."""
+"""`ApiConnection.unusable`: what is wrong with a cluster that a first request couldn't use, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientConnectorCertificateError, ClientConnectorError
 from kubernetes.aio.client import Configuration
 
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Unauthorized
 from trainmaster_operator.controller.apiserver.pod_http import unreachable
 
@@ -31,7 +31,7 @@ OF_ANOTHER_AUTHORITY.verify_message = "unable to get local issuer certificate"
         (
             Unauthorized("GET /api", "Unauthorized", status=401),
             f"the cluster at {URL} doesn't know you (401 Unauthorized): the token or certificate may have expired; log "
-            "in anew, or choose another context",
+            "in again, or choose another context",
         ),
         (
             unreachable("GET /api", ClientConnectorError(KEY, ConnectionRefusedError(111, "refused"))),
@@ -43,4 +43,4 @@ OF_ANOTHER_AUTHORITY.verify_message = "unable to get local issuer certificate"
 def test_the_sentence_says_what_to_do(error: ClusterError, sentence: str) -> None:
     configuration = Configuration()
     configuration.host = URL
-    assert Connection(configuration, in_cluster=False).unusable(error) == sentence
+    assert ApiConnection(configuration, in_cluster=False).unusable(error) == sentence

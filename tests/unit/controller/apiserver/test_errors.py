@@ -7,6 +7,7 @@ import json
 import pytest
 
 from trainmaster_operator.controller.apiserver import errors
+from trainmaster_operator.controller.apiserver.errors import refusal
 
 
 @pytest.mark.parametrize(
@@ -73,3 +74,107 @@ def test_any_body_is_an_error_of_the_tree(body: str | bytes) -> None:
 def test_what_is_kept_of_a_status_is_bounded() -> None:
     error = errors.from_response("GET /x", 500, {}, json.dumps({"message": "x" * 10_000, "reason": "y" * 10_000}))
     assert (len(error.message), len(error.reason)) == (errors.MAX_MESSAGE, errors.MAX_REASON)
+
+
+PATCH = "failed to create typed patch object (default/s; apps/v1, Kind=StatefulSet): "
+CONVERT = (
+    "failed to convert new object (default/s; apps/v1, Kind=StatefulSet) to proper version: "
+    "unable to convert unstructured object to apps/v1, Kind=StatefulSet: "
+)
+CREATE = 'StatefulSet in version "v1" cannot be handled as a StatefulSet: '
+WORKER = 'spec.template.spec.containers[name="worker"]'
+NOT_KNOWN = "unknown field; this Kubernetes has none of that name"
+FIELD = "into Go struct field"
+EXPRESSION = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+QUANTITY = "a quantity in it can't be read; use a number with an optional suffix, such as 16, 500m or 128Gi"
+
+APPLIES = {
+    f'{PATCH}.{WORKER}.env[name="A"].value: expected string, got &value.valueUnstructured{{Value:4}}': (
+        f'{WORKER}.env[name="A"].value: 4 is not text; write it in quotes'
+    ),
+    f"{PATCH}.{WORKER}.enviroment: field not declared in schema": (f"{WORKER}.enviroment: {NOT_KNOWN}"),
+    f"{PATCH}.spec.template.spec.tolerations: expected list, got &{{map[key:x]}}": (
+        "spec.template.spec.tolerations: a mapping is not a list; write its items in brackets or one a line after '-'"
+    ),
+    f"{PATCH}.spec.template.spec.affinity.nodeAffinity: expected map, got &{{[]}}": (
+        "spec.template.spec.affinity.nodeAffinity: a list is not a mapping; give its fields"
+    ),
+    f'{PATCH}.{WORKER}.ports[containerPort="80",protocol="TCP"].containerPort: '
+    "expected numeric (int or float), got string": (
+        f'{WORKER}.ports[containerPort="80",protocol="TCP"].containerPort: text is not a whole number; write it '
+        "without quotes and without a fraction"
+    ),
+    f"{PATCH}.{WORKER}.securityContext.privileged: expected boolean, got &{{true}}": (
+        f"{WORKER}.securityContext.privileged: true is not true or false; write one of them without quotes"
+    ),
+    f'{PATCH}.{WORKER}.env: duplicate entries for key [name="A"]': (
+        f'{WORKER}.env: duplicate entries for key [name="A"]'
+    ),
+    f"{PATCH}.spec.template.spec.imagePullSecrets: element 0: associative list with keys may not have non-map "
+    "elements": ("spec.template.spec.imagePullSecrets: has an item that is not a mapping; give its fields"),
+    f"{PATCH}errors:\n  .spec.a: field not declared in schema\n  .spec.nodeSelector.a: expected string, got "
+    "&value.valueUnstructured{Value:3}": (
+        f"spec.a: {NOT_KNOWN}; spec.nodeSelector.a: 3 is not text; write it in quotes"
+    ),
+    f"{CONVERT}{EXPRESSION}": QUANTITY,
+    f"{CONVERT}unable to parse quantity's suffix": QUANTITY,
+    f"{CONVERT}cannot convert float64 to int64": "cannot convert float64 to int64",
+}
+CREATES = {
+    f'{CREATE}strict decoding error: unknown field "spec.template.spec.a", unknown field "spec.template.spec.b"': (
+        f"spec.template.spec.a: {NOT_KNOWN}; spec.template.spec.b: {NOT_KNOWN}"
+    ),
+    f"{CREATE}json: cannot unmarshal number {FIELD} EnvVar.spec.template.spec.containers.env.value of type "
+    "string": "spec.template.spec.containers.env.value: a number is not text; write it in quotes",
+    f"{CREATE}json: cannot unmarshal object {FIELD} PodSpec.spec.template.spec.tolerations of type []v1.Toleration": (
+        "spec.template.spec.tolerations: a mapping is not a list; write its items in brackets or one a line after '-'"
+    ),
+    f"{CREATE}json: cannot unmarshal number 30.5 {FIELD} PodSpec.spec.template.spec.priority of type int32": (
+        "spec.template.spec.priority: 30.5 is not a whole number; write it without quotes and without a fraction"
+    ),
+    f"{CREATE}json: cannot unmarshal string {FIELD} PodSpec.spec.template.spec.imagePullSecrets of type "
+    "v1.LocalObjectReference": "spec.template.spec.imagePullSecrets: text is not a mapping; give its fields",
+    f"{CREATE}{EXPRESSION}": QUANTITY,
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "sentence"),
+    [(500, *one) for one in APPLIES.items()] + [(400, *one) for one in CREATES.items()],
+)
+def test_an_object_that_doesnt_fit_its_type_is_refused_with_a_sentence(
+    status: int, message: str, sentence: str
+) -> None:
+    reason = {400: "BadRequest"}.get(status)
+    body = json.dumps({"kind": "Status", "message": message, "reason": reason, "code": status})
+    error = errors.from_response("PATCH /x", status, {}, body)
+    assert type(error) is errors.Invalid
+    assert (error.message, error.reason, error.status) == (sentence, errors.INVALID, status)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "etcdserver: request timed out",
+        "failed to create typed live object (default/s; apps/v1, Kind=StatefulSet): .spec.a: field not declared",
+        "Internal error occurred: failed calling webhook: field not declared in schema",
+        "",
+    ],
+)
+def test_a_failure_of_the_server_is_tried_again(message: str) -> None:
+    assert refusal(message) is None
+    body = json.dumps({"kind": "Status", "message": message})
+    assert type(errors.from_response("PATCH /x", 500, {}, body)) is errors.Unavailable
+
+
+def test_no_regular_expression_is_shown() -> None:
+    message = (
+        'StatefulSet.apps "s" is invalid: spec.x: Invalid value: "W": a lowercase RFC 1123 label must consist of lower '
+        "case alphanumeric characters (e.g. 'my-name',  or '123-abc', regex used for validation is "
+        "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+    )
+    error = errors.from_response("POST /x", 422, {}, json.dumps({"message": message, "reason": "Invalid"}))
+    assert error.message == (
+        'StatefulSet.apps "s" is invalid: spec.x: Invalid value: "W": a lowercase RFC 1123 label must consist of lower '
+        "case alphanumeric characters (such as 'my-name', or '123-abc')"
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from kubernetes.aio.client import Configuration
 
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import Refused
 
 # A kubelet 1.36.2's whole answer for a container that it had removed, with status 200.
@@ -19,17 +21,25 @@ class Server(KubernetesCluster):
     """Answers every request with the same bytes."""
 
     def __init__(self, answer: bytes) -> None:
-        super().__init__(Connection(Configuration(), in_cluster=False))
-        self._answer = answer
+        super().__init__(ApiConnection(Configuration(), in_cluster=False))
+        self.sent = answer
 
-    async def _bytes(self, method: str, path: str, **given: Any) -> bytes:
-        return self._answer
+    @asynccontextmanager
+    async def _answer(self, request: Any, **given: Any) -> AsyncIterator[Any]:
+        yield self
+
+    @property
+    def content(self) -> Server:
+        return self
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        yield self.sent
 
 
 async def read(answer: bytes) -> str:
     server = Server(answer)
     try:
-        return await server.pod_log("team", "p", container="worker", tail_lines=9, limit_bytes=99, previous=True)
+        return await server.pod_log("team", "p", tail_lines=9, limit_bytes=99, previous=True)
     finally:
         await server.close()
 

@@ -10,7 +10,7 @@ from kubernetes.aio.client import Configuration
 
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 from trainmaster_operator.controller.apiserver.cluster import GANGS, PODS
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import NotFound, from_response
 
 POD_GROUPS = GANGS["kubernetes"]
@@ -21,12 +21,13 @@ class Server(KubernetesCluster):
     """Answers as an API server that serves one version of PodGroups, or none."""
 
     def __init__(self, served: str) -> None:
-        super().__init__(Connection(Configuration(), in_cluster=False))
+        super().__init__(ApiConnection(Configuration(), in_cluster=False))
         self.version = served
         self.asked: list[tuple[str, str, Any]] = []
 
-    async def _decoded(self, method: str, path: str, **given: Any) -> Any:
-        self.asked.append((method, path, (given.get("body") or {}).get("apiVersion")))
+    async def _document(self, request: Any, kept: Any) -> Any:
+        method, path = request.method, request.path
+        self.asked.append((method, path, (request.body or {}).get("apiVersion")))
         if path.startswith("/apis/") and not path.startswith(f"/apis/scheduling.k8s.io/{self.version}/"):
             raise from_response(f"{method} {path}", 404, {}, b"404 page not found\n")
         if method == "GET" and path.endswith("/absent"):

@@ -26,8 +26,8 @@ from trainmaster_operator.controller.cache.views import (
     parse_termination_message,
     parse_time,
     pod_view,
+    workload_view,
 )
-from trainmaster_operator.controller.cache.workload_view import workload_view
 from trainmaster_operator.wire.limits import MAX_LINE_BYTES
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION
 from trainmaster_operator.wire.stream import LineBuffer, parse_line

@@ -19,9 +19,8 @@ from trainmaster_operator.controller.apiserver.errors import Unusable
 from trainmaster_operator.controller.cache import store as store_module
 from trainmaster_operator.controller.cache.records import JobKey, Record
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.watching.resync import Resync
-from trainmaster_operator.controller.watching.watched import WatchedTypes
-from trainmaster_operator.controller.writing.status_patch import with_conditions
+from trainmaster_operator.controller.watching.resync import Resync, WatchedTypes
+from trainmaster_operator.controller.writing.status import with_conditions
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.rendering import Settings
 

@@ -21,6 +21,7 @@ from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS,
 from trainmaster_operator.controller.apiserver.errors import Forbidden
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 from trainmaster_operator.wire.ranks import RankState, parse_rank_states
@@ -41,6 +42,7 @@ def now_text() -> str:
 class World:
     cluster: FakeCluster = field(default_factory=FakeCluster)
     settle_seconds: float = 0.05
+    keep_output: bool = True
 
     def __post_init__(self) -> None:
         self.store = Store(lambda _key: None, KEYS)
@@ -53,7 +55,11 @@ class World:
         # What a history is given: the job's uid, the attempt, and its evidence.
         self.recorded: list[tuple[str, int, str]] = []
         self.keeper = EvidenceKeeper(
-            self.cluster, self.store, self.tail, settle_seconds=self.settle_seconds, on_kept=self.record_kept
+            JobConfigMaps(self.cluster, self.keep_output),
+            self.store,
+            self.tail,
+            settle_seconds=self.settle_seconds,
+            on_kept=self.record_kept,
         )
 
     def record_kept(self, job: Job, attempt: int, evidence: str) -> None:
@@ -157,11 +163,9 @@ async def test_of_a_worker_with_hundreds_of_ranks_the_evidence_of_all_is_kept() 
 
 @pytest.mark.parametrize("forbids", ["the job", "the operator"])
 async def test_without_leave_to_keep_output_the_evidence_has_who_and_how_only(forbids: str) -> None:
-    world = World()
+    world = World(keep_output=forbids != "the operator")
     if forbids == "the job":
         world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(runPolicy={"keepLogs": False})))
-    else:
-        world.keeper = EvidenceKeeper(world.cluster, world.store, world.tail, keep_output=False, settle_seconds=0.05)
     world.keeper.record_stall(b.JOB_UID, stalled(text="a patient's name"))
     world.record(failed())
     name = "a patient's name"

@@ -21,10 +21,10 @@ from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEF
 from trainmaster_operator.controller.apiserver.errors import Unavailable
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
-from trainmaster_operator.controller.keeping.last_output import PLACES, LastOutput, Places
-from trainmaster_operator.controller.keeping.logs import KeptLogs
-from trainmaster_operator.controller.keeping.pod_logs import LONGEST_LINE, STAMPED, LogEnd, PodLogs
+from trainmaster_operator.controller.keeping.last_output import PLACES, LastOutput, LogPlaces
+from trainmaster_operator.controller.keeping.logs import LONGEST_LINE, STAMPED, KeptLogs, LogEnd, PodLogs
 from trainmaster_operator.wire.stream import OutputLine
 
 KEY = JobKey(b.NAMESPACE, "bert")
@@ -55,10 +55,13 @@ class World:
 
     def operator(self) -> LastOutput:
         """Another operator, which remembers nothing."""
+        self.config_maps = JobConfigMaps(self.cluster)
         pods = PodLogs(self.cluster)
-        logs = KeptLogs(self.cluster, pods, limit=100_000, on_kept=lambda _job, kept: self.recorded.append(dict(kept)))
+        logs = KeptLogs(
+            self.config_maps, pods, limit=100_000, on_kept=lambda _job, kept: self.recorded.append(dict(kept))
+        )
         start, clock = to_seconds("2026-11-21T04:00:00Z") or 0.0, asyncio.get_running_loop().time
-        evidence = EvidenceKeeper(self.cluster, self.store, pods.tail)
+        evidence = EvidenceKeeper(self.config_maps, self.store, pods.tail)
         return LastOutput(self.store, pods, logs, evidence, now=lambda: start + clock())
 
     def snapshot(self) -> Snapshot:
@@ -199,7 +202,7 @@ async def test_a_flood_is_read_slowly_and_only_its_end_is_held() -> None:
 
 @in_virtual_time
 async def test_no_namespace_takes_anothers_place() -> None:
-    places, reading = Places(), 0
+    places, reading = LogPlaces(), 0
 
     async def read(namespace: str, seconds: float) -> None:
         nonlocal reading

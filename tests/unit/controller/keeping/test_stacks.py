@@ -18,6 +18,7 @@ from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS
 from trainmaster_operator.controller.apiserver.errors import Conflict, Forbidden
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.stacks import StacksKeeper, fitted
 from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.wire.ranks import RankState
@@ -43,7 +44,7 @@ class World:
         found = store.snapshot(KEY)
         assert found is not None
         self.job = found.job
-        self.keeper = StacksKeeper(self.cluster, keep_output=self.keep_output, answer_seconds=self.answer_seconds)
+        self.keeper = StacksKeeper(JobConfigMaps(self.cluster, self.keep_output), answer_seconds=self.answer_seconds)
 
     def ask(self, request: str = "one", workers: tuple[int, ...] = (0, 1), ask: Callable[[], Any] = reached) -> None:
         self.keeper.collect(self.job, CollectStacks(request, 1, workers), ask)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainmaster_operator.controller.cache.records import JobKey
-from trainmaster_operator.controller.leaders.stream import Fault
+from trainmaster_operator.controller.leaders.streams import Fault
 from trainmaster_operator.wire.stream import EvidenceLine, OutputLine
 
 

@@ -36,8 +36,8 @@ from trainmaster_operator.controller.cache.large_jobs import LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.recording import recorder as module
-from trainmaster_operator.controller.recording.outbox import Entry, Outbox
-from trainmaster_operator.controller.recording.recorder import Recorder
+from trainmaster_operator.controller.recording.outbox import Outbox, WaitingRecord
+from trainmaster_operator.controller.recording.recorder import HistoryRecorder
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine
 
@@ -54,7 +54,7 @@ class World:
         self.counted: Counter[str] = Counter()
         self.outbox = Outbox(lambda outcome, records: self.counted.update({outcome: records}), limit)
         self.thread = LargeJobThread()
-        self.recorder = Recorder(
+        self.recorder = HistoryRecorder(
             self.outbox, None, self.cluster, self.store, (), self.thread, seconds=seconds, now=lambda: 5.0
         )
 
@@ -157,8 +157,8 @@ async def test_after_records_were_lost_each_job_is_recorded_again() -> None:
     async with world.started():
         await asyncio.sleep(5.0)
         assert len(world.records()) == 1
-        world.outbox.put(Entry("job", "another", b"x" * 20_000))
-        world.outbox.put(Entry("other", "another", b"x" * 20_000))
+        world.outbox.put(WaitingRecord("job", "another", b"x" * 20_000))
+        world.outbox.put(WaitingRecord("other", "another", b"x" * 20_000))
         assert world.outbox.lost
         await asyncio.sleep(100.0)
         assert len(world.outbox) == 2 and not world.outbox.lost

@@ -9,12 +9,12 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.controller.apiserver.cluster import GANGS, JOBS
-from trainmaster_operator.controller.apiserver.connection import Connection
+from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import NotFound
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.watching.gangs import GangWatcher
-from trainmaster_operator.controller.watching.watched import WatchedTypes
+from trainmaster_operator.controller.watching.resync import WatchedTypes
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 
 POD_GROUPS = GANGS["volcano"]
@@ -33,7 +33,7 @@ async def test_what_was_written_to_a_type_that_was_gone_before_it_was_ever_liste
     changed.clear()
     watched = WatchedTypes()
     watching = GangWatcher(
-        cast(Connection, None), cluster, store, watched, (), receive=lambda _event: None, relisted=lambda: None
+        cast(ApiConnection, None), cluster, store, watched, (), receive=lambda _event: None, relisted=lambda: None
     )
     await watching.fill([SPEC])
     assert list(store.known(POD_GROUPS)) == []

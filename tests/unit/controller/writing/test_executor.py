@@ -24,17 +24,16 @@ from trainmaster_operator.controller.apiserver.errors import (
 )
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.keeping import logs, pod_logs
+from trainmaster_operator.controller.keeping import logs
+from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
 from trainmaster_operator.controller.keeping.last_output import LastOutput
-from trainmaster_operator.controller.keeping.logs import KeptLogs
-from trainmaster_operator.controller.keeping.pod_logs import PodLogs
-from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.keeping.logs import KeptLogs, PodLogs
+from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter
-from trainmaster_operator.controller.writing.events import EventRecorder
 from trainmaster_operator.controller.writing.executor import Executor, Outcome
-from trainmaster_operator.controller.writing.status_patch import to_wire
+from trainmaster_operator.controller.writing.status import EventRecorder, to_wire
 from trainmaster_operator.reconciling.decision import (
     Apply,
     Assign,
@@ -73,7 +72,9 @@ class World:
 
         agents = AgentConfigMaps(self.cluster, self.store, b"an agent", interval=60.0)
         pod_logs = PodLogs(self.cluster)
-        logs = KeptLogs(self.cluster, pod_logs, limit=100_000)
+        config_maps = JobConfigMaps(self.cluster)
+        logs = KeptLogs(config_maps, pod_logs, limit=100_000)
+        evidence = EvidenceKeeper(config_maps, self.store, pod_logs.tail)
         self.executor = Executor(
             self.cluster,
             self.store,
@@ -83,8 +84,9 @@ class World:
             EventRecorder(self.cluster, lambda: self.now),
             push=push,
             ask_for_stacks=lambda _key, _job, action: self.asked.append(action),
-            keep_logs=logs,
-            last_output=LastOutput(self.store, pod_logs, logs, EvidenceKeeper(self.cluster, self.store, pod_logs.tail)),
+            logs=logs,
+            evidence=evidence,
+            last_output=LastOutput(self.store, pod_logs, logs, evidence),
             progress_seconds=5.0,
             now=lambda: self.now,
         )
@@ -407,7 +409,9 @@ async def test_an_operator_that_finds_an_attempt_s_logs_kept_adds_them_no_second
     world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status={"phase": "Running", "attempt": 3})))
     world.cluster.logs = {"bert-0": "step 1\n"}
     for _ in range(2):
-        await KeptLogs(world.cluster, PodLogs(world.cluster), limit=100_000)(KEY, world.snapshot())
+        await KeptLogs(JobConfigMaps(world.cluster), PodLogs(world.cluster), limit=100_000).save(
+            KEY, world.snapshot(), complete=True
+        )
         assert world.stored("configmaps", "bert-logs")["data"]["worker-0.log"] == "step 1\n"
 
 
@@ -420,10 +424,12 @@ async def test_logs_that_were_kept_are_said_as_they_stand_there() -> None:
         world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status=status)))
         world.cluster.logs = {"bert-0": f"step {attempt}\n", "bert-1": "one\n"}
         for _ in range(2):
-            keep = KeptLogs(
-                world.cluster, PodLogs(world.cluster), limit=100_000, on_kept=lambda _job, logs: said.append(dict(logs))
-            )
-            await keep(KEY, world.snapshot())
+            await KeptLogs(
+                JobConfigMaps(world.cluster),
+                PodLogs(world.cluster),
+                limit=100_000,
+                on_kept=lambda _job, logs: said.append(dict(logs)),
+            ).save(KEY, world.snapshot(), complete=True)
     assert [logs[0].lines for logs in said] == [("step 1",), ("step 1", "step 2")]
     assert [set(logs) for logs in said] == [{0, 1}, {0, 1}]
     data = world.stored("configmaps", "bert-logs")["data"]
@@ -433,7 +439,7 @@ async def test_logs_that_were_kept_are_said_as_they_stand_there() -> None:
 async def test_a_job_whose_status_was_written_is_said_as_the_api_server_has_it() -> None:
     world = World()
     said: list[Any] = []
-    world.executor._written = said.append
+    world.executor.written = said.append
     await world.execute(b.decided(JobStatus(phase="Pending", attempt=1)))
     assert [job["status"]["phase"] for job in said] == ["Pending"] and said[0]["spec"]["workers"] == 2
     await world.execute(b.decided(JobStatus(phase="Pending", attempt=1)))
@@ -448,7 +454,7 @@ async def test_logs_are_neither_read_nor_kept_where_the_job_or_the_operator_forb
     limit: int, spec: dict[str, Any]
 ) -> None:
     world = World()
-    world.executor._keep_logs = KeptLogs(world.cluster, PodLogs(world.cluster), limit=limit)
+    world.executor.logs = KeptLogs(JobConfigMaps(world.cluster), PodLogs(world.cluster), limit=limit)
     world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(**spec)))
     world.add_pods()
     world.cluster.logs = {"bert-0": "a patient's name\n"}
@@ -480,7 +486,7 @@ async def test_a_log_that_comes_too_late_is_missed_aloud(
 
     monkeypatch.setattr(world.cluster, "pod_log", pod_log)
     monkeypatch.setattr(logs, "READING_SECONDS", 1.0)
-    monkeypatch.setattr(pod_logs, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "SETTLE_SECONDS", 0.0)
     with caplog.at_level("WARNING", logs.__name__):
         await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))
     assert world.stored("configmaps", "bert-logs")["data"] == {"worker-0.log": "step 1\n"}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster_operator.controller.apiserver.cluster import NODES
-from trainmaster_operator.controller.writing.lost_nodes import is_lost
+from trainmaster_operator.controller.writing.executor import is_lost
 
 NOW = 1_795_233_600.0
 LONG_AGO, JUST_NOW = "2026-11-21T03:59:00Z", "2026-11-21T03:59:50Z"

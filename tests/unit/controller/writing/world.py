@@ -10,7 +10,7 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster_operator.controller.apiserver.cluster import JOBS
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter
 

@@ -7,7 +7,7 @@ import threading
 
 import aiohttp
 
-from trainmaster_operator.controller.observability.health import exposition, probes
+from trainmaster_operator.controller.observability.endpoints import exposition, probes
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.controller.fake_cluster import merge
 from trainmaster_operator.api.v1alpha1 import JobStatus, Progress
-from trainmaster_operator.controller.writing.status_patch import is_only_progress, merge_patch, to_wire
+from trainmaster_operator.controller.writing.status import is_only_progress, merge_patch, to_wire
 
 leaves = st.one_of(st.integers(0, 3), st.text("ab", max_size=2), st.lists(st.integers(0, 2), max_size=2))
 documents = st.recursive(

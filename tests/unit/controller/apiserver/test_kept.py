@@ -26,14 +26,13 @@ from trainmaster_operator.controller.apiserver.cluster import (
     STATEFUL_SETS,
     Resource,
 )
-from trainmaster_operator.controller.apiserver.decoding import _Lines, decoded
+from trainmaster_operator.controller.apiserver.kept import _Lines, decoded
 from trainmaster_operator.controller.cache.job_objects import MAX_STATUS_BYTES
 from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import child_view, controller_of, event_time, job_name_of, pod_view
-from trainmaster_operator.controller.watching.resync import Resync
-from trainmaster_operator.controller.watching.watched import WatchedTypes
+from trainmaster_operator.controller.watching.resync import Resync, WatchedTypes
 from trainmaster_operator.wire.values import mapping
 
 KEY = JobKey(b.NAMESPACE, "bert")

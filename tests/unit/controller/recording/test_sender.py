@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.controller.recording.writer_token import UnusableFile, read_token
+from trainmaster_operator.controller.recording.sender import UnusableFile, read_token
 
 OPTION = "--some-file"
 

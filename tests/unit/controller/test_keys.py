@@ -23,10 +23,10 @@ from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, SECRET
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, Forbidden, NotFound, Unauthorized
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster_operator.controller.keys.signing_keys import (
+from trainmaster_operator.controller.keys import (
     MAX_KEYS,
     SECRET_NAME,
+    AgentsSecrets,
     DamagedKeys,
     TooManyKeys,
     agents_secret,
@@ -38,9 +38,8 @@ from trainmaster_operator.controller.keys.signing_keys import (
     pruned,
     rotated,
 )
-from trainmaster_operator.controller.leaders.reach import AgentAddress
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
-from trainmaster_operator.controller.leaders.targets import StreamTarget
+from trainmaster_operator.controller.leaders.targets import AgentAddress, StreamTarget
 from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, JOB_UID_LABEL

@@ -1,7 +1,12 @@
-"""The Secret with the operator's keys: made at the operator's first start, read at every other one.
+"""The operator signs assignments with keys, and agents derive their jobs' tokens from a Secret in their namespace.
 
-It stands beside the lease. Two replicas that start at once both try to create it; the second finds it there and reads
-it. Nothing but the rotation (`trainmaster operator keys`) ever changes it.
+The Secret with the operator's keys is beside the lease. It is made at the operator's first start and read at every
+other one. Two replicas that start at once both try to create it; the second one finds it and reads it. Only the
+rotation (`trainmaster-operator keys`) changes it, in two steps: `rotate` and `prune`. The operator has to be restarted
+after each.
+
+The agents' Secret is made with the first StatefulSet of its namespace in an operator's life. The operator has no right
+to read it and no need to: it derives the content.
 """
 
 from __future__ import annotations
@@ -10,30 +15,31 @@ import base64
 import binascii
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from trainmaster_operator.api.signing import AGENTS_SECRET_KEY, AGENTS_SECRET_TYPE, SEED_BYTES, SigningKeys
-from trainmaster_operator.controller.apiserver.cluster import NAMESPACES, SECRETS, Cluster, RawObject
-from trainmaster_operator.controller.apiserver.errors import AlreadyExists, NotFound
-from trainmaster_operator.wire.names import MANAGED_BY_LABEL, PUBLIC_KEYS_VARIABLE
+from trainmaster_operator.controller.apiserver.client import KubernetesCluster
+from trainmaster_operator.controller.apiserver.cluster import NAMESPACES, PODS_ENVIRONMENTS, SECRETS, Cluster, RawObject
+from trainmaster_operator.controller.apiserver.connection import ConnectionSettingsError, connect
+from trainmaster_operator.controller.apiserver.errors import (
+    AlreadyExists,
+    ClusterError,
+    NotFound,
+    Refused,
+    Unauthorized,
+    Unreachable,
+)
+from trainmaster_operator.wire.names import JOB_UID_LABEL, MANAGED_BY_LABEL, PUBLIC_KEYS_VARIABLE
 from trainmaster_operator.wire.values import mapping, mappings
 
 logger = logging.getLogger(__name__)
-
 SECRET_NAME = "trainmaster-signing-keys"
 # The Secret's data: private keys, one in a line and the newest first, and one seed; 32 bytes each, in base64.
 PRIVATE_KEYS, AGENTS_SEED = "private-keys", "agents-seed"
 # Each signature costs an annotation 110 bytes, and an agent the reading of its key.
 MAX_KEYS = 4
-
-
-class DamagedKeys(Exception):
-    """The Secret can't be read; one sentence says what is wrong, and what to do."""
-
-
-class TooManyKeys(Exception):
-    """Another key can't be added; one sentence says why."""
+Work = Callable[[KubernetesCluster], Awaitable[str]]
 
 
 async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -> SigningKeys:
@@ -61,6 +67,14 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
     return parse_keys(made)
 
 
+class DamagedKeys(Exception):
+    """The Secret can't be read; one sentence says what is wrong, and what to do."""
+
+
+class TooManyKeys(Exception):
+    """Another key can't be added; one sentence says why."""
+
+
 async def read_keys(cluster: Cluster, namespace: str) -> tuple[SigningKeys, RawObject]:
     """Returns the keys, and the Secret that holds them. Raises NotFound where nobody has made it, or DamagedKeys."""
     secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
@@ -84,12 +98,12 @@ def new_keys() -> SigningKeys:
 def rotated(keys: SigningKeys) -> SigningKeys:
     """Returns the keys with a new one in front: all of them sign from now on. Raises TooManyKeys."""
     if len(keys.private) >= MAX_KEYS:
-        raise TooManyKeys(f"there are {len(keys.private)} keys, and no more than {MAX_KEYS} can be; prune them first")
+        raise TooManyKeys(f"there are {len(keys.private)} keys, and {MAX_KEYS} is the maximum; prune them first")
     return SigningKeys((os.urandom(SEED_BYTES), *keys.private), keys.agents_seed)
 
 
 def pruned(keys: SigningKeys) -> SigningKeys:
-    """Returns the newest key alone. Pods that were made before it came accept no assignment any more."""
+    """Returns the newest key alone. Pods that were made before it accept no further assignment."""
     return SigningKeys(keys.private[:1], keys.agents_seed)
 
 
@@ -158,7 +172,7 @@ def _seed(name: str, line: str) -> bytes:
     except binascii.Error:
         seed = b""
     if len(seed) != SEED_BYTES:
-        # Not what stands there: it may be most of a key.
+        # The line isn't quoted: it may be most of a key.
         raise DamagedKeys(_damaged(name, f"a line is not {SEED_BYTES} bytes in base64"))
     return seed
 
@@ -168,3 +182,103 @@ def _damaged(name: str, problem: str) -> str:
         f"the Secret {SECRET_NAME} can't be used: data.{name}: {problem}; restore it from a backup, or delete it and "
         'start the operator again (docs/access.md, "The operator\'s keys")'
     )
+
+
+class AgentsSecrets:
+    """Makes the Secret of each namespace once."""
+
+    def __init__(self, cluster: Cluster, keys: SigningKeys) -> None:
+        self._cluster = cluster
+        self._keys = keys
+        self._made: set[str] = set()
+        self._refused: set[str] = set()
+
+    async def make(self, namespace: str) -> None:
+        """Make the namespace's Secret unless it was made, before pods ask for it. Raises ClusterError.
+
+        A refusal is logged, and the namespace does without: agents then report by exiting, and jobs run.
+        """
+        if namespace in self._made:
+            return
+        try:
+            await self._cluster.create(SECRETS, namespace, agents_secret(namespace, self._keys))
+        except AlreadyExists:
+            logger.debug("The agents' Secret of %s is there.", namespace)
+        except Refused as error:
+            if namespace not in self._refused:
+                self._refused.add(namespace)
+                logger.warning(
+                    "The agents of %s can't be reached, and recover more slowly, until their Secret can be made: %s",
+                    namespace,
+                    error,
+                )
+            return
+        self._made.add(namespace)
+
+    def doubt(self, namespace: str) -> None:
+        """Have the namespace's Secret made again, where it is missing, with the next pods.
+
+        An agent there knows no token, or another: somebody has deleted the Secret, or the namespace and all in it, and
+        made one of the same name.
+        """
+        self._made.discard(namespace)
+
+
+class KeysError(Exception):
+    """The keys were not changed. The text says why, in one sentence."""
+
+
+def rotate(namespace: str) -> Work:
+    """Returns the work that adds a new key in front of the others."""
+
+    async def work(cluster: KubernetesCluster) -> str:
+        made = await _change(cluster, namespace, rotated)
+        return f"{len(made.private)} keys. Restart the operator; when all pods have been made again: keys prune."
+
+    return work
+
+
+def prune(namespace: str, force: bool) -> Work:
+    """Returns the work that removes all keys but the newest; it refuses while pods don't know that one."""
+
+    async def work(cluster: KubernetesCluster) -> str:
+        current = (await read_keys(cluster, namespace))[0]
+        old = []
+        async for page in cluster.pages(PODS_ENVIRONMENTS, label_selector=JOB_UID_LABEL):
+            old += [pod["metadata"] for pod in page if not knows_newest(pod, current)]
+        if old and not force:
+            first = f"{old[0]['namespace']}/{old[0]['name']}"
+            raise KeysError(
+                f"{len(old)} pod(s) don't know the newest key ({first}, ...) and would refuse every assignment; "
+                "wait for their jobs' end, delete them, or give --force"
+            )
+        await _change(cluster, namespace, pruned)
+        return "1 key. Restart the operator."
+
+    return work
+
+
+async def with_cluster(work: Work, kubeconfig: str | None, context: str | None) -> str:
+    """Does the work in the cluster, and returns what it reports. Raises KeysError."""
+    try:
+        connection = await connect(kubeconfig, context)
+        cluster = KubernetesCluster(connection)
+        try:
+            return await work(cluster)
+        except (Unauthorized, Unreachable) as error:
+            raise KeysError(connection.unusable(error)) from error
+        finally:
+            await cluster.close()
+    except (ClusterError, ConnectionSettingsError, DamagedKeys, TooManyKeys) as error:
+        raise KeysError(str(error)) from error
+
+
+async def _change(
+    cluster: KubernetesCluster, namespace: str, change: Callable[[SigningKeys], SigningKeys]
+) -> SigningKeys:
+    """Writes the changed keys, and returns them. Raises Conflict if somebody else wrote meanwhile."""
+    current, secret = await read_keys(cluster, namespace)
+    made = change(current)
+    body = {**secret, "data": keys_secret(namespace, made)["data"]}
+    await cluster.replace(SECRETS, namespace, SECRET_NAME, body)
+    return made

@@ -1,9 +1,9 @@
-"""The API server decides who may read /metrics, as in controller-runtime's authentication filter.
+"""The operator has two ports: one for the kubelet's probes, one for `/metrics`, which names jobs of all namespaces.
 
-A TokenReview says whose a token is, and a SubjectAccessReview whether they may `get` the non-resource URL `/metrics`.
-An answer is remembered for a moment, by the token's SHA-256. Invented tokens cost the API server few requests and keep
-nobody out: reviews of tokens that nobody has seen go one after the other, one of each address, and tokens that were
-admitted before don't wait for them.
+The API server decides who may read /metrics, as in controller-runtime's authentication filter: a TokenReview names the
+token's owner, and a SubjectAccessReview says whether the owner may `get` the non-resource URL `/metrics`. Answers are
+remembered for a moment, by the token's SHA-256. Invented tokens cost the API server few requests and keep nobody out:
+unknown tokens are reviewed one after the other, one of each address, and known ones don't wait for them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aiohttp import web
+
 from trainmaster_operator.controller.apiserver.cluster import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden
+from trainmaster_operator.controller.observability.metrics import OperatorMetrics
+from trainmaster_operator.serving import Exposition, HttpServer, application
+from trainmaster_operator.wire.names import group_of
 from trainmaster_operator.wire.values import mapping, text
 
 PATH = "/metrics"
@@ -32,8 +37,47 @@ UNKNOWN_SECONDS = 0.05
 MAX_TOKEN = 15_000
 Review = Callable[[Resource, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Creates a review of this type with this spec, and returns its status. Raises ClusterError."""
-
 _log = logging.getLogger(__name__)
+
+
+def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]) -> HttpServer:
+    """Returns the server of the probes; `healthy` and `ready` answer None when all is well, else one sentence."""
+
+    def answering(problem: Callable[[], str | None]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_: web.Request) -> web.Response:
+            found = problem()
+            return web.Response(text=(found or "ok") + "\n", status=503 if found else 200)
+
+        return answer
+
+    app = application(most_body=0)
+    for path, problem in (("/healthz", healthy), ("/readyz", ready)):
+        app.router.add_get(path, answering(problem))
+    return HttpServer(app)
+
+
+def exposition(metrics: OperatorMetrics, *, refresh: Callable[[], None], scrapers: Scrapers | None) -> HttpServer:
+    """Returns the server of `/metrics`: for those whom `scrapers` admits, or for everybody where that is None."""
+
+    async def make() -> bytes:
+        refresh()
+        # With 5,000 jobs that takes more than a second, in which recoveries would wait.
+        return await asyncio.to_thread(metrics.text)
+
+    page = Exposition(make)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if scrapers is not None:
+            try:
+                await scrapers.require(request.headers.get("Authorization", ""), group_of(request.remote or "::"))
+            except NotAdmitted as error:
+                headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+                return web.Response(text=f"{error}\n", status=error.status, headers=headers)
+        return await page.answer(request)
+
+    app = application(most_body=0)
+    app.router.add_get("/metrics", answer, allow_head=False)
+    return HttpServer(app)
 
 
 class NotAdmitted(Exception):
@@ -45,7 +89,7 @@ class NotAdmitted(Exception):
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _Review:
     refusal: tuple[int, str] | None
     until: float
 
@@ -55,9 +99,9 @@ class Scrapers:
 
     def __init__(self, review: Review, clock: Callable[[], float] = time.monotonic) -> None:
         self._review, self._clock = review, clock
-        self._admitted: OrderedDict[bytes, _Answer] = OrderedDict()
-        self._refused: OrderedDict[bytes, _Answer] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[_Answer]] = {}
+        self._admitted: OrderedDict[bytes, _Review] = OrderedDict()
+        self._refused: OrderedDict[bytes, _Review] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[_Review]] = {}
         self._waiting: set[str] = set()
         """Addresses of which a token that nobody has seen is reviewed, or waits for that."""
         self._turn = asyncio.Lock()
@@ -75,7 +119,7 @@ class Scrapers:
         if found.refusal is not None:
             raise NotAdmitted(*found.refusal)
 
-    async def _ask_once(self, key: bytes, token: str, address: str) -> _Answer:
+    async def _ask_once(self, key: bytes, token: str, address: str) -> _Review:
         """Asks about a token, once for all who show it meanwhile."""
         asking = self._asking.get(key)
         if asking is None:
@@ -93,7 +137,7 @@ class Scrapers:
             raise NotAdmitted(429, "The API server is being asked about other new tokens; try again in a moment.")
         self._waiting.add(address)
 
-    async def _ask_in_turn(self, key: bytes, token: str, address: str) -> _Answer:
+    async def _ask_in_turn(self, key: bytes, token: str, address: str) -> _Review:
         try:
             async with self._turn:
                 found = await self._ask(key, token)
@@ -102,7 +146,7 @@ class Scrapers:
         finally:
             self._waiting.discard(address)
 
-    async def _ask(self, key: bytes, token: str) -> _Answer:
+    async def _ask(self, key: bytes, token: str) -> _Review:
         try:
             async with asyncio.timeout(REVIEW_SECONDS):
                 refusal = await self._refusal(token)
@@ -116,7 +160,7 @@ class Scrapers:
         remembered, other = (self._admitted, self._refused) if refusal is None else (self._refused, self._admitted)
         other.pop(key, None)
         seconds = ADMITTED_SECONDS if refusal is None else REFUSED_SECONDS
-        remembered[key] = answer = _Answer(refusal, self._clock() + seconds)
+        remembered[key] = answer = _Review(refusal, self._clock() + seconds)
         remembered.move_to_end(key)
         while len(self._admitted) > MAX_ADMITTED:
             self._admitted.popitem(last=False)
@@ -124,9 +168,9 @@ class Scrapers:
             self._refused.popitem(last=False)
         return answer
 
-    def _unknown(self, message: str) -> _Answer:
+    def _unknown(self, message: str) -> _Review:
         """Returns an answer that isn't remembered."""
-        return _Answer((503, message), 0.0)
+        return _Review((503, message), 0.0)
 
     async def _refusal(self, token: str) -> tuple[int, str] | None:
         who = await self._review(TOKEN_REVIEWS, {"token": token})

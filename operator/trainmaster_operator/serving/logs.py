@@ -1,7 +1,8 @@
-"""The operator's logs: one JSON object a line, or text for people. Both name the job that a line is about.
+"""Writes logs as one JSON object a line, or as text for people; both name the job that a line is about.
 
-Messages quote names, messages of the API server and what pods wrote: nothing of it can begin a line of its own or
-command the terminal that shows the log.
+Messages quote names, messages of the API server and what pods wrote: none of it can begin a line of its own or command
+the terminal that shows the log. aiohttp logs a request that is no HTTP with the text at which it broke, which may be
+the header with the token: such lines are left out.
 """
 
 from __future__ import annotations
@@ -9,14 +10,32 @@ from __future__ import annotations
 import logging
 import sys
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import datetime
+
+from aiohttp.http_exceptions import HttpProcessingError
 
 from trainmaster_operator.api.options import LogFormat
 from trainmaster_operator.api.printable import json_line, printable
+from trainmaster_operator.api.times import to_text
 
 # The job that the current task works on, as namespace/name, and its attempt.
 current_job: ContextVar[str] = ContextVar("current_job", default="")
 current_attempt: ContextVar[int] = ContextVar("current_attempt", default=0)
+
+
+class _WithoutRequests(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether a line is about anything else than a client's invalid request."""
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError)
+
+
+def server_log() -> logging.Logger:
+    """Returns where aiohttp's server writes what goes wrong in it."""
+    found = logging.getLogger("trainmaster_operator.serving")
+    if not found.filters:
+        found.addFilter(_WithoutRequests())
+    return found
 
 
 class JsonFormatter(logging.Formatter):
@@ -24,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": to_text(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.controller.virtual_time import in_virtual_time
 from trainmaster_operator.controller.apiserver.cluster import TOKEN_REVIEWS, Resource
 from trainmaster_operator.controller.apiserver.errors import Unreachable
-from trainmaster_operator.controller.observability.scrapers import (
+from trainmaster_operator.controller.observability.endpoints import (
     ADMITTED_SECONDS,
     MAX_REFUSED,
     MAX_WAITING,

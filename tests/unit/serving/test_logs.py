@@ -11,10 +11,10 @@ import pytest
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster_operator.api.printable import UNSAFE
 from trainmaster_operator.api.v1alpha1 import JobStatus
-from trainmaster_operator.controller.writing.events import EventRecorder
+from trainmaster_operator.controller.writing.status import EventRecorder
 from trainmaster_operator.reconciling.decision import JobEvent
 from trainmaster_operator.reconciling.observed.snapshot import Job
-from trainmaster_operator.serving.log_formats import JsonFormatter, TextFormatter, current_job
+from trainmaster_operator.serving.logs import JsonFormatter, TextFormatter, current_job
 
 HOSTILE = "bad\n12:00:00.000 I team-b/other: succeeded\x1b]52;c;ZXZpbA==\x07\x9b2J\u202e\rgone"
 

@@ -1,0 +1,459 @@
+"""A lookup reads by name what a decision needs beyond the job's own objects, when a job needs it.
+
+A `Lookup` declares which questions a job has, how they are answered, where the answers are recorded, and how long they
+are fresh. `Lookups` runs all of them in each pass over a job.
+
+| lookup | question |
+|---|---|
+| `UNSEEN_PODS` | do the pods exist that the status names and no watch has shown? |
+| `MISSING_PODS` | why don't a StatefulSet's pods exist (a quota, a webhook)? |
+| `KILLED_CONTAINERS` | why did the kubelet kill a worker's container (a probe)? |
+| `NODE_DOMAINS` | in which rack or zone is a node? |
+| `PRIORITIES`, `FLAVORS` | what do a priority class and a resource flavor of Kueue mean? |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
+from trainmaster_operator.controller.apiserver.cluster import (
+    EVENTS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_FLAVORS,
+    RESOURCE_QUOTAS,
+    STATEFUL_SETS,
+    Cluster,
+    RawObject,
+    Resource,
+)
+from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden, NotFound
+from trainmaster_operator.controller.cache.records import JobKey, LookupResults, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.cache.views import event_time, string_pairs
+from trainmaster_operator.reconciling.observed.kueue_admission import workload_child
+from trainmaster_operator.reconciling.observed.situation import CLOCK_SLACK, RUN_PHASES
+from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, Flavor, PodView, RefusedWrite
+from trainmaster_operator.rendering import scheduler_of
+from trainmaster_operator.wire.names import JOB_NAME_LABEL, TRIED_QUOTA_ANNOTATION
+from trainmaster_operator.wire.report import EXIT_KILLED, EXIT_TERMINATED
+from trainmaster_operator.wire.values import mapping, mappings, text
+
+logger = logging.getLogger(__name__)
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+# Objects that are read at the same time.
+CONCURRENT_READS = 16
+# The unseen pods' uids, and all sets and pods of the job.
+Uids = frozenset[str]
+Listed = tuple[tuple[Resource, RawObject], ...]
+# In all others a pod that is gone isn't held against its attempt.
+ATTEMPT_PHASES = RUN_PHASES | {"Restarting"}
+# Anybody who may create Events can write one: what isn't an object's name is none.
+_EXCEEDED_QUOTA = re.compile(r"exceeded quota: ([a-z0-9][-a-z0-9.]{0,252}), ")
+# Seconds that the decision waits for the reason at most: without it the job recovers too.
+PATIENCE = 5.0
+
+
+@dataclass(frozen=True)
+class Lookup(Generic[Question, Answer]):
+    """Declares one kind of question.
+
+    `read` returns the answer to each question, None where there is none, and leaves out what can't be answered now. It
+    raises ClusterError only where there must be no decision without an answer.
+    """
+
+    name: str
+    # The questions that the job has and that aren't answered yet.
+    needed: Callable[[Snapshot], Collection[Question]]
+    read: Callable[[Cluster, JobKey, Collection[Question]], Awaitable[Mapping[Question, Answer | None]]]
+    record: Callable[[Store, JobKey, Mapping[Question, Answer | None]], None]
+    # Whether the pass waits for the answers before it decides.
+    before_decision: bool = False
+    # Seconds until a question is asked again that has no answer.
+    retry_seconds: float = 5.0
+    # Whether None is an answer, or is asked again.
+    none_is_final: bool = True
+    # Seconds after which an answer that is still needed is read again; None: an answer holds as long as the job lives.
+    # An answer that is no longer needed is recorded as None.
+    fresh_seconds: float | None = None
+    # Seconds for which something has to be needed before it is asked, of answers that are fresh for a time only.
+    patience_seconds: float = 0.0
+
+
+@dataclass
+class _Asked(Generic[Question]):
+    """Holds when a job began to need answers of a kind, when they were read, and which questions have one."""
+
+    since: float
+    at: float = float("-inf")
+    answered: set[Question] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Lookups:
+    """Runs lookups for all jobs. `clock` is in seconds."""
+
+    cluster: Cluster
+    store: Store
+    lookups: Sequence[Lookup[Any, Any]]
+    clock: Callable[[], float] = time.monotonic
+    # By the job's uid and the lookup's name, of answers that are fresh for a time only.
+    _asked: dict[str, dict[str, _Asked[Any]]] = field(default_factory=dict, init=False)
+
+    def forget(self, uid: str) -> None:
+        """Forget a job that is gone."""
+        self._asked.pop(uid, None)
+
+    async def before_decision(self, key: JobKey, snapshot: Snapshot) -> bool:
+        """Read what the decision waits for; returns whether anything was recorded."""
+        recorded = False
+        for lookup in self.lookups:
+            questions = lookup.needed(snapshot) if lookup.before_decision else ()
+            if questions:
+                lookup.record(self.store, key, await lookup.read(self.cluster, key, questions))
+                recorded = True
+        return recorded
+
+    async def after_decision(self, key: JobKey, snapshot: Snapshot) -> float | None:
+        """Read what a later decision needs; returns the seconds until the next read, None when none is needed."""
+        waits = [await self._run(lookup, key, snapshot) for lookup in self.lookups if not lookup.before_decision]
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    async def _run(self, lookup: Lookup[Any, Any], key: JobKey, snapshot: Snapshot) -> float | None:
+        questions = lookup.needed(snapshot)
+        if lookup.fresh_seconds is not None:
+            return await self._keep_fresh(lookup, lookup.fresh_seconds, key, snapshot, questions)
+        if not questions:
+            return None
+        answers = await lookup.read(self.cluster, key, questions)
+        if answers:
+            lookup.record(self.store, key, answers)
+        final = {question for question, answer in answers.items() if answer is not None or lookup.none_is_final}
+        return None if final.issuperset(questions) else lookup.retry_seconds
+
+    async def _keep_fresh(
+        self, lookup: Lookup[Any, Any], seconds: float, key: JobKey, snapshot: Snapshot, questions: Collection[Any]
+    ) -> float | None:
+        uid = snapshot.job.uid
+        asked = self._asked.get(uid, {}).get(lookup.name)
+        if asked is not None and (settled := asked.answered.difference(questions)):
+            asked.answered -= settled
+            lookup.record(self.store, key, dict.fromkeys(settled))
+        if not questions:
+            if asked is not None:
+                del self._asked[uid][lookup.name]
+            return None
+        now = self.clock()
+        if asked is None:
+            asked = self._asked.setdefault(uid, {})[lookup.name] = _Asked(now)
+        due = max(asked.since + lookup.patience_seconds, asked.at + seconds)
+        if now < due:
+            return due - now
+        asked.at = now
+        answers = await lookup.read(self.cluster, key, questions)
+        asked.answered.update(answers)
+        lookup.record(self.store, key, answers)
+        return seconds
+
+
+def get_each(
+    resource: Resource, name: Callable[[Question], str], answer: Callable[[Question, RawObject], Answer | None]
+) -> Callable[[Cluster, JobKey, Collection[Question]], Awaitable[Mapping[Question, Answer | None]]]:
+    """Returns the `read` of a lookup whose questions are each answered by one object that has no namespace.
+
+    The answer is None for an object that doesn't exist or may not be read.
+    """
+
+    async def read(cluster: Cluster, key: JobKey, questions: Collection[Question]) -> Mapping[Question, Answer | None]:
+        slots = asyncio.Semaphore(CONCURRENT_READS)
+        answers: dict[Question, Answer | None] = {}
+
+        async def get(question: Question) -> None:
+            async with slots:
+                try:
+                    answers[question] = answer(question, await cluster.get(resource, "", name(question)))
+                except (NotFound, Forbidden) as error:
+                    logger.info("%s: %s %s can't be read: %s", key, resource.kind, name(question), error.message)
+                    answers[question] = None
+                except ClusterError as error:
+                    logger.warning("%s: %s %s can't be read now: %s", key, resource.kind, name(question), error)
+
+        await asyncio.gather(*(get(question) for question in questions))
+        return answers
+
+    return read
+
+
+def recorded_as(
+    results: Callable[[Mapping[Question, Answer | None]], LookupResults],
+) -> Callable[[Store, JobKey, Mapping[Question, Answer | None]], None]:
+    """Returns the `record` of a lookup whose answers are kept as these results."""
+    return lambda store, key, answers: store.record_lookups(key, results(answers))
+
+
+async def list_events(cluster: Cluster, namespace: str, field_selector: str) -> list[RawObject]:
+    """Returns the Events of a namespace that a selector names. Raises ClusterError."""
+    return [event async for page in cluster.pages(EVENTS, namespace, field_selector=field_selector) for event in page]
+
+
+def _unseen_pods(snapshot: Snapshot) -> Collection[Uids]:
+    status, observed = snapshot.job.status, snapshot.observed
+    if status.phase not in ATTEMPT_PHASES:
+        return ()
+    seen = snapshot.listed_pods.union(observed.gone, (pod.uid for pod in observed.pods))
+    unseen = frozenset(filter(None, status.pod_uids)) - seen
+    return (unseen,) if unseen else ()
+
+
+async def _list_pods(cluster: Cluster, key: JobKey, unseen: Collection[Uids]) -> Mapping[Uids, Listed]:
+    selector = f"{JOB_NAME_LABEL}={key.name}"
+    listed = [
+        (resource, raw)
+        for resource in (STATEFUL_SETS, PODS)
+        async for page in cluster.pages(resource, key.namespace, label_selector=selector)
+        for raw in page
+    ]
+    return dict.fromkeys(unseen, tuple(listed))
+
+
+def _record_listed(store: Store, key: JobKey, answers: Mapping[Uids, Listed | None]) -> None:
+    for uids, listed in answers.items():
+        for resource, raw in listed or ():
+            store.upsert(resource, raw)
+        store.record_lookups(key, LookupResults(listed_pods=set(uids)))
+
+
+UNSEEN_PODS = Lookup("unseen pods", _unseen_pods, _list_pods, _record_listed, before_decision=True)
+
+
+class LackingSet(NamedTuple):
+    """Names a StatefulSet that has fewer pods than it should have."""
+
+    name: str
+    uid: str
+
+
+def _lacking_sets(snapshot: Snapshot) -> Collection[LackingSet]:
+    sets = [
+        child
+        for child in snapshot.observed.children
+        if child.kind == STATEFUL_SETS.kind and child.owner_uid == snapshot.job.uid and not child.deleting
+    ]
+    present = dict.fromkeys((child.name for child in sets), 0)
+    for pod in snapshot.observed.pods:
+        if pod.set_name in present:
+            present[pod.set_name] += 1
+    return [LackingSet(child.name, child.uid) for child in sets if present[child.name] < (child.replicas or 0)]
+
+
+async def _read_pod_refusals(
+    cluster: Cluster, key: JobKey, sets: Collection[LackingSet]
+) -> Mapping[LackingSet, RefusedWrite]:
+    problems: dict[LackingSet, RefusedWrite] = {}
+    for lacking in sets:
+        about = f"involvedObject.kind={STATEFUL_SETS.kind},involvedObject.name={lacking.name}"
+        try:
+            events = await list_events(cluster, key.namespace, f"{about},reason=FailedCreate")
+        except ClusterError as error:
+            logger.info("%s: the events of StatefulSet %s can't be read: %s", key, lacking.name, error)
+            continue
+        its = [event for event in events if mapping(event.get("involvedObject")).get("uid") == lacking.uid]
+        if its:
+            newest = max(its, key=event_time)
+            message = text(newest.get("message"))
+            if quota := _EXCEEDED_QUOTA.search(message):
+                await _touch(cluster, key, lacking, quota[1])
+            problems[lacking] = RefusedWrite(_pods_action(lacking), "FailedCreate", message, event_time(newest))
+    return problems
+
+
+async def _touch(cluster: Cluster, key: JobKey, lacking: LackingSet, quota: str) -> None:
+    """Wakes the controller of a set where its quota has changed since."""
+    try:
+        found = await cluster.get(RESOURCE_QUOTAS, key.namespace, quota)
+        tried_with = f"{quota} {text(mapping(found.get('metadata')).get('resourceVersion'))}"
+        body = {"metadata": {"uid": lacking.uid, "annotations": {TRIED_QUOTA_ANNOTATION: tried_with}}}
+        await cluster.patch(STATEFUL_SETS, key.namespace, lacking.name, body)
+    except ClusterError as error:
+        logger.info("%s: StatefulSet %s isn't touched for quota %s: %s", key, lacking.name, quota, error)
+
+
+def _record_pod_refusals(store: Store, key: JobKey, answers: Mapping[LackingSet, RefusedWrite | None]) -> None:
+    for lacking, problem in answers.items():
+        if problem is None:
+            store.clear_refusal(key, _pods_action(lacking))
+        else:
+            store.record_refusal(key, problem, 0.0)
+
+
+def _pods_action(lacking: LackingSet) -> str:
+    return f"create the pods of StatefulSet {lacking.name}"
+
+
+# Making a few hundred pods takes three seconds.
+MISSING_PODS = Lookup(
+    "missing pods", _lacking_sets, _read_pod_refusals, _record_pod_refusals, patience_seconds=3.0, fresh_seconds=5.0
+)
+
+
+class KilledContainer(NamedTuple):
+    """Names the end of a worker's container by a signal (seconds since the epoch)."""
+
+    pod_uid: str
+    started_at: float
+    finished_at: float
+
+
+def _kills_needed(snapshot: Snapshot) -> Collection[KilledContainer]:
+    if snapshot.job.status.completion_time is not None:
+        return ()
+    return [
+        KilledContainer(pod.uid, end.started_at or 0.0, end.finished_at)
+        for pod in snapshot.observed.pods
+        if (end := _end_to_explain(pod)) is not None
+        and end.finished_at is not None
+        and (pod.uid, end.finished_at) not in snapshot.observed.kills
+    ]
+
+
+def _end_to_explain(pod: PodView) -> ContainerEnd | None:
+    container = pod.worker_container
+    end = (container.end or container.last_end) if container is not None else None
+    if end is None or pod.deleting or end.exit_code not in (EXIT_KILLED, EXIT_TERMINATED) or end.reason == "OOMKilled":
+        return None
+    return end if end.report is None or end.report.state == "Stopped" else None
+
+
+async def _read_kills(
+    cluster: Cluster, key: JobKey, kills: Collection[KilledContainer]
+) -> Mapping[KilledContainer, str | None]:
+    """Reads the kubelets' events on kills of these pods; of the whole namespace where there are several."""
+    uids = [kill.pod_uid for kill in kills]
+    about = f"involvedObject.uid={uids[0]}" if len(uids) == 1 else "involvedObject.kind=Pod"
+    try:
+        async with asyncio.timeout(PATIENCE):
+            events = await list_events(cluster, key.namespace, f"{about},reason=Killing")
+    except (ClusterError, TimeoutError) as error:
+        problem = str(error) or "no answer in time"
+        logger.info("%s: why %d containers were killed can't be read: %s", key, len(uids), problem)
+        events = []
+    return {kill: _kill_reason(events, kill) for kill in kills}
+
+
+def _kill_reason(events: list[RawObject], kill: KilledContainer) -> str | None:
+    newest = max((event for event in events if _is_about(event, kill)), key=event_time, default=None)
+    return None if newest is None else f"the kubelet: {text(newest.get('message'), 300)}"
+
+
+def _is_about(event: Mapping[str, Any], kill: KilledContainer) -> bool:
+    """Returns whether an event names this end, and a probe: others report that the pod itself was stopped."""
+    involved = mapping(event.get("involvedObject"))
+    container = (kill.pod_uid, f"spec.containers{{{WORKER_CONTAINER}}}")
+    if (involved.get("uid"), involved.get("fieldPath")) != container or "probe" not in text(event.get("message")):
+        return False
+    return kill.started_at - CLOCK_SLACK <= event_time(event) <= kill.finished_at + CLOCK_SLACK
+
+
+KILLED_CONTAINERS = Lookup(
+    "killed containers",
+    _kills_needed,
+    _read_kills,
+    recorded_as(
+        lambda found: LookupResults(kills={(kill.pod_uid, kill.finished_at): why for kill, why in found.items()})
+    ),
+    before_decision=True,
+)
+
+
+class NodeLabel(NamedTuple):
+    """Names a node, and the topology key that a job asks of it."""
+
+    node: str
+    label: str
+
+
+def _domains_needed(snapshot: Snapshot) -> Collection[NodeLabel]:
+    spec = snapshot.job.spec
+    topology = spec.scheduling.topology if spec is not None else None
+    if topology is None:
+        return ()
+    nodes = {pod.node for pod in snapshot.observed.pods if pod.node} - snapshot.observed.domains.keys()
+    return [NodeLabel(node, topology.key) for node in nodes]
+
+
+def _domain(asked: NodeLabel, node: RawObject) -> str | None:
+    domain = mapping(mapping(node.get("metadata")).get("labels")).get(asked.label)
+    return domain if isinstance(domain, str) else None
+
+
+NODE_DOMAINS = Lookup(
+    "node domains",
+    _domains_needed,
+    get_each(NODES, lambda asked: asked.node, _domain),
+    recorded_as(lambda found: LookupResults(domains={asked.node: domain for asked, domain in found.items()})),
+    retry_seconds=2.0,
+)
+
+
+def _priority_class_needed(snapshot: Snapshot) -> Collection[str]:
+    spec = snapshot.job.spec
+    if spec is None or scheduler_of(spec) != "kueue":
+        return ()
+    name = spec.scheduling.priority_class_name
+    return (name,) if name is not None and name not in snapshot.observed.priorities else ()
+
+
+def _priority(name: str, raw: RawObject) -> int | None:
+    """Returns an int32."""
+    del name
+    value = raw.get("value")
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31 else None
+
+
+def _flavors_needed(snapshot: Snapshot) -> Collection[str]:
+    job, observed = snapshot.job, snapshot.observed
+    if job.spec is None or scheduler_of(job.spec) != "kueue":
+        return ()
+    child = workload_child(job, observed)
+    workload = child.workload if child is not None else None
+    named = {flavor for part in workload.pod_sets for flavor in part.flavors} if workload is not None else set()
+    return [flavor for flavor in sorted(named) if observed.flavors.get(flavor) is None]
+
+
+def _flavor(name: str, raw: RawObject) -> Flavor:
+    del name
+    spec = mapping(raw.get("spec"))
+    return Flavor(string_pairs(spec.get("nodeLabels")), tuple(mappings(spec.get("tolerations"))))
+
+
+PRIORITIES = Lookup(
+    "priority classes",
+    _priority_class_needed,
+    get_each(PRIORITY_CLASSES, str, _priority),
+    recorded_as(lambda found: LookupResults(priorities=dict(found))),
+)
+# A job can't start without its flavors, so a missing one is asked for again.
+FLAVORS = Lookup(
+    "flavors",
+    _flavors_needed,
+    get_each(RESOURCE_FLAVORS, str, _flavor),
+    recorded_as(lambda found: LookupResults(flavors=dict(found))),
+    none_is_final=False,
+)
+LOOKUPS: Sequence[Lookup[Any, Any]] = (
+    UNSEEN_PODS,
+    KILLED_CONTAINERS,
+    MISSING_PODS,
+    NODE_DOMAINS,
+    PRIORITIES,
+    FLAVORS,
+)

@@ -1,0 +1,220 @@
+"""Writes what others read of a job: its status, Kubernetes Events about it, and the status of its Workload.
+
+- The job's status is written by the smallest JSON merge patch (RFC 7386) from the server's status to the decided one.
+- Events are of core v1, for `kubectl describe` and `kubectl events`; the API server shows them in events.k8s.io too. As
+  in client-go (tools/record/events_cache.go), an event that was recorded already is counted up instead of recorded
+  again, and each job has a budget of 25 at once, refilled with one in five minutes.
+- The Workload's conditions are patched as a whole list, on the version that was just read: Kueue writes there too, and
+  a Conflict means that its status is read first.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster_operator.api.printable import one_line
+from trainmaster_operator.api.times import to_whole_text
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobStatus
+from trainmaster_operator.controller.apiserver.cluster import EVENTS, GANGS, Cluster
+from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
+from trainmaster_operator.controller.cache.records import JobKey
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.reconciling.decision import JobEvent, ReportWorkload
+from trainmaster_operator.reconciling.observed.snapshot import Job
+from trainmaster_operator.wire.values import mapping, mappings
+
+# Fields that change with every report of progress or every pod that comes and goes: a patch of nothing else may wait.
+PROGRESS_FIELDS = frozenset({"progress", "timeSpent", "workers", "replicas"})
+WORKLOADS = GANGS["kueue"]
+logger = logging.getLogger(__name__)
+COMPONENT = "trainmaster"
+# The API's own limit of a note is 1,024 bytes (events.k8s.io/v1).
+MAX_MESSAGE_BYTES = 1_024
+BURST = 25
+REFILL_SECONDS = 300.0
+# Events of the same text within this time are one.
+REPEAT_SECONDS = 600.0
+REMEMBERED = 4_096
+
+
+def to_wire(status: JobStatus) -> dict[str, Any]:
+    """Returns a status as the API has it: camelCase, without unset fields."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what to send so that `old` becomes `new`. Lists are replaced whole, as in the standard."""
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = merge_patch(before, value)
+            if inner:
+                patch[name] = inner
+        elif name not in old or before != value:
+            patch[name] = value
+    return patch
+
+
+def with_conditions(raw: Mapping[str, Any], status: JobStatus) -> dict[str, Any]:
+    """Returns the patch that brings these conditions into a status, and leaves all else as it stands."""
+    wanted = to_wire(JobStatus(conditions=status.conditions)).get("conditions", [])
+    types = {item["type"] for item in wanted}
+    old = mappings(raw.get("conditions"))
+    new = [*(item for item in old if item.get("type") not in types), *wanted]
+    return {"conditions": new} if new != list(old) else {}
+
+
+def is_only_progress(patch: Mapping[str, Any]) -> bool:
+    """Returns whether a patch has progress and nothing else."""
+    return bool(patch) and patch.keys() <= PROGRESS_FIELDS
+
+
+async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: ReportWorkload, now: float) -> None:
+    """Set conditions and, to release it, clear the admission. Raises Conflict when Kueue wrote meanwhile."""
+    try:
+        live = await cluster.get(WORKLOADS, key.namespace, action.name)
+    except NotFound:
+        store.remove(WORKLOADS, key, action.name, action.uid)
+        return
+    metadata, status = mapping(live.get("metadata")), mapping(live.get("status"))
+    if metadata.get("uid") != action.uid:
+        store.remove(WORKLOADS, key, action.name, action.uid)
+        store.upsert(WORKLOADS, live)
+        return
+    wanted: dict[str, tuple[bool, str, str]] = {
+        one.type: (one.status, one.reason, one.message) for one in action.conditions
+    }
+    patch: dict[str, Any] = {}
+    if action.release is not None:
+        # QuotaReserved and Admitted go with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
+        wanted["QuotaReserved"] = (False, "Pending", action.release)
+        wanted["Admitted"] = (False, "NoReservation", "The workload has no reservation")
+        patch["admission"] = None
+    conditions = list(mappings(status.get("conditions")))
+    for kind, (holds, reason, message) in wanted.items():
+        conditions = _with(conditions, kind, "True" if holds else "False", reason, message, metadata, now)
+    body = {
+        "metadata": {"uid": action.uid, "resourceVersion": metadata.get("resourceVersion")},
+        "status": {**patch, "conditions": conditions},
+    }
+    store.upsert(WORKLOADS, await cluster.patch(WORKLOADS, key.namespace, action.name, body, subresource="status"))
+
+
+def _with(
+    conditions: list[Mapping[str, Any]],
+    kind: str,
+    status: str,
+    reason: str,
+    message: str,
+    metadata: Mapping[str, Any],
+    now: float,
+) -> list[Mapping[str, Any]]:
+    """Returns the conditions with one set: its time moves when its status does."""
+    old = next((item for item in conditions if item.get("type") == kind), None)
+    moved = old is None or old.get("status") != status
+    new = {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": to_whole_text(now) if moved or old is None else old.get("lastTransitionTime"),
+        "observedGeneration": metadata.get("generation", 1),
+    }
+    return [new if item is old else item for item in conditions] if old is not None else [*conditions, new]
+
+
+@dataclass
+class _RecordedEvent:
+    name: str
+    count: int
+    at: float
+
+
+@dataclass
+class _Budget:
+    tokens: float
+    at: float
+
+
+class EventRecorder:
+    """Records events. Never raises: an event that can't be written is logged, and the job continues."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._instance = socket.gethostname()
+        self._recorded: OrderedDict[tuple[str, str, str], _RecordedEvent] = OrderedDict()
+        self._budgets: OrderedDict[str, _Budget] = OrderedDict()
+
+    async def record(self, job: Job, event: JobEvent) -> None:
+        """Write an event, or count up the one that is the same."""
+        now = self._clock()
+        # kubectl prints messages as they are, a line of a table each.
+        message = one_line(event.message).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
+        place = (job.uid, event.reason, message)
+        recorded = self._recorded.get(place)
+        try:
+            if recorded is not None and now - recorded.at < REPEAT_SECONDS:
+                recorded.count += 1
+                recorded.at = now
+                await self._cluster.patch(
+                    EVENTS, job.namespace, recorded.name, {"count": recorded.count, "lastTimestamp": to_whole_text(now)}
+                )
+                return
+            if not self._spend(job.uid, now):
+                logger.info("Event not recorded, %s has had too many: %s %s", job.name, event.reason, message)
+                return
+            name = f"{job.name}.{uuid.uuid4().hex[:16]}"
+            await self._cluster.create(EVENTS, job.namespace, self._body(job, event, name, message, now))
+        except NotFound:
+            # The event has expired, or the namespace is gone.
+            self._recorded.pop(place, None)
+            return
+        except ClusterError as error:
+            logger.warning("Event %s of %s/%s not written: %s", event.reason, job.namespace, job.name, error)
+            return
+        self._recorded[place] = _RecordedEvent(name, 1, now)
+        while len(self._recorded) > REMEMBERED:
+            self._recorded.popitem(last=False)
+
+    def _spend(self, uid: str, now: float) -> bool:
+        budget = self._budgets.setdefault(uid, _Budget(BURST, now))
+        budget.tokens = min(BURST, budget.tokens + max(0.0, now - budget.at) / REFILL_SECONDS)
+        budget.at = now
+        while len(self._budgets) > REMEMBERED:
+            self._budgets.popitem(last=False)
+        if budget.tokens < 1:
+            return False
+        budget.tokens -= 1
+        return True
+
+    def _body(self, job: Job, event: JobEvent, name: str, message: str, now: float) -> dict[str, Any]:
+        time = to_whole_text(now)
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": job.namespace},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "namespace": job.namespace,
+                "name": job.name,
+                "uid": job.uid,
+            },
+            "type": event.type,
+            "reason": event.reason,
+            "message": message,
+            "source": {"component": COMPONENT},
+            "reportingComponent": f"trainmaster.dev/{COMPONENT}",
+            "reportingInstance": self._instance,
+            "firstTimestamp": time,
+            "lastTimestamp": time,
+            "count": 1,
+        }

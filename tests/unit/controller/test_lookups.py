@@ -1,0 +1,512 @@
+"""`lookups.lookup`: which questions are asked, when again, and what is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+
+from tests.signer import KEYS
+from tests.unit.controller import builders as b
+from tests.unit.controller.fake_cluster import FakeCluster
+from trainmaster_operator.controller.apiserver.cluster import (
+    EVENTS,
+    GANGS,
+    JOBS,
+    NODES,
+    PODS,
+    RESOURCE_FLAVORS,
+    RESOURCE_QUOTAS,
+    STATEFUL_SETS,
+    Cluster,
+    whole,
+)
+from trainmaster_operator.controller.apiserver.errors import Conflict, Forbidden, Unavailable
+from trainmaster_operator.controller.cache.records import JobKey, Snapshot
+from trainmaster_operator.controller.cache.store import Store
+from trainmaster_operator.controller.cache.views import workload_view
+from trainmaster_operator.controller.lookups import (
+    FLAVORS,
+    KILLED_CONTAINERS,
+    MISSING_PODS,
+    NODE_DOMAINS,
+    PRIORITIES,
+    UNSEEN_PODS,
+    Lookup,
+    Lookups,
+)
+from trainmaster_operator.controller.writing.status import report_workload
+from trainmaster_operator.reconciling.decision import ReportWorkload, WorkloadCondition
+from trainmaster_operator.reconciling.observed.snapshot import Flavor, PodSetAdmission, WorkloadView
+
+KEY = JobKey(b.NAMESPACE, "bert")
+
+
+class World:
+    """A lookup whose questions and answers the test sets."""
+
+    def __init__(self, **how: Any) -> None:
+        self.now = 100.0
+        self.needed: set[str] = set()
+        self.answers: dict[str, int | None] = {}
+        self.asked: list[set[str]] = []
+        self.recorded: list[dict[str, int | None]] = []
+        cluster, store = FakeCluster(), Store(lambda _: None, KEYS)
+        store.upsert(JOBS, cluster.put(JOBS, b.job()))
+        found = store.snapshot(KEY)
+        assert found is not None
+        self.snapshot: Snapshot = found
+        lookup = Lookup("numbers", lambda _: self.needed, self._read, self._record, **how)
+        self.lookups = Lookups(cluster, store, [lookup], clock=lambda: self.now)
+
+    async def _read(self, cluster: Cluster, key: JobKey, questions: Collection[str]) -> Mapping[str, int | None]:
+        self.asked.append(set(questions))
+        return {question: self.answers[question] for question in questions if question in self.answers}
+
+    def _record(self, store: Store, key: JobKey, answers: Mapping[str, int | None]) -> None:
+        self.recorded.append(dict(answers))
+
+    async def run(self) -> float | None:
+        return await self.lookups.after_decision(KEY, self.snapshot)
+
+
+@pytest.mark.parametrize(
+    ("how", "answers", "wait"),
+    [
+        ({}, {"a": 1, "b": 2}, None),
+        ({}, {"a": 1, "b": None}, None),
+        ({}, {"a": 1}, 5.0),
+        ({"retry_seconds": 2.0}, {}, 2.0),
+        ({"none_is_final": False}, {"a": 1, "b": None}, 5.0),
+        ({"none_is_final": False}, {"a": 1, "b": 2}, None),
+    ],
+)
+async def test_it_is_asked_again_until_every_question_has_a_final_answer(
+    how: dict[str, Any], answers: dict[str, int | None], wait: float | None
+) -> None:
+    world = World(**how)
+    world.needed, world.answers = {"a", "b"}, answers
+    assert await world.run() == wait
+    assert world.recorded == ([answers] if answers else [])
+
+
+async def test_nothing_is_read_where_nothing_is_needed() -> None:
+    for how in ({}, {"fresh_seconds": 5.0}, {"before_decision": True}):
+        world = World(**how)
+        assert await world.run() is None
+        assert not await world.lookups.before_decision(KEY, world.snapshot)
+        assert world.asked == world.recorded == []
+
+
+async def test_a_decision_waits_only_for_what_it_asked_to_wait_for() -> None:
+    world = World(before_decision=True)
+    world.needed, world.answers = {"a"}, {"a": 1}
+    assert await world.run() is None
+    assert world.asked == []
+    assert await world.lookups.before_decision(KEY, world.snapshot)
+    assert world.recorded == [{"a": 1}]
+
+
+async def test_an_answer_that_is_fresh_for_a_time_is_read_again_and_withdrawn_when_nobody_needs_it() -> None:
+    world = World(patience_seconds=3.0, fresh_seconds=5.0)
+    world.needed, world.answers = {"a", "b"}, {"a": 1}
+    assert await world.run() == 3.0
+    world.now += 1.0
+    assert await world.run() == 2.0
+    world.now += 2.0
+    assert await world.run() == 5.0
+    world.now += 4.0
+    assert await world.run() == 1.0
+    world.now += 1.0
+    assert await world.run() == 5.0
+    assert world.asked == [{"a", "b"}] * 2
+    world.needed = {"b"}
+    assert await world.run() == 5.0
+    world.needed = set()
+    assert await world.run() is None
+    # "b" never had an answer.
+    assert world.recorded == [{"a": 1}, {"a": 1}, {"a": None}]
+    world.needed = {"a"}
+    assert await world.run() == 3.0, "patience begins anew"
+    world.lookups.forget(world.snapshot.job.uid)
+    world.now += 2.0
+    assert await world.run() == 3.0, "and for a job of the same name"
+
+
+UIDS = ["pod-bert-0", "pod-bert-1"]
+
+
+class ListedPods:
+    """A cluster with a job of two pods, of which the store knows the job only."""
+
+    def __init__(self, phase: str = "Running", pod_uids: list[str] = UIDS) -> None:
+        self.cluster = FakeCluster()
+        self.store = Store(lambda _: None, KEYS)
+        self.lookups = Lookups(self.cluster, self.store, [UNSEEN_PODS])
+        self.statefulset = self.cluster.put(STATEFUL_SETS, b.child("StatefulSet"))
+        self.pods = [self.cluster.put(PODS, b.pod(index)) for index in range(2)]
+        self.publish({"phase": phase, "attempt": 1, "podUIDs": pod_uids})
+
+    def publish(self, status: dict[str, Any]) -> None:
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job(status=status)))
+
+    def show_pods(self) -> None:
+        for resource, raw in [(STATEFUL_SETS, self.statefulset), *((PODS, pod) for pod in self.pods)]:
+            self.store.upsert(resource, raw)
+
+    @property
+    def lists(self) -> int:
+        return self.cluster.calls["list", "Pod"]
+
+    async def decide_on(self) -> list[str]:
+        """Returns the uids of the pods that a decision has before it."""
+        while await self.lookups.before_decision(KEY, self.snapshot()):
+            pass
+        return [pod.uid for pod in self.snapshot().observed.pods]
+
+    def snapshot(self) -> Snapshot:
+        found = self.store.snapshot(KEY)
+        assert found is not None
+        return found
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Starting", "Running", "Restarting"])
+async def test_pods_and_their_sets_are_listed_where_the_watch_of_jobs_is_ahead(phase: str) -> None:
+    world = ListedPods(phase)
+    assert await world.decide_on() == UIDS
+    assert await world.decide_on() == UIDS
+    assert world.lists == 1
+
+
+@pytest.mark.parametrize("phase", ["Suspended", "Succeeded", "Failed"])
+async def test_pods_of_attempts_against_which_nothing_is_held_are_not_listed(phase: str) -> None:
+    assert await ListedPods(phase).decide_on() == []
+
+
+async def test_pods_that_the_watch_has_shown_are_not_listed_nor_are_those_that_it_has_shown_to_be_gone() -> None:
+    world = ListedPods()
+    world.show_pods()
+    world.cluster.remove(PODS, b.NAMESPACE, "bert-1")
+    world.store.delete(PODS, world.pods[1])
+    assert await world.decide_on() == UIDS[:1]
+    assert world.lists == 0
+
+
+async def test_a_pod_that_is_not_there_is_listed_once_for_each_status_that_names_it() -> None:
+    world = ListedPods()
+    world.cluster.remove(PODS, b.NAMESPACE, "bert-1")
+    assert await world.decide_on() == UIDS[:1]
+    assert await world.decide_on() == UIDS[:1]
+    assert world.lists == 1
+    world.publish({"phase": "Starting", "attempt": 2, "podUIDs": [UIDS[0], "another"]})
+    world.cluster.put(PODS, b.pod(1, uid="another"))
+    assert await world.decide_on() == [UIDS[0], "another"]
+    assert world.lists == 2
+
+
+async def test_nothing_is_decided_while_they_cannot_be_listed() -> None:
+    world = ListedPods()
+    world.cluster.fail("list", "pods", Unavailable("list", "busy", status=503))
+    with pytest.raises(Unavailable):
+        await world.decide_on()
+    assert await world.decide_on() == UIDS
+
+
+async def test_an_attempt_whose_pods_are_not_known_yet_needs_no_list() -> None:
+    world = ListedPods("Pending", [])
+    await world.decide_on()
+    assert world.lists == 0
+
+
+QUOTA = (
+    'create Pod bert-1 in StatefulSet bert failed error: pods "bert-1" is forbidden: exceeded quota: gpus, requested: '
+)
+QUOTA += "pods=1, used: pods=4, limited: pods=4"
+
+
+class StatefulSetEvents:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.cluster = FakeCluster()
+        self.store = Store(lambda _: None, KEYS)
+        self.lookups = Lookups(self.cluster, self.store, [MISSING_PODS], clock=lambda: self.now)
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
+        self.set_uid = self.put(STATEFUL_SETS, b.child("StatefulSet"))["metadata"]["uid"]
+        self.put(PODS, b.pod(0))
+
+    def put(self, resource: Any, raw: dict[str, Any]) -> dict[str, Any]:
+        stored = self.cluster.put(resource, raw)
+        self.store.upsert(resource, stored)
+        return stored
+
+    def event(self, message: str, at: str, uid: str | None = None) -> None:
+        metadata = {"namespace": b.NAMESPACE, "name": f"e{at}"}
+        about = {"kind": "StatefulSet", "name": "bert", "uid": uid or self.set_uid}
+        self.cluster.put(
+            EVENTS, {"metadata": metadata, "involvedObject": about, "message": message, "lastTimestamp": at}
+        )
+
+    def snapshot(self) -> Snapshot:
+        found = self.store.snapshot(KEY)
+        assert found is not None
+        return found
+
+    async def run(self) -> float | None:
+        return await self.lookups.after_decision(KEY, self.snapshot())
+
+    def problems(self) -> list[str]:
+        return [problem.message for problem in self.snapshot().observed.refused_writes]
+
+
+async def test_the_newest_refusal_becomes_a_problem_after_some_patience_and_goes_with_the_last_pod() -> None:
+    world = StatefulSetEvents()
+    world.event("an old one", "2026-11-21T03:00:00Z")
+    world.event(QUOTA, "2026-11-21T04:00:00Z")
+    world.event("of an earlier set of the same name", "2026-11-21T05:00:00Z", uid="another")
+    assert await world.run() == 3.0
+    assert world.problems() == []
+    world.now += 3
+    assert await world.run() == 5.0
+    assert world.problems() == [QUOTA]
+    world.put(PODS, b.pod(1))
+    assert await world.run() is None
+    assert world.problems() == []
+
+
+async def test_a_set_is_touched_when_the_quota_that_stopped_it_has_changed() -> None:
+    world = StatefulSetEvents()
+    quota = {"metadata": {"namespace": b.NAMESPACE, "name": "gpus"}}
+    tried = []
+    for again in (False, False, True):
+        if again or not tried:
+            version = world.cluster.put(RESOURCE_QUOTAS, quota)["metadata"]["resourceVersion"]
+        world.event(QUOTA, "2026-11-21T04:00:00Z")
+        await world.run()
+        world.now += 5
+        await world.run()
+        found = await world.cluster.get(whole(STATEFUL_SETS), b.NAMESPACE, "bert")
+        tried.append(found["metadata"]["annotations"]["trainmaster.dev/tried-quota"])
+        assert tried[-1] == f"gpus {version}"
+    assert tried[0] == tried[1] != tried[2]
+
+
+@pytest.mark.parametrize("name", ["../secrets/token", "GPUS", "a" * 254])
+async def test_a_quota_that_has_no_name_is_not_read(name: str) -> None:
+    world = StatefulSetEvents()
+    world.event(QUOTA.replace("gpus", name), "2026-11-21T04:00:00Z")
+    await world.run()
+    world.now += 3
+    await world.run()
+    assert not world.cluster.calls["get", "ResourceQuota"]
+
+
+async def test_a_quota_that_cant_be_read_is_no_failure() -> None:
+    world = StatefulSetEvents()
+    world.event(QUOTA, "2026-11-21T04:00:00Z")
+    await world.run()
+    world.now += 3
+    assert await world.run() == 5.0
+    assert world.problems() == [QUOTA]
+
+
+async def test_events_that_may_not_be_read_are_no_failure() -> None:
+    world = StatefulSetEvents()
+    world.cluster.fail("list", "events", Forbidden("list", "no", status=403))
+    await world.run()
+    world.now += 3
+    assert await world.run() == 5.0
+
+
+PROBE = "Container worker failed liveness probe, will be restarted"
+
+
+class KubeletEvents:
+    def __init__(self, **end: Any) -> None:
+        self.cluster = FakeCluster()
+        self.store = Store(lambda _: None, KEYS)
+        self.lookups = Lookups(self.cluster, self.store, [KILLED_CONTAINERS])
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
+        self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        container = {**b.running(), "lastState": b.terminated(**{"code": 137, **end})["state"]}
+        self.store.upsert(PODS, self.cluster.put(PODS, b.pod(0, containerStatuses=[container])))
+
+    def event(self, message: str, at: str, *, uid: str = "pod-bert-0", container: str = "worker") -> None:
+        about = {"kind": "Pod", "name": "bert-0", "uid": uid, "fieldPath": f"spec.containers{{{container}}}"}
+        metadata = {"namespace": b.NAMESPACE, "name": f"e{len(self.cluster.objects)}"}
+        body = {"involvedObject": about, "reason": "Killing", "message": message, "lastTimestamp": at}
+        self.cluster.put(EVENTS, {"metadata": metadata, **body})
+
+    async def run(self) -> list[str | None]:
+        snapshot = self.store.snapshot(KEY)
+        assert snapshot is not None
+        await self.lookups.before_decision(KEY, snapshot)
+        after = self.store.snapshot(KEY)
+        assert after is not None
+        return list(after.observed.kills.values())
+
+    @property
+    def asked(self) -> int:
+        return self.cluster.calls["list", "Event"]
+
+
+async def test_a_probes_kill_is_found_among_the_pods_events_and_asked_for_once() -> None:
+    world = KubeletEvents()
+    world.event(PROBE, "2026-11-21T04:00:05Z")
+    world.event("Container worker failed liveness probe, long ago", "2026-11-20T04:00:05Z")
+    world.event("Container worker failed liveness probe, in another life", "2026-11-21T04:30:05Z")
+    world.event("Container side failed liveness probe, will be restarted", "2026-11-21T04:00:06Z", container="side")
+    world.event("of an earlier pod of this name: a probe", "2026-11-21T04:00:06Z", uid="another")
+    world.event("Stopping container worker", "2026-11-21T04:00:07Z")
+    assert await world.run() == [f"the kubelet: {PROBE}"]
+    assert await world.run() == [f"the kubelet: {PROBE}"]
+    assert world.asked == 1
+
+
+async def test_many_ends_at_a_time_are_asked_for_together() -> None:
+    world = KubeletEvents()
+    for index in (1, 2):
+        container = {**b.running(), "lastState": b.terminated(137)["state"]}
+        world.store.upsert(PODS, world.cluster.put(PODS, b.pod(index, containerStatuses=[container])))
+    world.event(PROBE, "2026-11-21T04:00:05Z")
+    world.event(PROBE, "2026-11-21T04:00:05Z", uid="pod-bert-2")
+    assert await world.run() == [f"the kubelet: {PROBE}", None, f"the kubelet: {PROBE}"]
+    assert world.asked == 1
+
+
+async def test_what_cannot_be_read_holds_nothing_up() -> None:
+    world = KubeletEvents()
+    world.cluster.fail("list", "events", Forbidden("events", "not allowed", status=403))
+    assert await world.run() == [None]
+    assert await world.run() == [None]
+    assert world.asked == 1
+
+
+@pytest.mark.parametrize("end", [{"code": 1}, {"code": 137, "reason": "OOMKilled"}, {"code": 0}])
+async def test_nobody_is_asked_about_an_end_that_explains_itself(end: dict[str, Any]) -> None:
+    world = KubeletEvents(**end)
+    assert await world.run() == []
+    assert world.asked == 0
+
+
+async def test_nodes_are_read_once_and_again_only_after_a_failure_that_passes() -> None:
+    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
+    job = b.job()
+    job["spec"] = {**job["spec"], "scheduling": {"topology": {"key": "rack"}}}
+    store.upsert(JOBS, cluster.put(JOBS, job))
+    store.upsert(STATEFUL_SETS, cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+    for index in range(2):
+        pod = b.pod(index)
+        pod["spec"] = {**pod.get("spec", {}), "nodeName": f"node-{index}"}
+        store.upsert(PODS, cluster.put(PODS, pod))
+    cluster.put(NODES, {"metadata": {"namespace": "", "name": "node-0", "labels": {"rack": "a"}}})
+    lookups = Lookups(cluster, store, [NODE_DOMAINS])
+
+    def domains() -> dict[str, str | None]:
+        snapshot = store.snapshot(KEY)
+        assert snapshot is not None
+        return dict(snapshot.observed.domains)
+
+    async def once() -> float | None:
+        snapshot = store.snapshot(KEY)
+        assert snapshot is not None
+        return await lookups.after_decision(KEY, snapshot)
+
+    cluster.fail("get", "nodes", Unavailable("get", "busy", status=503))
+    assert await once() is not None
+    assert len(domains()) == 1
+    cluster.fail("get", "nodes", Forbidden("get", "no", status=403))
+    assert await once() is None
+    assert set(domains()) == {"node-0", "node-1"}
+    asked = cluster.calls["get", "Node"]
+    assert await once() is None
+    assert cluster.calls["get", "Node"] == asked
+
+
+WORKLOADS = GANGS["kueue"]
+OLD = "2026-11-20T00:00:00Z"
+
+
+def condition(kind: str, status: str, reason: str = "R", message: str = "m") -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": OLD}
+
+
+def workload(uid: str, *conditions: dict[str, Any], **status: Any) -> dict[str, Any]:
+    job = b.job()
+    owner = {"controller": True, "uid": uid, "kind": JOBS.kind, "name": "bert", "apiVersion": JOBS.api_version}
+    labels = {"trainmaster.dev/job-name": "bert"}
+    return {
+        "metadata": {**job["metadata"], "uid": "wl", "name": "bert", "labels": labels, "ownerReferences": [owner]},
+        "spec": {"podSets": [{"name": "worker", "count": 2}]},
+        "status": {"conditions": list(conditions), **status},
+    }
+
+
+def test_an_admission_is_read_with_what_its_checks_add() -> None:
+    update = {"name": "worker", "nodeSelector": {"zone": "a"}, "tolerations": [{"key": "t"}], "labels": {"l": "1"}}
+    raw = workload(
+        "job",
+        condition("Admitted", "True"),
+        condition("QuotaReserved", "True"),
+        condition("Evicted", "False"),
+        admission={"podSetAssignments": [{"name": "worker", "count": 2, "flavors": {"cpu": "f", "gpu": "f"}}]},
+        admissionChecks=[{"name": "c", "podSetUpdates": [update, {"name": "other", "labels": {"x": "y"}}]}],
+    )
+    view = workload_view(raw)
+    assert (view.admitted, view.reserved, view.evicted, view.counts) == (True, True, "", (("worker", 2),))
+    assert view.pod_sets == (PodSetAdmission("worker", 2, ("f",), (("zone", "a"),), ({"key": "t"},), (("l", "1"),)),)
+    assert workload_view({}) == WorkloadView()
+
+
+async def test_giving_quota_back_clears_the_admission_and_keeps_the_rest() -> None:
+    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
+    conditions = [condition("QuotaReserved", "True"), condition("Admitted", "True"), condition("Evicted", "True")]
+    cluster.put(WORKLOADS, workload("job", *conditions, admission={"clusterQueue": "q"}, requeueState={"count": 1}))
+    requeued = WorkloadCondition("Requeued", True, "Preempted", "for bigger")
+    await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", (requeued,), "for bigger"), 1_795_233_600.0)
+    status = (await cluster.get(whole(WORKLOADS), b.NAMESPACE, "bert"))["status"]
+    held = {item["type"]: item["status"] for item in status["conditions"]}
+    assert held == {"QuotaReserved": "False", "Admitted": "False", "Evicted": "True", "Requeued": "True"}
+    assert (status.get("admission"), status["requeueState"]) == (None, {"count": 1})
+    moved = {item["type"]: item["lastTransitionTime"] for item in status["conditions"]}
+    assert moved["Evicted"] == OLD
+    assert moved["Admitted"] != OLD
+
+
+async def test_a_workload_that_was_replaced_gets_no_update() -> None:
+    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
+    cluster.put(WORKLOADS, workload("job"))
+    finished = WorkloadCondition("Finished", True, "Succeeded", "done")
+    await report_workload(cluster, store, KEY, ReportWorkload("bert", "another", (finished,)), 0.0)
+    assert (await cluster.get(WORKLOADS, b.NAMESPACE, "bert"))["status"]["conditions"] == []
+    cluster.fail("patch status", "workloads", Conflict("patch", "changed", status=409))
+    with pytest.raises(Conflict):
+        await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", (finished,)), 0.0)
+
+
+async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
+    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
+    job = b.job()
+    job["spec"] = {**job["spec"], "scheduling": {"gang": {"scheduler": "kueue"}, "queue": "q"}}
+    stored = cluster.put(JOBS, job)
+    store.upsert(JOBS, stored)
+    admission = {"podSetAssignments": [{"name": "worker", "flavors": {"gpu": "h100"}}]}
+    store.upsert(WORKLOADS, cluster.put(WORKLOADS, workload(stored["metadata"]["uid"], admission=admission)))
+    lookups = Lookups(cluster, store, [PRIORITIES, FLAVORS])
+
+    async def run() -> float | None:
+        snapshot = store.snapshot(KEY)
+        assert snapshot is not None
+        return await lookups.after_decision(KEY, snapshot)
+
+    cluster.fail("get", "resourceflavors", Forbidden("get", "no", status=403))
+    assert await run() is not None
+    raw = {"metadata": {"namespace": "", "name": "h100"}, "spec": {"nodeLabels": {"gpu": "h100"}}}
+    cluster.put(RESOURCE_FLAVORS, raw)
+    assert await run() is None
+    snapshot = store.snapshot(KEY)
+    assert snapshot is not None
+    assert snapshot.observed.flavors == {"h100": Flavor((("gpu", "h100"),))}
+    before = cluster.calls["get", "ResourceFlavor"]
+    assert await run() is None
+    assert cluster.calls["get", "ResourceFlavor"] == before
