@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainmaster.converting.draft import Draft, paths, remove
-from trainmaster.converting.fields import Answer, Field, Path, dotted
+from trainmaster.converting.fields import Answer, Draft, Field, Path, dotted, paths, remove
 from trainmaster.converting.job_set import convert_job_set
 from trainmaster.converting.metadata import settle_gang
 from trainmaster.converting.pytorch_job import convert_pytorch_job

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.converting.draft import Draft
-from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.fields import Draft, Field, Path, Target
 
 _MAX_RESTARTS: Path = ("spec", "failurePolicy", "maxRestarts")
 _RULES: Path = ("spec", "failurePolicy", "rules")

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
+
+from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobSpec
 
 # Keys may have dots in them, so a path is no text until it is shown.
 Path = tuple[str | int, ...]
@@ -135,3 +139,135 @@ class Field:
 def dotted(path: Path) -> str:
     """Returns a path as Kubernetes writes it: spec.containers[0].image."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+_SAME = object()
+# In the order of the reference.
+_ORDER = {info.alias or name: position for position, (name, info) in enumerate(JobSpec.model_fields.items())}
+# Where what a pod has beyond the job's own fields goes, and what its container has.
+POD: Path = ("spec", "podTemplate", "spec")
+
+
+class Draft:
+    """Draft has the job by paths, and puts fields of the source where they belong."""
+
+    def __init__(self) -> None:
+        self.job: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {}, "spec": {}}
+        # By kind and name, in the order in which they are applied before the job.
+        self.beside: dict[str, dict[str, Any]] = {}
+
+    def keep(self, field: Field, path: Path, value: Any = _SAME, *, remark: str = "") -> None:
+        """Puts a field where `path` says: as it is, or as a value that it became."""
+        if value is _SAME:
+            put(self.job, path, field.plain())
+            field.kept(Target(path), remark)
+        else:
+            put(self.job, path, value)
+            field.became(Target(path), remark=remark)
+
+    def set(self, path: Path, value: Any) -> None:
+        """Puts a value that no field of the source has."""
+        put(self.job, path, value)
+
+    def at(self, path: Path) -> Any:
+        """Returns what the job has at a path; None where there is nothing."""
+        return at(self.job, path)
+
+    def target(self, target: Target) -> Any:
+        """Returns what a document has at a target."""
+        return at(self.beside[target.document] if target.document else self.job, target.path)
+
+    def ordered(self) -> dict[str, Any]:
+        """Returns the job with its fields in the order of the reference."""
+        spec = self.job["spec"]
+        return {**self.job, "spec": {name: spec[name] for name in sorted(spec, key=lambda name: _ORDER.get(name, 0))}}
+
+
+def at(value: Any, path: Path) -> Any:
+    """Returns what is at a path; None where there is nothing."""
+    for part in path:
+        if isinstance(part, int):
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def put(root: dict[str, Any], path: Path, value: Any) -> None:
+    """Puts a value at a path, and makes what is missing on the way; a list grows by one item at most."""
+    here: Any = root
+    for part, following in pairwise(path):
+        empty: Any = [] if isinstance(following, int) else {}
+        if isinstance(part, int):
+            if part == len(here):
+                here.append(empty)
+            here = here[part]
+        else:
+            here = here.setdefault(part, empty)
+    last = path[-1]
+    if isinstance(last, int) and last == len(here):
+        here.append(value)
+    else:
+        here[last] = value
+
+
+def paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Yields the path of everything that is below a value."""
+    below = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for part, each in below:
+        yield (*path, part)
+        yield from paths(each, (*path, part))
+
+
+def remove(root: dict[str, Any], path: Path) -> Path:
+    """Removes what is at a path, with the mappings and lists that are empty then below the second level, and returns
+    the path of what is gone. Items behind one that is gone move up.
+    """
+    del at(root, path[:-1])[path[-1]]
+    parent = path[:-1]
+    return remove(root, parent) if len(parent) > 1 and not at(root, parent) else path
+
+
+_KEYS = {**MERGE_KEYS, "replicatedJobs": ("name",)}
+
+
+def merged(base: Field | None, patch: Field, name: str = "") -> Field:
+    """Returns the fields of both; what the patch replaces is answered so. Neither is changed otherwise."""
+    if base is None:
+        return patch
+    if base.fields is not None and patch.fields is not None:
+        fields = dict(base.fields)
+        for each, field in patch.fields.items():
+            fields[each] = merged(fields.get(each), field, each)
+        return Field.mapping(fields, base.path)
+    keys = _KEYS.get(name)
+    if keys is not None and base.items is not None and patch.items is not None:
+        items = list(base.items)
+        for field in patch.items:
+            at = next((at for at, each in enumerate(items) if _merge_key(each, keys) == _merge_key(field, keys)), None)
+            if at is None:
+                items.append(field)
+            else:
+                items[at] = merged(items[at], field)
+        return sequence(items, base)
+    if base.fields is None and base.items is None and not base.value and (patch.fields or patch.items):
+        # An empty list or mapping is no contradiction.
+        base.dropped(f"{patch} is merged into it")
+        return patch
+    # A variable's name is on both sides, and says the same.
+    if base.fields is None and base.items is None and base.plain() == patch.plain():
+        base.dropped(f"{patch} is merged with it")
+        return patch
+    base.dropped(f"{patch} replaces it")
+    return patch
+
+
+def sequence(items: list[Field], like: Field) -> Field:
+    """Returns a list of fields that are elsewhere too."""
+    made = Field(None, like.path)
+    made.items = items
+    return made
+
+
+def _merge_key(item: Field, keys: tuple[str, ...]) -> Any:
+    return [value.plain() if (value := item.get(key)) is not None else KEY_DEFAULTS.get(key) for key in keys]

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.converting.draft import POD, Draft, at
-from trainmaster.converting.fields import Answer, Field, Path, Target, dotted
+from trainmaster.converting.fields import POD, Answer, Draft, Field, Path, Target, at, dotted
 from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
 
 # What a group can have of its own, as paths of the job and of the group.

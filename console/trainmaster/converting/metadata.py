@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trainmaster.converting.draft import Draft
-from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.fields import Draft, Field, Path, Target
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _SCHEDULER: Path = ("spec", "scheduling", "gang", "scheduler")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from trainmaster.converting.draft import Draft, put
-from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.commands import keep_processes
+from trainmaster.converting.fields import Draft, Field, Path, Target, put
 from trainmaster.converting.groups import Part, answer_pods, combine
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend, waits_for_kueue
 from trainmaster.converting.pods import convert_pod
-from trainmaster.converting.program import keep_processes
 
 # In the order of their ranks.
 _REPLICAS = ("Master", "Worker")

@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from trainmaster_operator.api.pod_schema import pod_spec_schema
-from trainmaster_operator.api.rule import Rule, TransitionRule
-from trainmaster_operator.api.rules import NAME_RULES, RULES, TRANSITIONS
+from trainmaster_operator.api.limits import MAX_ITEMS
+from trainmaster_operator.api.pod_schema.fields import ListOf, MappingOf, Scalar, Struct, Type, pod_spec
+from trainmaster_operator.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule, TransitionRule
 from trainmaster_operator.api.v1alpha1 import (
     GROUP,
     KIND,
@@ -259,3 +259,50 @@ def _transition(transition: TransitionRule) -> dict[str, Any]:
 
 if __name__ == "__main__":
     sys.stdout.write(crd_yaml())
+
+
+_WRITTEN_OUT = """
+Capabilities ConfigMapEnvSource ConfigMapKeySelector ConfigMapVolumeSource Container ContainerPort EmptyDirVolumeSource
+EnvFromSource EnvVar EnvVarSource HostAlias HostPathVolumeSource LocalObjectReference NFSVolumeSource
+ObjectFieldSelector PersistentVolumeClaimVolumeSource PodSecurityContext PodSpec ResourceRequirements SeccompProfile
+SecretEnvSource SecretKeySelector SecretVolumeSource SecurityContext Toleration TopologySpreadConstraint Volume
+VolumeMount
+"""
+_TYPES_WRITTEN_OUT = frozenset(_WRITTEN_OUT.split())
+# Of a volume's sources: the others have no driver in new clusters, or nobody writes them.
+_VOLUMES = "name configMap csi emptyDir ephemeral hostPath nfs persistentVolumeClaim projected secret"
+_FIELDS_OF_A_VOLUME = frozenset(_VOLUMES.split())
+_TYPES = {"string": "string", "boolean": "boolean", "int32": "integer", "int64": "integer", "number": "number"}
+
+
+def pod_spec_schema() -> dict[str, Any]:
+    """Returns the structural schema of a partial PodSpec."""
+    return _schema(pod_spec())
+
+
+def _schema(kind: Type) -> dict[str, Any]:
+    match kind:
+        case Scalar():
+            if kind.name in _TYPES:
+                return {"type": _TYPES[kind.name]}
+            return {"x-kubernetes-int-or-string": True} if kind.name == "intOrString" else _free()
+        case ListOf():
+            # Free, so that a mapping in its place is refused for its type and not for its unknown fields.
+            return {"type": "array", "maxItems": MAX_ITEMS, "items": _schema(kind.item), **_free()}
+        case MappingOf():
+            return {"type": "object", "additionalProperties": _nullable(kind.value)}
+        case Struct():
+            schema = {"type": "object", **_free()}
+            if kind.name in _TYPES_WRITTEN_OUT:
+                left_out = set(kind.fields) - _FIELDS_OF_A_VOLUME if kind.name == "Volume" else set()
+                schema["properties"] = {n: _nullable(one) for n, one in kind.fields.items() if n not in left_out}
+            return schema
+
+
+def _free() -> dict[str, Any]:
+    return {"x-kubernetes-preserve-unknown-fields": True}
+
+
+def _nullable(kind: Type) -> dict[str, Any]:
+    schema = _schema(kind)
+    return schema if schema == _free() else {**schema, "nullable": True}

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from trainmaster_operator.api.attempt_marks import marked_attempt
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.values import decimal, loads, mapping
 
@@ -179,3 +180,58 @@ def _to_base_36(number: int) -> str:
         rest, digit = divmod(rest, 36)
         digits = _DIGITS[digit] + digits
     return f"-{digits}" if number < 0 else digits
+
+
+_MARK = re.compile(r"--- attempt (\d{1,9}) ---")
+
+
+def marked_attempt(line: str) -> int | None:
+    """Returns the attempt that begins behind this line; None for any other line."""
+    match = _MARK.fullmatch(line) if line.startswith("---") else None
+    return int(match[1]) if match else None
+
+
+def lines_of_attempt(lines: Sequence[str], attempt: int, *, newest: int, whole: bool) -> Sequence[str]:
+    """Returns an attempt's lines of a log, without the mark; none where they can't be told from those of another one.
+
+    `newest`: the newest attempt that there is. `whole`: the log's first line is there. Then what stands before the
+    first mark is the attempt's that began before it, else it may be another's of which the mark is cut off.
+    """
+    marks: list[tuple[int, int]] = []
+    for at, line in enumerate(lines):
+        begins = marked_attempt(line)
+        if begins is not None and begins > (marks[-1][1] if marks else 0):
+            marks.append((at, begins))
+    # Behind the last line begins what isn't there yet.
+    marks.append((len(lines), max(newest, marks[-1][1] if marks else 0) + 1))
+    for (at, begins), (end, _) in pairwise(marks):
+        if begins == attempt:
+            return lines[at + 1 : end]
+    end, following = marks[0]
+    return lines[:end] if attempt < following and (whole or following == attempt + 1) else ()
+
+
+# Characters of a time with seconds, nanoseconds and a zone.
+_SHORTEST, _LONGEST = 20, 35
+
+
+class StampedLine(NamedTuple):
+    """StampedLine is a line and its time in seconds since the epoch, None where it has none."""
+
+    time: float | None
+    text: str
+
+
+def stamped_line(line: str) -> StampedLine:
+    """Splits a line into its time and its text. What has no time is text as a whole."""
+    end = line.find(" ", _SHORTEST, _LONGEST + 1)
+    if end < 0 or line[10] != "T" or line[4] != "-":
+        # An empty line's time may stand alone.
+        end = len(line)
+        if not _SHORTEST <= end <= _LONGEST or line[10] != "T" or line[4] != "-":
+            return StampedLine(None, line)
+    try:
+        at = datetime.fromisoformat(line[:end])
+    except ValueError:
+        return StampedLine(None, line)
+    return StampedLine(None, line) if at.tzinfo is None else StampedLine(at.timestamp(), line[end + 1 :])

@@ -8,11 +8,11 @@ UTF-8; a legal job that has one of each is about as large as what etcd takes (1.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster_operator.api.json_codec import compact, least_bytes
 from trainmaster_operator.api.problems import Problem
 from trainmaster_operator.api.values import HALF_A_CHARACTER, show
 
@@ -41,29 +41,6 @@ def check_size(spec: Mapping[str, Any]) -> Problem | None:
     return next((problem for path, value, most in parts if (problem := _check(path, value, most)) is not None), None)
 
 
-def is_larger(value: Any, most: int) -> bool:
-    """Returns whether a value from JSON is larger than about `most` bytes; reads no more of it than that."""
-    # The outermost value has no comma.
-    size = -1
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        size += _least_bytes(one)
-        if size > most:
-            return True
-        if isinstance(one, dict):
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
-    return False
-
-
-def compact(value: Any) -> bytes:
-    """Returns a value as compact JSON in UTF-8. Raises TypeError or ValueError for what JSON can't hold."""
-    # Half a pair of surrogates, which JSON's \ud800 gives, is no UTF-8; it has to come back as it was.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-
-
 def _check(path: str, value: Any, most: int) -> Problem | None:
     # The outermost value has no comma.
     size = -1
@@ -71,7 +48,7 @@ def _check(path: str, value: Any, most: int) -> Problem | None:
     waiting: list[tuple[Any, int, tuple[Any, ...]]] = [(value, 0 if path == "spec" else 1, ())]
     while waiting:
         one, depth, place = waiting.pop()
-        size += _least_bytes(one)
+        size += least_bytes(one)
         if size > most:
             return _too_large(path, value, most)
         if isinstance(one, str):
@@ -111,15 +88,6 @@ def _too_large(path: str, value: Any, most: int) -> Problem:
     if path == "spec":
         return Problem(path, None, f"has more than {most} bytes beside podTemplate and training; use at most {most}")
     return Problem(path, None, f"has more than {most} bytes as JSON; use at most {most}, and mount what is larger")
-
-
-def _least_bytes(value: Any) -> int:
-    """Returns the bytes of JSON that a value has at least, what is in it not counted, with a comma."""
-    if isinstance(value, str):
-        return len(value) + 3
-    if isinstance(value, dict):
-        return 2 + sum(len(name) if isinstance(name, str) else 1 for name in value) + 3 * len(value)
-    return 2
 
 
 def _written(path: str, place: tuple[Any, ...], most: int = MAX_NESTING + 1) -> str:

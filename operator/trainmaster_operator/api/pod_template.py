@@ -5,14 +5,14 @@ The API server checks the most common types in podTemplate only, so the operator
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from trainmaster_operator.api.labels import check_annotations, check_labels
+from trainmaster_operator.api.kubernetes_syntax import check_annotations, check_labels
 from trainmaster_operator.api.limits import MAX_POD_PROBLEMS
 from trainmaster_operator.api.merge import DIRECTIVE, MergeError, merge
-from trainmaster_operator.api.paths import RESERVED_PATHS, is_below
 from trainmaster_operator.api.pod_schema import (
     AGENT_CONTAINER,
     WORKER_CONTAINER,
@@ -201,3 +201,35 @@ def _check_list(path: str, value: Any) -> Iterator[Problem]:
 def _items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
     if isinstance(value, list):
         yield from ((position, item) for position, item in enumerate(value) if isinstance(item, Mapping))
+
+
+RESERVED_PATHS = ("/run/trainmaster", "/etc/trainmaster", "/opt/trainmaster")
+# The container runtime's own, and the root.
+SYSTEM_PATHS = ("/dev", "/proc", "/sys")
+# A volume here would hide the image's own programs and their settings; below it is a place like any other.
+IMAGE_PATHS = ("/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr")
+
+
+def hides_the_image(path: str) -> bool:
+    """Returns whether a volume at an absolute path would hide what the image needs to run anything."""
+    return _resolved(path) in ("/", *IMAGE_PATHS)
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Returns whether an absolute path is one of the folders, or in one of them."""
+    resolved = _resolved(path)
+    return any(resolved == folder or resolved.startswith(f"{folder}/") for folder in folders)
+
+
+def matching(folders: Iterable[str]) -> str:
+    """Returns the regular expression (RE2) of paths that hide the image, or are one of the folders, or in one."""
+    # Above the root is the root.
+    first, further = r"/([.]{0,2}/)*", r"/([.]?/)*"
+    names = "|".join(folder.strip("/").replace("/", further) for folder in folders)
+    hidden = "|".join(path.strip("/") for path in IMAGE_PATHS)
+    return rf"^{first}([.]{{0,2}}|({hidden})(/[.]?)*|({names})(/.*)?)$"
+
+
+def _resolved(path: str) -> str:
+    # Two slashes at the beginning are kept by normpath, for systems to which they mean something.
+    return "/" + posixpath.normpath(path).lstrip("/")

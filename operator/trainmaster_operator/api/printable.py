@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 # Controls (Cc) but line feed and tab, formats (Cf) but the joiners that scripts and emoji need, surrogates, and the two
@@ -47,6 +48,11 @@ def json_line(value: Any) -> str:
 def yaml_escapes(text: str) -> str:
     """Returns YAML whose strings with unsafe characters are double-quoted, with these characters as YAML's escapes."""
     return UNSAFE.sub(_escape_yaml, text)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns the names as one text, of many only the first three."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _escape(match: re.Match[str]) -> str:

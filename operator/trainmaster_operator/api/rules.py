@@ -8,19 +8,19 @@ lists and strings that rules walk over have limits, and no rule compares a list'
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
 
-from trainmaster_operator.api.paths import RESERVED_PATHS, SYSTEM_PATHS, hides_the_image, is_below, matching
+from trainmaster_operator.api.kubernetes_syntax import quantity
+from trainmaster_operator.api.pod_template import RESERVED_PATHS, SYSTEM_PATHS, hides_the_image, is_below, matching
 from trainmaster_operator.api.problems import Problem
-from trainmaster_operator.api.quantities import quantity
-from trainmaster_operator.api.rule import Rule, Shown, TransitionRule
 from trainmaster_operator.api.v1alpha1 import (
     BUNDLED_IMAGE,
     Accelerator,
@@ -41,6 +41,80 @@ from trainmaster_operator.api.v1alpha1 import (
 )
 from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, is_image, show
 from trainmaster_operator.wire.limits import MAX_WORKERS
+
+_VERBS = {"string": "%s", "int": "%d"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Shown is a value in a sentence: as a CEL expression of type string (or int), and from the parsed model."""
+
+    cel: str
+    get: Callable[[Any], Any]
+    type: Literal["string", "int"] = "string"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Rule is one rule of a model."""
+
+    model: type[Any]
+    # The field at fault, relative to the model; "" is the model itself.
+    field: str
+    cel: str
+    holds: Callable[[Any], bool]
+    # One sentence, with {names} of `shown` in it.
+    message: str
+    shown: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
+    # The API server's reason: Required for a field that must be there, Forbidden for one that may not be.
+    reason: Literal["FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"] = "FieldValueInvalid"
+
+    def problem(self, path: str, value: Any) -> Problem | None:
+        """Returns what the rule says against a parsed model at a path."""
+        if self.holds(value):
+            return None
+        values = {name: shown.get(value) for name, shown in self.shown.items()}
+        at = f"{path}.{self.field}" if path and self.field else path or self.field
+        return Problem(at, next(iter(values.values()), None), self.message.format(**values))
+
+    def message_expression(self) -> str | None:
+        """Returns the sentence as a CEL expression, where it shows values.
+
+        Formatted and not joined with `+`: to the API server the text of a number, string(x), may have any length, so
+        whatever is joined with it costs more than the budget and the whole definition is refused (cel-go
+        checker/cost.go: AddString adds up the sizes, and none is known of a conversion's result).
+        """
+        if not self.shown:
+            return None
+        parts = re.split(r"\{(\w+)\}", self.message)
+        verbs = [
+            _VERBS[self.shown[part].type] if position % 2 else part.replace("%", "%%")
+            for position, part in enumerate(parts)
+        ]
+        return f"{json.dumps(''.join(verbs))}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
+
+
+@dataclass(frozen=True)
+class TransitionRule:
+    """TransitionRule keeps a field of the spec as it is once the job exists; only the API server sees both."""
+
+    field: str
+    message: str
+    # The field may be absent in a stored object.
+    optional: bool
+    # A condition in CEL under which the field may change after all.
+    unless: str = ""
+
+    @property
+    def cel(self) -> str:
+        """Returns the rule in CEL; neither adding nor removing the field gets past it."""
+        same = f"self.{self.field} == oldSelf.{self.field}"
+        if not self.optional:
+            return same
+        has, had = f"has(self.{self.field})", f"has(oldSelf.{self.field})"
+        same = f"({self.unless} || {same})" if self.unless else same
+        return f"{has} == {had} && (!{has} || {same})"
+
 
 # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
 # value has at most 63 (k8s.io/kubernetes issue 64023). A pod's name and a Service's then fit too.

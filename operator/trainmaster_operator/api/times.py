@@ -44,3 +44,10 @@ def since(now: float, text: str | None) -> float:
     """Returns the seconds from a time of the status until now; 0 for no time and for one in the future."""
     moment = to_seconds(text)
     return 0.0 if moment is None else max(now - moment, 0.0)
+
+
+def duration(seconds: float) -> str:
+    """Returns a time as people say it: `0.4 s`, `14 s`, `5 min`, `3 h`."""
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -17,11 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.nearest import nearest
-from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.problems import Problem, nearest, typographic_quotes, wrong_type
 from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
 from trainmaster_operator.api.values import out_of_range, show
-from trainmaster_operator.api.wrong_types import typographic_quotes, wrong_type
 
 SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 # Comparing names takes time, and a document can have many wrong ones.

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainmaster_operator.api.decoding import decode
-from trainmaster_operator.api.limits import is_larger
+from trainmaster_operator.api.json_codec import decode, is_larger
 
 # Bytes of a piece of the text: regular expressions hold the interpreter for two milliseconds with it.
 PIECE = 64 * 1024

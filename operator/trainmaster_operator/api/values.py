@@ -9,13 +9,23 @@ from __future__ import annotations
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field, PlainValidator, StrictInt, StringConstraints, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    StrictInt,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from trainmaster_operator.api.json_codec import compact
 from trainmaster_operator.wire.limits import MAX_PROCESSES, MAX_WORKERS
 from trainmaster_operator.wire.log_rules import MAX_PATTERN_CHARACTERS, check_pattern
 
@@ -262,3 +272,57 @@ def out_of_range(bound: Mapping[str, Any]) -> str:
     """Returns what is wrong with a number beyond a bound, which has pydantic's name for it: ge, gt, le or lt."""
     [(name, limit)] = bound.items()
     return f"{_OUT_OF_RANGE[name]} {number(limit)}"
+
+
+# Bytes from which compressing is worth its 20 microseconds.
+_WORTH_IT = 512
+
+
+class CompactMapping:
+    """CompactMapping is an immutable mapping of JSON; `value` makes it anew each time. A field gets a mapping."""
+
+    __slots__ = ("_compressed", "_text")
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        """Raises TypeError or ValueError for what JSON can't hold."""
+        text = compact(dict(value))
+        self._compressed = len(text) >= _WORTH_IT
+        self._text = zlib.compress(text, 1) if self._compressed else text
+
+    def value(self) -> dict[str, Any]:
+        """Returns the mapping, which is the caller's own."""
+        text = zlib.decompress(self._text) if self._compressed else self._text
+        return cast(dict[str, Any], json.loads(text.decode("utf-8", "surrogatepass")))
+
+    def __len__(self) -> int:
+        """Returns how many bytes are kept."""
+        return len(self._text)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CompactMapping) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return f"<a mapping in {len(self)} bytes>"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            cls._checked,
+            handler.generate_schema(dict[str, Any]),
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.value),
+        )
+
+    @classmethod
+    def _checked(cls, value: dict[str, Any]) -> CompactMapping:
+        try:
+            return cls(value)
+        except (TypeError, ValueError) as error:
+            raise PydanticCustomError(
+                "json", "can't be written as JSON ({why}); use text, numbers, lists and mappings", {"why": str(error)}
+            ) from error

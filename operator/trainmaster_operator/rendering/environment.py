@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from trainmaster_operator.api.pod_schema.resources import resource_name
 from trainmaster_operator.api.signing import AGENTS_SECRET_KEY
-from trainmaster_operator.api.v1alpha1 import JobSpec
-from trainmaster_operator.rendering.accelerators import interconnect_environment
-from trainmaster_operator.rendering.grace_periods import rank_grace_seconds
+from trainmaster_operator.api.v1alpha1 import Accelerator, Interconnect, JobSpec, Resources
 from trainmaster_operator.rendering.layout import (
     GroupLayout,
     JobIdentity,
@@ -20,15 +19,6 @@ from trainmaster_operator.rendering.layout import (
     worker_count,
     worker_layout,
     world_size,
-)
-from trainmaster_operator.rendering.paths import (
-    CODE_DIRECTORY,
-    MEMORY_DIRECTORY,
-    PODINFO_DIRECTORY,
-    STATE_DIRECTORY,
-    TEMPORARY_DIRECTORY,
-    TERMINATION_LOG,
-    TRAINING_FILE,
 )
 from trainmaster_operator.rendering.settings import Settings
 from trainmaster_operator.wire.names import AGENT_PORT, POD_INDEX_LABEL, PUBLIC_KEYS_VARIABLE
@@ -150,3 +140,90 @@ def _literal(text: str) -> str:
     """Returns a value that the kubelet hands on as it is: it expands $(NAME) and turns $$ into $ in every variable
     (k8s.io/kubernetes/third_party/forked/golang/expansion), which would break a shell's own $$ and $(...)."""
     return text.replace("$", "$$")
+
+
+# NCCL's levels as oneCCL has them (CCL_LOG_LEVEL) and of CANN (ASCEND_GLOBAL_LOG_LEVEL: 0 debug ... 3 error).
+_ONECCL_LEVELS = {"VERSION": "warn", "WARN": "warn", "INFO": "info", "TRACE": "trace"}
+_CANN_LEVELS = {"VERSION": "2", "WARN": "2", "INFO": "1", "TRACE": "0"}
+# torch's own c10d logging serves gloo. DETAIL checks every collective and costs time, so only TRACE asks for it.
+_TORCH_LEVELS = {"VERSION": "OFF", "WARN": "OFF", "INFO": "INFO", "TRACE": "DETAIL"}
+
+
+def extended_resources(resources: Resources, accelerator: Accelerator, interconnect: Interconnect) -> dict[str, str]:
+    """Returns the devices of one worker by resource name. Kubernetes wants requests and limits of these to be equal."""
+    devices: dict[str, str] = {}
+    if resources.gpus:
+        devices[resource_name(accelerator)] = str(resources.gpus)
+    if interconnect.rdma is not None:
+        devices[interconnect.rdma.resource_name] = str(interconnect.rdma.count)
+    return devices
+
+
+def interconnect_environment(
+    resources: Resources, accelerator: Accelerator, interconnect: Interconnect
+) -> dict[str, str]:
+    """Returns the variables of the collective libraries. RCCL (AMD) reads NCCL's names; gloo's are set for every kind,
+    because jobs on accelerators use gloo too for what stays on the host."""
+    kind = accelerator.kind if resources.gpus else "none"
+    nccl = kind in ("nvidia", "amd", "custom")
+    environment: dict[str, str] = {}
+    if interconnect.debug is not None:
+        if nccl:
+            environment["NCCL_DEBUG"] = interconnect.debug
+        elif kind == "intel":
+            environment["CCL_LOG_LEVEL"] = _ONECCL_LEVELS[interconnect.debug]
+        elif kind == "ascend":
+            environment["ASCEND_GLOBAL_LOG_LEVEL"] = _CANN_LEVELS[interconnect.debug]
+            environment["ASCEND_SLOG_PRINT_TO_STDOUT"] = "1"
+        else:
+            environment["TORCH_DISTRIBUTED_DEBUG"] = _TORCH_LEVELS[interconnect.debug]
+    if interconnect.interface is not None:
+        environment["GLOO_SOCKET_IFNAME"] = interconnect.interface
+        if nccl:
+            environment["NCCL_SOCKET_IFNAME"] = interconnect.interface
+        elif kind == "ascend":
+            environment["HCCL_SOCKET_IFNAME"] = interconnect.interface
+        elif kind == "intel":
+            environment["FI_TCP_IFACE"] = interconnect.interface
+    if interconnect.nvlink is not None and nccl:
+        # NVLS 2 is "where the GPUs have it"; 1 would fail on those that don't.
+        environment["NCCL_P2P_DISABLE"] = "0" if interconnect.nvlink else "1"
+        environment["NCCL_NVLS_ENABLE"] = "2" if interconnect.nvlink else "0"
+    return environment
+
+
+STATE_DIRECTORY = "/run/trainmaster/state"
+# In memory, and outlives ranks and containers: where ranks leave the state that the next attempt goes on from.
+MEMORY_DIRECTORY = "/run/trainmaster/memory"
+PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
+# Everything writes here that asks for no place of its own (tempfile, torchrun's logs, sockets of data loaders).
+TEMPORARY_DIRECTORY = "/tmp"
+CODE_DIRECTORY = "/run/trainmaster/code"
+TRAINING_DIRECTORY = "/etc/trainmaster"
+TRAINING_FILE = f"{TRAINING_DIRECTORY}/training.yaml"
+TERMINATION_LOG = "/dev/termination-log"
+
+
+# A checkpoint of a large model takes a while; a job without one ends at once on SIGTERM whatever this is.
+GRACE_SECONDS = 60
+# The kubelet needs this of the grace period between the last rank's end and SIGKILL to the agent.
+GRACE_RESERVE_SECONDS = 5
+# An agent out of the kubelet's reach gets this for its ranks to save a checkpoint; one that stands still saves none.
+PROBE_GRACE_SECONDS = 30
+
+
+def pod_grace_seconds(spec: JobSpec) -> int:
+    """Returns the pods' terminationGracePeriodSeconds, which the job may set in its podTemplate."""
+    asked = spec.pod_template.grace_seconds if spec.pod_template is not None else None
+    return GRACE_SECONDS if asked is None else asked
+
+
+def rank_grace_seconds(spec: JobSpec) -> int:
+    """Returns what ranks get between SIGTERM and SIGKILL at a planned stop: the pod's grace period less the kubelet's
+    part."""
+    return max(pod_grace_seconds(spec) - GRACE_RESERVE_SECONDS, 1)
+
+
+def probe_grace_seconds(spec: JobSpec) -> int:
+    """Returns what a pod gets whose agent didn't answer the kubelet's probe."""
+    return min(pod_grace_seconds(spec), PROBE_GRACE_SECONDS)

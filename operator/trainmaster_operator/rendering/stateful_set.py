@@ -5,13 +5,13 @@ The template holds the manifest's shape and decides nothing but whether an optio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainmaster_operator.api.accelerator_names import resource_name
 from trainmaster_operator.api.pod_schema import requests_and_limits
+from trainmaster_operator.api.pod_schema.resources import resource_name
 from trainmaster_operator.api.v1alpha1 import CheckpointVolume, JobSpec, Resources, Topology, is_bundled
-from trainmaster_operator.rendering.accelerators import extended_resources, toleration_seconds
 from trainmaster_operator.rendering.agent_source import (
     AgentConfigMap,
     AgentImage,
@@ -20,11 +20,7 @@ from trainmaster_operator.rendering.agent_source import (
     agent_command,
     agent_path,
 )
-from trainmaster_operator.rendering.child import ChildContext, child_context, training_name
-from trainmaster_operator.rendering.environment import EnvironmentVariable, has_read_only_root, worker_environment
-from trainmaster_operator.rendering.grace_periods import pod_grace_seconds, probe_grace_seconds
-from trainmaster_operator.rendering.layout import GroupLayout, JobIdentity
-from trainmaster_operator.rendering.paths import (
+from trainmaster_operator.rendering.environment import (
     CODE_DIRECTORY,
     MEMORY_DIRECTORY,
     PODINFO_DIRECTORY,
@@ -33,8 +29,16 @@ from trainmaster_operator.rendering.paths import (
     TERMINATION_LOG,
     TRAINING_DIRECTORY,
     TRAINING_FILE,
+    EnvironmentVariable,
+    extended_resources,
+    has_read_only_root,
+    pod_grace_seconds,
+    probe_grace_seconds,
+    worker_environment,
 )
-from trainmaster_operator.rendering.pod_group import scheduler_of
+from trainmaster_operator.rendering.gang_scheduling import scheduler_of
+from trainmaster_operator.rendering.layout import GroupLayout, JobIdentity
+from trainmaster_operator.rendering.manifest import ChildContext, child_context, training_name
 from trainmaster_operator.rendering.settings import Settings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import AGENT_PORT, ASSIGNMENT_ANNOTATION, GROUP_LABEL, JOB_UID_LABEL
@@ -179,7 +183,7 @@ def set_context(
         added_capabilities=("IPC_LOCK",) if spec.interconnect.rdma is not None else (),
         fs_group=BUNDLED_GROUP if bundled else None,
         device_taints=(resource_name(group.accelerator),) if group.resources.gpus else (),
-        toleration_seconds=toleration_seconds(spec.failure_policy.nodes.lost_after_seconds),
+        toleration_seconds=math.ceil(spec.failure_policy.nodes.lost_after_seconds),
         grace_seconds=pod_grace_seconds(spec),
         probe_grace_seconds=probe_grace_seconds(spec),
         agent_port=AGENT_PORT,

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tests.unit.api.api_server import apply, change
 from trainmaster.cli.main import app
 from trainmaster.client import InvalidRequest, JobClient
+from trainmaster_operator.api.json_codec import compact, is_larger
 from trainmaster_operator.api.limits import (
     KIB,
     MAX_BYTES,
@@ -21,8 +22,6 @@ from trainmaster_operator.api.limits import (
     MAX_NESTING,
     MAX_OTHER_BYTES,
     check_size,
-    compact,
-    is_larger,
 )
 from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 

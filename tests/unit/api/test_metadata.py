@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster_operator.api.metadata import check_metadata
+from trainmaster_operator.api.parsing import check_metadata
 
 FORM = "use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
 DOMAIN = "use a domain before the '/', such as example.com/name"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.api.api_server import apply
+from trainmaster_operator.api.kubernetes_syntax import quantity_problem
 from trainmaster_operator.api.limits import MAX_POD_PROBLEMS
 from trainmaster_operator.api.parsing import InvalidJob, parse_spec
-from trainmaster_operator.api.pod_schema.values import quantity_problem
 
 POD = "spec.podTemplate.spec."
 WORKER = f"{POD}containers[0]."

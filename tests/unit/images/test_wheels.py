@@ -10,8 +10,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from trainmaster_operator.rendering import AgentImageVolume
-from trainmaster_operator.rendering.agent_source import agent_path
-from trainmaster_operator.rendering.paths import AGENT_DIRECTORY
+from trainmaster_operator.rendering.agent_source import AGENT_DIRECTORY, agent_path
 
 ROOT = Path(__file__).parents[3]
 

@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from trainmaster_operator.api.labels import keyed
-from trainmaster_operator.api.nearest import VERY_SIMILAR, nearest
-from trainmaster_operator.api.pod_schema.values import quantity_problem
-from trainmaster_operator.api.problems import Problem
-from trainmaster_operator.api.quantities import quantity
-from trainmaster_operator.api.v1alpha1 import CPU, JobSpec, Resources
+from trainmaster_operator.api.kubernetes_syntax import keyed, quantity, quantity_problem
+from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest
+from trainmaster_operator.api.v1alpha1 import CPU, Accelerator, JobSpec, Resources
 from trainmaster_operator.api.values import show
 
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
@@ -129,3 +126,25 @@ def _number(value: Any) -> Decimal | None:
         return sign * quantity(text.lstrip("+-"))
     except (ValueError, KeyError, ArithmeticError):
         return None
+
+
+RESOURCE_NAMES: Mapping[str, str] = {
+    "nvidia": "nvidia.com/gpu",
+    "amd": "amd.com/gpu",
+    "intel": "gpu.intel.com/i915",
+    "ascend": "huawei.com/Ascend910",
+}
+
+
+def resource_name(accelerator: Accelerator) -> str:
+    """Returns the extended resource that `gpus` counts. Parsing refuses a custom kind without a name."""
+    return accelerator.resource_name or RESOURCE_NAMES.get(accelerator.kind, "")
+
+
+def device_names(spec: JobSpec) -> frozenset[str]:
+    """Returns the extended resources that a job's own fields ask for."""
+    accelerators = [spec.accelerator, *(group.accelerator or spec.accelerator for group in spec.worker_groups or [])]
+    names = {resource_name(accelerator) for accelerator in accelerators}
+    if spec.interconnect.rdma is not None:
+        names.add(spec.interconnect.rdma.resource_name)
+    return frozenset(names)

@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trainmaster_operator.api.v1alpha1.base_models import SpecModel, StatusModel
-from trainmaster_operator.api.v1alpha1.code import Code, CodeClaim
 from trainmaster_operator.api.v1alpha1.names import (
     API_VERSION,
     BUNDLED_IMAGE,
@@ -33,6 +32,7 @@ from trainmaster_operator.api.v1alpha1.names import (
     Phase,
     is_bundled,
 )
+from trainmaster_operator.api.v1alpha1.pods import Code, CodeClaim
 from trainmaster_operator.api.v1alpha1.status import (
     TIME_CATEGORIES,
     Condition,

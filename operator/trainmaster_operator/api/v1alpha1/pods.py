@@ -6,9 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, StrictBool, StrictInt, model_validator
 
-from trainmaster_operator.api.compact import CompactMapping
 from trainmaster_operator.api.v1alpha1.base_models import SpecModel
-from trainmaster_operator.api.values import AbsolutePath, LabelKey, PositiveWholeSeconds, Subdomain
+from trainmaster_operator.api.values import (
+    AbsolutePath,
+    CompactMapping,
+    Digest,
+    LabelKey,
+    PositiveWholeSeconds,
+    RelativePath,
+    Subdomain,
+)
 
 
 class Gang(SpecModel):
@@ -127,3 +134,28 @@ class SecurityContext(SpecModel):
     run_as_user: Annotated[StrictInt, Field(ge=0, le=2_147_483_647)] | None = Field(
         None, description="User id of the worker's processes; unset, the image's USER."
     )
+
+
+class CodeClaim(SpecModel):
+    """CodeClaim is a volume that holds archives of code."""
+
+    claim_name: Subdomain = Field(
+        ..., description="PersistentVolumeClaim, mounted by every worker (RWX or ROX for several nodes)."
+    )
+    path: RelativePath = Field(
+        "trainmaster-code", description="Folder of the volume in which the archive is, as <digest>.tar.gz."
+    )
+
+
+class Code(SpecModel):
+    """Code is an archive (tar, gzip) that each worker unpacks before its ranks start; they start in its folder."""
+
+    digest: Digest = Field(
+        ...,
+        description="SHA-256 of the archive. A new one, with its archive in place, stops the ranks with a checkpoint "
+        "and starts them again with the new code, in the same pods; kubectl dtj push does both.",
+    )
+    config_map: Subdomain | None = Field(
+        None, description="ConfigMap that has the archive as code.tar.gz in its binaryData, of up to 700 KB."
+    )
+    claim: CodeClaim | None = Field(None, description="Volume that has it.")

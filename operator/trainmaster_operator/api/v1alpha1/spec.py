@@ -6,18 +6,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainmaster_operator.api.compact import CompactMapping
 from trainmaster_operator.api.limits import KIB, MAX_BYTES
 from trainmaster_operator.api.v1alpha1.base_models import SpecModel
-from trainmaster_operator.api.v1alpha1.code import Code
 from trainmaster_operator.api.v1alpha1.names import DEFAULT_IMAGE
-from trainmaster_operator.api.v1alpha1.pods import Checkpoint, PodTemplate, Scheduling, SecurityContext
+from trainmaster_operator.api.v1alpha1.pods import Checkpoint, Code, PodTemplate, Scheduling, SecurityContext
 from trainmaster_operator.api.v1alpha1.policies import FailurePolicy, LogRules, RunPolicy, WarmStart
 from trainmaster_operator.api.v1alpha1.workers import Accelerator, Elastic, Interconnect, Resources, WorkerGroup
 from trainmaster_operator.api.values import (
     MAX_GROUPS,
     Argument,
     Backend,
+    CompactMapping,
     Image,
     ProcessesPerWorker,
     SpareCount,

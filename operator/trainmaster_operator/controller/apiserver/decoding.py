@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from trainmaster_operator.api.decoding import decode_shallow
+from trainmaster_operator.api.json_codec import decode_shallow
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.trimming import PIECE, Trimmer
 from trainmaster_operator.controller.apiserver.kept import Fields, listed, watched

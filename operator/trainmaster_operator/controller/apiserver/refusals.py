@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmaster_operator.api.wrong_types import EXPECTED
+from trainmaster_operator.api.problems import EXPECTED
 
 # What stands before the details, as a create and an apply have it.
 _PREFIXES = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster_operator.api.evidence import clean
-from trainmaster_operator.api.limits import is_larger
+from trainmaster_operator.api.json_codec import is_larger
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.api.v1alpha1 import JobStatus
 from trainmaster_operator.controller.apiserver.cluster import JOBS

@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.controller.cache.workload_view import MAX_MESSAGE, conditions_by_type, workload_view
-from trainmaster_operator.reconciling.observed.kueue_admission import WORKLOAD_KIND
+from trainmaster_operator.reconciling.observed.gangs import WORKLOAD_KIND
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
 from trainmaster_operator.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
 from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_CONTAINER, AGENT_VOLUME

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, kept_workers, logs_name
-from trainmaster_operator.api.messages import listed
+from trainmaster_operator.api.printable import listed
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, Cluster, whole
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot

@@ -6,8 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
-from trainmaster_operator.api.stamped_lines import StampedLine, stamped_line
+from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, StampedLine, stamped_line
 from trainmaster_operator.controller.apiserver.cluster import Cluster
 from trainmaster_operator.controller.apiserver.errors import Refused
 from trainmaster_operator.reconciling.observed.snapshot import PodView

@@ -1,6 +1,6 @@
 """Keeps the stacks of all ranks that somebody asked for: the newest request's, in the ConfigMap `<job>-stacks`.
 
-The ConfigMap (api/stacks.py) is owned by the job. It is written once a request, when all workers have answered or
+The ConfigMap (api/evidence.py) is owned by the job. It is written once a request, when all workers have answered or
 ANSWER_SECONDS are over, in the background: nothing ever waits for it. Bounded: HELD_BYTES in memory and TOTAL_BYTES in
 the ConfigMap for a job, KEPT_RANKS ranks. Where the job or the operator doesn't let output be kept, it says how each
 rank stood, and has no stacks.
@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from trainmaster_operator.api.evidence import clean
-from trainmaster_operator.api.stacks import Stacks, stacks_name
+from trainmaster_operator.api.evidence import Stacks, clean, stacks_name
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, Cluster, whole
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound

@@ -14,7 +14,7 @@ from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.workload_view import string_pairs
 from trainmaster_operator.controller.lookups.lookup import Lookup, get_each
-from trainmaster_operator.reconciling.observed.kueue_admission import workload_child
+from trainmaster_operator.reconciling.observed.gangs import workload_child
 from trainmaster_operator.reconciling.observed.snapshot import Flavor
 from trainmaster_operator.rendering import scheduler_of
 from trainmaster_operator.wire.values import mapping, mappings

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus, Progress
 from trainmaster_operator.reconciling.observed.snapshot import Job
-from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.reconciling.transition import condition
 
 ALL_SECONDS = 3600.0
 PHASE_SECONDS = 86_400.0

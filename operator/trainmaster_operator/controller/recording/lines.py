@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainmaster_operator.api.limits import is_larger
+from trainmaster_operator.api.json_codec import is_larger
 from trainmaster_operator.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, Record, SampleRecord, to_wire
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES

@@ -10,9 +10,9 @@ from __future__ import annotations
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.reconciling.decision import Assign, PodRef, Touch
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import PodView
-from trainmaster_operator.reconciling.policies.topology import is_unordered
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
+from trainmaster_operator.reconciling.policies.opening import is_unordered
 from trainmaster_operator.rendering import first_assignment, processes_by_worker, rank_grace_seconds, stable_hosts
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.ports import master_port

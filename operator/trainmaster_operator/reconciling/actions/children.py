@@ -13,17 +13,20 @@ from dataclasses import dataclass
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.reconciling.actions.assignments import is_ahead
-from trainmaster_operator.reconciling.actions.pod_group import lacks_pod_group, pod_group_kind
-from trainmaster_operator.reconciling.decision import Apply
-from trainmaster_operator.reconciling.observed.kueue_admission import (
+from trainmaster_operator.reconciling.decision import Apply, DeleteChild, EnsureAgent
+from trainmaster_operator.reconciling.observed.gangs import (
     WORKLOAD_KIND,
     admission,
     lacks_placement,
+    lacks_pod_group,
     placements,
+    pod_group,
+    pod_group_kind,
 )
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import ChildView
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, is_alive
 from trainmaster_operator.rendering import (
+    AgentConfigMap,
     AgentSource,
     JobIdentity,
     Manifest,
@@ -216,3 +219,49 @@ def _is_needed(child: ChildView | None, rendered_hash: str, replicas: int | None
         return False
     scaled = kind == "StatefulSet" and child.replicas != replicas
     return scaled or child.rendered_hash != rendered_hash
+
+
+# Seconds from a pod's node until its container should be there. With its image on the node it takes less than one.
+CONTAINER_SECONDS = 3.0
+# Seconds between two looks, while an image is pulled.
+AGAIN_SECONDS = 10.0
+
+
+def ensure_agent(situation: Situation) -> EnsureAgent | None:
+    """Returns the look for the job's ConfigMap that is due."""
+    agent, waits = job_agent(situation), _container_waits(situation)
+    if not isinstance(agent, AgentConfigMap) or not any(wait >= CONTAINER_SECONDS for wait in waits):
+        return None
+    return EnsureAgent(agent.name)
+
+
+def next_look_at(situation: Situation) -> float | None:
+    """Returns when the next look is due."""
+    if not isinstance(job_agent(situation), AgentConfigMap):
+        return None
+    waits = [
+        CONTAINER_SECONDS - wait if wait < CONTAINER_SECONDS else AGAIN_SECONDS for wait in _container_waits(situation)
+    ]
+    return situation.now + min(waits) if waits else None
+
+
+def _container_waits(situation: Situation) -> list[float]:
+    """Returns for how long each pod that has a node has waited for its container to be made [s]."""
+    return [
+        situation.now - pod.scheduled_at
+        for pod in situation.pods.values()
+        if is_alive(pod)
+        and pod.scheduled_at is not None
+        and (
+            pod.worker_container is None
+            or (pod.worker_container.state == "waiting" and pod.worker_container.reason == "ContainerCreating")
+        )
+    ]
+
+
+def delete_pod_group(situation: Situation) -> DeleteChild | None:
+    """Returns the deletion of the PodGroup of a job that shall have no pods, so that it reserves nothing."""
+    group = pod_group(situation)
+    if group is None or group.deleting or situation.observed.pods:
+        return None
+    return DeleteChild(group.kind, group.name, group.uid)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.reconciling.decision import DeletePod, PodRef
 from trainmaster_operator.reconciling.observed.lineup import alone_until
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import PodView
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
 
 # Seconds between two reads of the nodes of pods that stay stuck.
 RECHECK_SECONDS = 10.0

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from trainmaster_operator.api.times import since
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.rendering import GroupLayout, rank_grace_seconds
 from trainmaster_operator.wire.limits import ALONE_SECONDS, UNSEEN_SECONDS
 

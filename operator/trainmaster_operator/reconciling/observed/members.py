@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainmaster_operator.api.messages import listed
+from trainmaster_operator.api.printable import listed
 from trainmaster_operator.rendering import GroupLayout
 
 

@@ -21,17 +21,21 @@ from functools import cached_property
 
 from trainmaster_operator.api.times import since, to_seconds
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
-from trainmaster_operator.reconciling.observed.container_ends import (
+from trainmaster_operator.reconciling.observed.gangs import admitted_spec
+from trainmaster_operator.reconciling.observed.members import Members
+from trainmaster_operator.reconciling.observed.snapshot import (
     START_FAILURES,
+    ContainerEnd,
+    Job,
+    Observed,
+    PodView,
     count_ends,
     explained,
+    is_alive,
     is_unresponsive_report,
     latest_end,
     reason_of,
 )
-from trainmaster_operator.reconciling.observed.kueue_admission import admitted_spec
-from trainmaster_operator.reconciling.observed.members import Members
-from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, Job, Observed, PodView
 from trainmaster_operator.rendering import GroupLayout, JobIdentity, Settings, has_spares, worker_layout
 from trainmaster_operator.wire.report import Report
 
@@ -403,11 +407,6 @@ def _of_present_ranks(observed: Observed, members: Members) -> Observed:
     }
     recoveries = {worker: found for worker, found in observed.recoveries.items() if worker not in members.absent}
     return replace(observed, progress=progress, recoveries=recoveries)
-
-
-def is_alive(pod: PodView) -> bool:
-    """Returns whether a pod may still train: not on its way out, not ended as a whole."""
-    return not pod.deleting and pod.phase not in ("Failed", "Succeeded")
 
 
 def active_seconds(situation: Situation) -> float:

@@ -16,13 +16,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from trainmaster_operator.api.reasons import Strength, known_reason
-from trainmaster_operator.api.times import since, to_seconds, to_text
+from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.api.v1alpha1 import Failure
-from trainmaster_operator.reconciling.observed.container_ends import is_unresponsive_report
 from trainmaster_operator.reconciling.observed.lineup import alone_until, can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import PodView
-from trainmaster_operator.reconciling.policies import crash_loop_backoff
+from trainmaster_operator.reconciling.observed.snapshot import PodView, is_unresponsive_report
+from trainmaster_operator.reconciling.policies import backoff
 from trainmaster_operator.reconciling.policies.attribution import cause_of
 from trainmaster_operator.reconciling.policies.continuing import (
     continued,
@@ -31,15 +30,12 @@ from trainmaster_operator.reconciling.policies.continuing import (
     opened,
     ready_ranks,
 )
-from trainmaster_operator.reconciling.policies.failure_rules import (
-    PAUSE_AFTER_SHORT_LIFE,
-    Response,
-    choose_response,
-    delay,
-)
+from trainmaster_operator.reconciling.policies.failure_rules import Response, choose_response
 from trainmaster_operator.reconciling.policies.opening import (
     count_workers,
     have_nodes,
+    in_rank_order,
+    is_unordered,
     open_attempt,
     opening,
     opening_phase,
@@ -48,17 +44,15 @@ from trainmaster_operator.reconciling.policies.opening import (
     worker_order,
 )
 from trainmaster_operator.reconciling.policies.quarantine import with_failure, without_failure
-from trainmaster_operator.reconciling.policies.topology import in_rank_order, is_unordered
-from trainmaster_operator.reconciling.status.conditions import MAX_MESSAGE_CHARACTERS
-from trainmaster_operator.reconciling.transition import NEW_STARTUP, NO_CHANGE, NO_WAIT, StatusChange, Transition
-from trainmaster_operator.rendering import rank_grace_seconds
+from trainmaster_operator.reconciling.transition import (
+    MAX_MESSAGE_CHARACTERS,
+    NEW_STARTUP,
+    NO_CHANGE,
+    NO_WAIT,
+    StatusChange,
+    Transition,
+)
 
-# The watch has confirmed by then what happened (measured: 1 to 2 s).
-SETTLE_SECONDS = 2.0
-# A silent node counts as unreachable after this (kube-controller-manager: node-monitor-grace-period, 50 s).
-NODE_MONITOR_SECONDS = 60.0
-# No wait that other policies ask for is longer.
-LONGEST_OTHER_WAIT = 600.0
 MAX_FAILURES = 10
 
 
@@ -113,7 +107,9 @@ def end_attempt(
 def reattribute(situation: Situation) -> Transition | None:
     """Replaces the record of an attempt that ended a moment ago when a stronger cause has come to light."""
     failure = situation.last_failure
-    if failure is None or (since(situation.now, failure.failed_at) >= SETTLE_SECONDS and not failure.provisional):
+    if failure is None or (
+        since(situation.now, failure.failed_at) >= backoff.SETTLE_SECONDS and not failure.provisional
+    ):
         return None
     held = situation.status.phase == "Restarting"
     if failure.attempt != situation.status.attempt - (0 if held else 1):
@@ -134,7 +130,7 @@ def reopen(situation: Situation) -> Transition | None:
     if (
         situation.status.phase != "Restarting"
         or situation.status.resizing
-        or situation.now < (restart_at(situation) or 0.0)
+        or situation.now < (backoff.restart_at(situation) or 0.0)
     ):
         return None
     failure = situation.last_failure
@@ -153,20 +149,6 @@ def held_since(situation: Situation) -> str | None:
     if not situation.running and failure is not None and failure.attempt == status.attempt:
         return failure.failed_at
     return status.attempt_start_time
-
-
-def restart_at(situation: Situation) -> float | None:
-    """Returns when a waiting restart may begin. After a clock was set back no job waits longer than was ever meant."""
-    failure = situation.last_failure
-    if failure is not None and failure.provisional:
-        wait = _settling_seconds(situation, failure.attempt)
-        return min((to_seconds(failure.failed_at) or situation.now) + wait, situation.now + wait)
-    at = to_seconds(situation.status.next_attempt_time)
-    if at is None:
-        return None
-    waits = (SETTLE_SECONDS, PAUSE_AFTER_SHORT_LIFE, LONGEST_OTHER_WAIT, float(rank_grace_seconds(situation.spec)))
-    longest = max(situation.spec.failure_policy.backoff.max_seconds, *waits)
-    return at if at - situation.now <= longest else situation.now
 
 
 def advance(situation: Situation) -> Transition:
@@ -221,14 +203,12 @@ def _respond(
     counted = response.answer == "Restart"
     restarts = status.restarts + (1 if counted else 0)
     lived = since(situation.now, status.attempt_start_time)
-    wait = 0.0 if anew else delay(situation.spec, response.answer, cause=cause, restarts=restarts, lived=lived)
+    wait = 0.0 if anew else backoff.delay(situation.spec, response.answer, cause=cause, restarts=restarts, lived=lived)
     nodes = with_failure(situation, cause)
     moving = cause.node is not None and cause.node in nodes.avoided
     waiting: tuple[PodView, ...] = ()
-    if crash_loop_backoff.is_limited(cause.reason, counted=counted):
-        waiting = crash_loop_backoff.outlasting(
-            situation, desired_workers(situation), status.attempt, situation.now + wait
-        )
+    if backoff.is_limited(cause.reason, counted=counted):
+        waiting = backoff.outlasting(situation, desired_workers(situation), status.attempt, situation.now + wait)
     replacing = _replacing(situation, cause, waiting, moved_from=cause.node if moving else None)
     going |= frozenset(replacing)
     left = anew or members_left(situation, going, ready_ranks(situation))
@@ -252,7 +232,7 @@ def _respond(
     if moving:
         message += f"; node {cause.node} is avoided from now on"
     if waiting:
-        message += f"; {crash_loop_backoff.sentence(waiting)}"
+        message += f"; {backoff.sentence(waiting)}"
     workers = next_workers(situation, without=going)
     if wait <= 0 and can_open(situation, workers, without=going):
         message += "".join(f"; {sentence}" for sentence in stand_ins(situation, workers))
@@ -282,9 +262,9 @@ def _startup_begins_after(situation: Situation, wait: float) -> str | None:
 
 
 def _wait_for_cause(situation: Situation, cause: Failure) -> Transition:
-    silent = _silent(situation, cause.attempt)
+    silent = backoff.silent(situation, cause.attempt)
     awaited = f"for a report of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
-    wait = _settling_seconds(situation, cause.attempt)
+    wait = backoff.settling_seconds(situation, cause.attempt)
     return Transition(
         "Restarting",
         "DeterminingCause",
@@ -295,19 +275,6 @@ def _wait_for_cause(situation: Situation, cause: Failure) -> Transition:
             startup_start_time=_startup_begins_after(situation, wait),
         ),
     )
-
-
-def _settling_seconds(situation: Situation, attempt: int) -> float:
-    """Returns for how long a bystander's report alone doesn't end the job: a node that is lost shows late."""
-    if not _silent(situation, attempt):
-        return SETTLE_SECONDS
-    return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
-
-
-def _silent(situation: Situation, attempt: int) -> list[int]:
-    """Returns the workers that haven't reported how the attempt ended for them."""
-    reported = {worker for worker, report in situation.reports_of(attempt).items() if report.ended}
-    return sorted(set(situation.worker_uids) - reported)
 
 
 def _fail_for(situation: Situation, cause: Failure, response: Response, at: str | None = None) -> Transition:

@@ -14,9 +14,11 @@ from dataclasses import replace
 
 from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.reconciling.observed.lineup import alone_until, desired_workers, next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.reconciling.policies import startup
-from trainmaster_operator.reconciling.policies.attempts import held_since, restart_at
+from trainmaster_operator.reconciling.policies.attempts import held_since
+from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import NEW_STARTUP, StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds

@@ -7,14 +7,9 @@ disruption is never the job's fault, so rules and budget don't apply to it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from trainmaster_operator.api.reasons import Answer, Strength, known_reason
 from trainmaster_operator.api.v1alpha1 import Failure, FailureRule, JobSpec
-
-# A restart that costs nothing could go on for ever: where an attempt lived less than this, the next one waits.
-SHORT_LIFE = 10.0
-PAUSE_AFTER_SHORT_LIFE = 5.0
 
 
 @dataclass(frozen=True)
@@ -40,20 +35,6 @@ def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> Response:
         used = f"no restart is left (failurePolicy.maxRestarts is {policy.max_restarts})"
         return Response("Fail", "MaxRestartsExceeded", f"{cause.message}; {used}")
     return Response(answer)
-
-
-def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure, restarts: int, lived: float) -> float:
-    """Returns the seconds to wait before the next attempt; `restarts` includes the one that is waited for.
-
-    Restarts that count follow `failurePolicy.backoff`; others begin at once, unless a rule ignores what fails at once.
-    """
-    if answer == "Ignore":
-        ignored = known_reason(cause.reason).strength is not Strength.DISRUPTION
-        return PAUSE_AFTER_SHORT_LIFE if ignored and lived < SHORT_LIFE else 0.0
-    backoff = spec.failure_policy.backoff
-    # 2.0 ** 1024 overflows; nothing waits longer than maxSeconds anyway.
-    exponent = min(max(restarts - 1, 0), 64)
-    return min(backoff.initial_seconds * min(backoff.factor, 1e4) ** exponent, backoff.max_seconds)
 
 
 def _matches(rule: FailureRule, cause: Failure) -> bool:

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import takewhile
 
-from trainmaster_operator.api.messages import duration
-from trainmaster_operator.api.times import since
+from trainmaster_operator.api.times import duration, since
 from trainmaster_operator.api.v1alpha1 import Failure
-from trainmaster_operator.reconciling.observed.container_ends import is_unresponsive_report
 from trainmaster_operator.reconciling.observed.lineup import can_open, continued_workers, desired_workers, next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive, is_unresponsive_report
 from trainmaster_operator.reconciling.policies.attempts import end_attempt
 from trainmaster_operator.reconciling.policies.attribution import cause_of, failure_of
+from trainmaster_operator.reconciling.policies.backoff import PAUSE_AFTER_SHORT_LIFE, delay
 from trainmaster_operator.reconciling.policies.continuing import (
     continued,
     has_formed,
@@ -26,9 +26,9 @@ from trainmaster_operator.reconciling.policies.continuing import (
     ready_ranks,
     training,
 )
-from trainmaster_operator.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIFE, choose_response, delay
+from trainmaster_operator.reconciling.policies.failure_rules import choose_response
 from trainmaster_operator.reconciling.policies.opening import open_attempt
-from trainmaster_operator.reconciling.policies.stand_in import JOINED_WITHIN
+from trainmaster_operator.reconciling.policies.spares import JOINED_WITHIN
 from trainmaster_operator.reconciling.policies.startup import pod_problem
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.wire.report import Report

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Phase
-from trainmaster_operator.reconciling.observed.container_ends import count_ends
 from trainmaster_operator.reconciling.observed.lineup import desired_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.policies.topology import in_rank_order
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import count_ends, is_alive
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
 
@@ -84,3 +83,38 @@ def stand_ins(situation: Situation, workers: tuple[int, ...]) -> Iterator[str]:
 def count_workers(workers: int) -> str:
     """Returns a number of workers as people say it."""
     return f"{workers} worker{'' if workers == 1 else 's'}"
+
+
+def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the workers by domain: that of the lowest index first, in each by index, those without one at the end."""
+    if situation.spec.scheduling.topology is None:
+        return workers
+    domains = {worker: _domain(situation, worker) for worker in workers}
+    first: dict[str, int] = {}
+    for worker in sorted(workers):
+        domain = domains[worker]
+        if domain is not None:
+            first.setdefault(domain, worker)
+    last = max(workers, default=0) + 1
+
+    def place(worker: int) -> tuple[int, int]:
+        domain = domains[worker]
+        return (last if domain is None else first[domain], worker)
+
+    return tuple(sorted(workers, key=place))
+
+
+def is_unordered(situation: Situation) -> bool:
+    """Returns whether the first attempt's order isn't known yet, so that its ranks are to wait."""
+    status = situation.status
+    return (
+        situation.spec.scheduling.topology is not None
+        and status.attempt <= 1
+        and status.phase in (None, "Pending")
+        and not situation.worker_uids
+    )
+
+
+def _domain(situation: Situation, worker: int) -> str | None:
+    pod = situation.pods.get(worker)
+    return None if pod is None or pod.node is None else situation.observed.domains.get(pod.node)

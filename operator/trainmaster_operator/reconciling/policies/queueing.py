@@ -15,15 +15,15 @@ from collections.abc import Iterator
 
 from trainmaster_operator.reconciling.actions.children import scaled_to_zero, workload_manifest
 from trainmaster_operator.reconciling.decision import Action, Apply, DeleteChild, ReportWorkload, WorkloadCondition
-from trainmaster_operator.reconciling.observed.kueue_admission import (
+from trainmaster_operator.reconciling.observed.gangs import (
     WORKLOAD_KIND,
     admission,
     is_as_asked,
     missing_flavors,
     workload_child,
 )
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView, is_alive
 from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Transition
 from trainmaster_operator.rendering import scheduler_of
 from trainmaster_operator.wire.names import HASH_ANNOTATION

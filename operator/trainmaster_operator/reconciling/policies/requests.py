@@ -13,7 +13,7 @@ from __future__ import annotations
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.reconciling.observed.lineup import can_open, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.policies.attempts import restart_at
+from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds

@@ -16,8 +16,10 @@ import zlib
 
 from trainmaster_operator.api.times import since, to_seconds, to_text
 from trainmaster_operator.reconciling.observed.lineup import desired_workers, next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.policies.attempts import held_since, restart_at
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive
+from trainmaster_operator.reconciling.policies.attempts import held_since
+from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.elastic import is_enough, scheduled_workers
 from trainmaster_operator.reconciling.policies.startup import began_at, is_quota
 from trainmaster_operator.reconciling.transition import StatusChange, Transition

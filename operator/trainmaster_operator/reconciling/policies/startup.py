@@ -13,16 +13,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainmaster_operator.api.messages import listed
+from trainmaster_operator.api.printable import listed
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.reconciling.actions.pod_group import scheduled_at, waits_for_nodes
-from trainmaster_operator.reconciling.observed.container_ends import START_FAILURES, latest_end
+from trainmaster_operator.reconciling.observed.gangs import scheduled_at, waits_for_nodes
 from trainmaster_operator.reconciling.observed.lineup import next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import ContainerView, PodView, RefusedWrite
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import (
+    START_FAILURES,
+    ContainerView,
+    PodView,
+    RefusedWrite,
+    is_alive,
+    latest_end,
+)
 from trainmaster_operator.reconciling.policies.attempts import fail, held_since
-from trainmaster_operator.reconciling.status.conditions import condition
-from trainmaster_operator.reconciling.transition import Transition
+from trainmaster_operator.reconciling.transition import Transition, condition
 from trainmaster_operator.rendering import worker_layout
 
 # Waiting reasons of containers (kubernetes: pkg/kubelet/images/types.go, kuberuntime/kuberuntime_container.go).

@@ -12,16 +12,22 @@ from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
 from trainmaster_operator.reconciling.observed.lineup import desired_workers, ready_spares
-from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
+from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
+from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job, is_alive
 from trainmaster_operator.reconciling.policies.quarantine import forgive
 from trainmaster_operator.reconciling.policies.startup import gravest_problem
-from trainmaster_operator.reconciling.status.conditions import condition, with_condition
-from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress
-from trainmaster_operator.reconciling.status.recovery import with_recovery
+from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_recovery
 from trainmaster_operator.reconciling.status.stacks import due_stacks
 from trainmaster_operator.reconciling.status.time_spent import book_time
-from trainmaster_operator.reconciling.transition import NO_CHANGE, UNSET, StatusChange, Transition, Unset
+from trainmaster_operator.reconciling.transition import (
+    NO_CHANGE,
+    UNSET,
+    StatusChange,
+    Transition,
+    Unset,
+    condition,
+    with_condition,
+)
 from trainmaster_operator.wire.names import JOB_UID_LABEL
 
 INVALID_SPEC = "InvalidSpec"

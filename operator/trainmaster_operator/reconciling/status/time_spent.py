@@ -36,11 +36,10 @@ from dataclasses import dataclass
 
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Progress, TimeSpent
-from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import PodView
-from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
+from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
 from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
-from trainmaster_operator.reconciling.transition import StatusChange
+from trainmaster_operator.reconciling.transition import StatusChange, condition
 from trainmaster_operator.wire.progress import RankProgress
 
 # Books that are further ahead of the clock than this were kept by a clock that was wrong, not by a slightly fast one.

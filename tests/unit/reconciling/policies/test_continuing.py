@@ -27,10 +27,10 @@ from tests.unit.reconciling.builders import (
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import JobStatus, WorkerCounts
 from trainmaster_operator.reconciling.actions.assignments import desired_assignment
+from trainmaster_operator.reconciling.decide import requeue_after
 from trainmaster_operator.reconciling.decision import Decision
 from trainmaster_operator.reconciling.observed.snapshot import PodView
-from trainmaster_operator.reconciling.status.conditions import condition
-from trainmaster_operator.reconciling.timers import requeue_after
+from trainmaster_operator.reconciling.transition import condition
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.progress import RankProgress
 from trainmaster_operator.wire.report import Report

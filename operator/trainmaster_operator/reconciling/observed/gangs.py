@@ -7,10 +7,22 @@ read before any pod is made; and of an elastic job it may admit fewer workers th
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
-from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, Observed, PodSetAdmission, WorkloadView
-from trainmaster_operator.rendering import GANG_APIS, Placement, scheduler_of, worker_layout
+from trainmaster_operator.reconciling.observed.snapshot import (
+    ChildView,
+    Job,
+    Observed,
+    PodSetAdmission,
+    WorkloadView,
+    is_alive,
+)
+from trainmaster_operator.rendering import GANG_APIS, Placement, has_pod_group, scheduler_of, worker_layout
+
+if TYPE_CHECKING:
+    from trainmaster_operator.reconciling.observed.situation import Situation
+
 
 WORKLOAD_KIND = f"Workload.{GANG_APIS['kueue'].group}"
 
@@ -84,3 +96,49 @@ def _placement(part: PodSetAdmission, observed: Observed) -> Placement:
     selector.update(part.node_selector)
     tolerations.update(dict.fromkeys(json.dumps(item, sort_keys=True) for item in part.tolerations))
     return Placement(tuple(sorted(selector.items())), tuple(tolerations), part.labels, part.annotations)
+
+
+def pod_group_kind(situation: Situation) -> str | None:
+    """Returns the kind of the job's PodGroup among its children; None for a job without one."""
+    scheduler = scheduler_of(situation.spec)
+    if scheduler is None or not has_pod_group(situation.spec):
+        return None
+    api = GANG_APIS[scheduler]
+    return f"{api.kind}.{api.group}"
+
+
+def pod_group(situation: Situation) -> ChildView | None:
+    """Returns the job's own PodGroup."""
+    kind = pod_group_kind(situation)
+    return next(
+        (
+            child
+            for child in situation.observed.children
+            if child.kind == kind and child.owner_uid == situation.job.uid and child.name == situation.job.name
+        ),
+        None,
+    )
+
+
+def lacks_pod_group(situation: Situation) -> bool:
+    """Returns whether pods must wait, because what makes a gang of them isn't there."""
+    if pod_group_kind(situation) is None:
+        return False
+    group = pod_group(situation)
+    return group is None or group.deleting
+
+
+def waits_for_nodes(situation: Situation) -> bool:
+    """Returns whether the gang as a whole has no node yet, and nothing but the scheduler stands in the way."""
+    if situation.spec.scheduling.gang is None or situation.observed.refused_writes:
+        return False
+    return not any(is_alive(pod) and pod.node is not None for pod in situation.pods.values())
+
+
+def scheduled_at(situation: Situation) -> float | None:
+    """Returns when the last of the gang's pods got its node."""
+    if situation.spec.scheduling.gang is None:
+        return None
+    pods = (situation.pods.get(worker) for worker in situation.workers)
+    times = [pod.scheduled_at for pod in pods if pod is not None and is_alive(pod)]
+    return max((at for at in times if at is not None and at <= situation.now), default=None)

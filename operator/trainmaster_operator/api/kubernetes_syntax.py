@@ -1,12 +1,85 @@
-"""Forms that values of a pod have: quantities, names and ports."""
+"""Labels and annotations have keys and values of one form on every object (apimachinery pkg/util/validation)."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
-from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show, unfit
+from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, show, unfit
+
+_MOST_NAME, _MOST_DOMAIN = 63, 253
+_KEY = re.compile(LABEL_KEY_PATTERN.strip("^$"))
+_DOMAIN = re.compile(SUBDOMAIN_PATTERN.strip("^$"))
+_VALUE = re.compile(rf"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,{_MOST_NAME - 2}}}[A-Za-z0-9])?)?")
+_FORM = f"use at most {_MOST_NAME} letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+
+
+def keyed(path: str, key: str) -> str:
+    """Returns the path of a key that is the user's own, as Kubernetes writes it: nodeSelector.a, limits[a.com/gpu]."""
+    return f"{path}.{key}" if key.replace("-", "").replace("_", "").isalnum() else f"{path}[{key}]"
+
+
+def label_key_problem(key: str) -> str | None:
+    """Returns what is wrong with the key of a label, or of an annotation in lower case."""
+    prefix, slash, name = key.rpartition("/")
+    if len(name) <= _MOST_NAME and len(prefix) <= _MOST_DOMAIN and _KEY.fullmatch(key):
+        return None
+    if slash and not _DOMAIN.fullmatch(prefix):
+        return f"{show(key)} can't be a key; use a domain before the '/', such as example.com/name"
+    return f"{show(key)} can't be a key; {_FORM}"
+
+
+def label_value_problem(value: str) -> str | None:
+    """Returns what is wrong with the value of a label."""
+    return None if _VALUE.fullmatch(value) else f"{show(value)} can't be a label's value; {_FORM}"
+
+
+def check_labels(path: str, given: Any) -> Iterator[Problem]:
+    """Yields what is wrong with a mapping of labels; what isn't text is another check's."""
+    for key, value in given.items() if isinstance(given, Mapping) else ():
+        key = str(key)
+        if key.startswith("$"):
+            continue
+        message = label_key_problem(key)
+        if message is None and isinstance(value, str):
+            message = label_value_problem(value)
+        if message is not None:
+            yield Problem(keyed(path, key), value, message)
+
+
+def check_annotations(path: str, given: Any) -> Iterator[Problem]:
+    """Yields what is wrong with the keys of annotations."""
+    for key, value in given.items() if isinstance(given, Mapping) else ():
+        # The API server compares annotations' keys in lower case.
+        wrong = label_key_problem(str(key).lower())
+        if wrong is not None:
+            yield Problem(keyed(path, str(key)), value, wrong)
+
+
+_SUFFIXES = {
+    "": Decimal(1),
+    **{suffix: Decimal(1000) ** -power for power, suffix in enumerate("mun", 1)},
+    "k": Decimal(1000),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("MGTPE", 2)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
+}
+_PARTS = re.compile(r"[+]?([0-9.]+)(?:[eE]([-+]?[0-9]+)|([A-Za-z]*))\Z")
+
+
+def quantity(value: int | str) -> Decimal:
+    """Returns a quantity's value: cores, or bytes. Raises ValueError for text that isn't a quantity."""
+    parts = _PARTS.match(str(value))
+    if parts is None:
+        raise ValueError(f"{value!r} is not a quantity")
+    number, exponent, suffix = parts.groups()
+    if exponent is not None:
+        return Decimal(number).scaleb(int(exponent))
+    return Decimal(number) * _SUFFIXES[suffix]
+
 
 # apimachinery pkg/api/resource/quantity.go, ParseQuantity.
 _QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")

@@ -56,3 +56,53 @@ def _shallow(document: str) -> Iterator[str]:
 def _integer(digits: str) -> int | float:
     # float() takes any number of digits, and answers infinity, which no reader takes for a value.
     return int(digits) if len(digits) <= SURE_DIGITS else float(digits)
+
+
+# YAML takes these for line breaks or refuses them, unless they are escaped; JSON takes them as they are.
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def encode(body: Any) -> bytes:
+    """Returns JSON in UTF-8. Raises ValueError for NaN and infinities, which JSON doesn't have.
+
+    Of surrogates in text, a pair is the character that it means, and a half becomes U+FFFD, as in Go's decoder.
+    """
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+    if not text.isascii() or "\x7f" in text:
+        text = _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def is_larger(value: Any, most: int) -> bool:
+    """Returns whether a value from JSON is larger than about `most` bytes; reads no more of it than that."""
+    # The outermost value has no comma.
+    size = -1
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        size += least_bytes(one)
+        if size > most:
+            return True
+        if isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+    return False
+
+
+def compact(value: Any) -> bytes:
+    """Returns a value as compact JSON in UTF-8. Raises TypeError or ValueError for what JSON can't hold."""
+    # Half a pair of surrogates, which JSON's \ud800 gives, is no UTF-8; it has to come back as it was.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def least_bytes(value: Any) -> int:
+    """Returns the bytes of JSON that a value has at least, what is in it not counted, with a comma."""
+    if isinstance(value, str):
+        return len(value) + 3
+    if isinstance(value, dict):
+        return 2 + sum(len(name) if isinstance(name, str) else 1 for name in value) + 3 * len(value)
+    return 2

@@ -14,12 +14,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Literal
 
-from trainmaster_operator.api.messages import listed
+from trainmaster_operator.api.printable import listed
 from trainmaster_operator.api.reasons import Strength, known_reason
-from trainmaster_operator.reconciling.observed.container_ends import START_FAILURES, latest_end
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import ContainerView, PodView
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.api.v1alpha1 import Failure, JobSpec
+from trainmaster_operator.reconciling.decision import DeletePod, PodRef
+from trainmaster_operator.reconciling.observed.lineup import desired_workers
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import (
+    START_FAILURES,
+    ContainerView,
+    PodView,
+    is_alive,
+    latest_end,
+)
+from trainmaster_operator.reconciling.transition import StatusChange, Transition
+from trainmaster_operator.rendering import rank_grace_seconds
 
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 300.0
 # A container that ran for so long starts again at once.
@@ -117,3 +129,93 @@ def _starts_at(container: ContainerView | None, now: float) -> float:
     if end.started_at is not None and finished - end.started_at >= FORGIVEN_AFTER:
         return now
     return finished + min(FIRST_SECONDS * 2.0 ** min(container.restarts - 1, 10), LONGEST_SECONDS)
+
+
+def replace(situation: Situation) -> Transition | None:
+    """Replaces the pod of a worker whose exit came to light after its attempt was answered.
+
+    While the next one isn't open, the pod is replaced with the others. Where it is open already, with that pod in it,
+    its ranks wait for it in vain: it is held, and another one opens in its place.
+    """
+    status, failure = situation.status, situation.last_failure
+    if failure is None or failure.provisional or not is_limited(failure.reason, counted=failure.counted):
+        return None
+    if status.phase == "Restarting" and not (status.resizing or status.stopping or status.scheduling_backoff):
+        ended, workers = status.attempt, desired_workers(situation)
+    elif status.phase in ("Pending", "Starting"):
+        ended, workers = status.attempt - 1, situation.workers
+    else:
+        return None
+    found = outlasting(situation, workers, ended, restart_at(situation) or 0.0)
+    late = [pod for pod in found if pod.uid not in status.replacing_pod_uids]
+    if not late:
+        return None
+    message = f"attempt {ended} ended; {sentence(late)}"
+    change = StatusChange(replacing_pod_uids=[*status.replacing_pod_uids, *(pod.uid for pod in late)])
+    return Transition("Restarting", "ReplacingPods", message, change)
+
+
+def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
+    """Returns the deletions of the pods whose containers still wait, and of those whose place a spare has taken; their
+    StatefulSet makes new ones."""
+    reasons = {
+        **dict.fromkeys(situation.displaced, "a spare has taken its place"),
+        **dict.fromkeys(situation.crash_looping, "the kubelet's crash back-off would keep its container waiting"),
+    }
+    return tuple(
+        DeletePod(PodRef(pod.name, pod.uid), reasons[pod.uid]) for pod in situation.pods.values() if pod.uid in reasons
+    )
+
+
+# The watch has confirmed by then what happened (measured: 1 to 2 s).
+SETTLE_SECONDS = 2.0
+# A silent node counts as unreachable after this (kube-controller-manager: node-monitor-grace-period, 50 s).
+NODE_MONITOR_SECONDS = 60.0
+# No wait that other policies ask for is longer.
+LONGEST_OTHER_WAIT = 600.0
+
+
+def restart_at(situation: Situation) -> float | None:
+    """Returns when a waiting restart may begin. After a clock was set back no job waits longer than was ever meant."""
+    failure = situation.last_failure
+    if failure is not None and failure.provisional:
+        wait = settling_seconds(situation, failure.attempt)
+        return min((to_seconds(failure.failed_at) or situation.now) + wait, situation.now + wait)
+    at = to_seconds(situation.status.next_attempt_time)
+    if at is None:
+        return None
+    waits = (SETTLE_SECONDS, PAUSE_AFTER_SHORT_LIFE, LONGEST_OTHER_WAIT, float(rank_grace_seconds(situation.spec)))
+    longest = max(situation.spec.failure_policy.backoff.max_seconds, *waits)
+    return at if at - situation.now <= longest else situation.now
+
+
+def settling_seconds(situation: Situation, attempt: int) -> float:
+    """Returns for how long a bystander's report alone doesn't end the job: a node that is lost shows late."""
+    if not silent(situation, attempt):
+        return SETTLE_SECONDS
+    return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
+
+
+def silent(situation: Situation, attempt: int) -> list[int]:
+    """Returns the workers that haven't reported how the attempt ended for them."""
+    reported = {worker for worker, report in situation.reports_of(attempt).items() if report.ended}
+    return sorted(set(situation.worker_uids) - reported)
+
+
+# A restart that costs nothing could go on for ever: where an attempt lived less than this, the next one waits.
+SHORT_LIFE = 10.0
+PAUSE_AFTER_SHORT_LIFE = 5.0
+
+
+def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure, restarts: int, lived: float) -> float:
+    """Returns the seconds to wait before the next attempt; `restarts` includes the one that is waited for.
+
+    Restarts that count follow `failurePolicy.backoff`; others begin at once, unless a rule ignores what fails at once.
+    """
+    if answer == "Ignore":
+        ignored = known_reason(cause.reason).strength is not Strength.DISRUPTION
+        return PAUSE_AFTER_SHORT_LIFE if ignored and lived < SHORT_LIFE else 0.0
+    backoff = spec.failure_policy.backoff
+    # 2.0 ** 1024 overflows; nothing waits longer than maxSeconds anyway.
+    exponent = min(max(restarts - 1, 0), 64)
+    return min(backoff.initial_seconds * min(backoff.factor, 1e4) ** exponent, backoff.max_seconds)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.lineup import can_open, desired_workers, next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.policies.attempts import end_attempt, held_since, restart_at
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive
+from trainmaster_operator.reconciling.policies.attempts import end_attempt, held_since
+from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import Transition
 

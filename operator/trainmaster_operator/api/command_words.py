@@ -6,13 +6,13 @@ that is a whole command line, and options that don't begin with a hyphen.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 
-from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.problems import Problem, typographic_quotes
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.api.values import show
-from trainmaster_operator.api.wrong_types import typographic_quotes
 
 # Programs that begin a command line. A path with a space in it is none of them.
 _PROGRAM = re.compile(r"(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|uv|env|conda|nohup|srun)")
@@ -66,3 +66,44 @@ def _misread(word: str) -> str | None:
     if found is not None and word.startswith("-"):
         return f"{show(word)} has {_SPACES[found]} (U+{ord(found):04X}) in an option's name; take it out"
     return None
+
+
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
+FLAGS = {"standalone", "use_env", "module", "no_python", "run_path", "virtual_local_rank"}
+_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
+VALUES = {
+    "nnodes",
+    "nproc_per_node",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "rdzv_conf",
+    "max_restarts",
+    "monitor_interval",
+    "start_method",
+    "event_log_handler",
+    "role",
+    "log_dir",
+    "redirects",
+    "tee",
+    "local_ranks_filter",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "local_addr",
+    "logs_specs",
+    "duplicate_stdout_filters",
+    "duplicate_stderr_filters",
+    "numa_binding",
+    "signals_to_handle",
+}
+
+
+def is_python(word: str) -> bool:
+    """Returns whether a word is an interpreter of Python."""
+    return _PYTHON.fullmatch(posixpath.basename(word)) is not None
+
+
+def option_of(word: str) -> str:
+    """Returns the name of an option without its value: nproc_per_node of --nproc-per-node."""
+    return _SHORT.get(word, word.removeprefix("--").replace("-", "_"))
