@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.values import decimal, loads, mapping
 
@@ -230,8 +230,5 @@ def stamped_line(line: str) -> StampedLine:
         end = len(line)
         if not _SHORTEST <= end <= _LONGEST or line[10] != "T" or line[4] != "-":
             return StampedLine(None, line)
-    try:
-        at = datetime.fromisoformat(line[:end])
-    except ValueError:
-        return StampedLine(None, line)
-    return StampedLine(None, line) if at.tzinfo is None else StampedLine(at.timestamp(), line[end + 1 :])
+    time = to_datetime(line[:end], zoned=True)
+    return StampedLine(None, line) if time is None else StampedLine(time.timestamp(), line[end + 1 :])

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstraints, ValidationError
@@ -26,6 +25,7 @@ from trainmaster_operator.api.pod_schema.resources import device_names
 from trainmaster_operator.api.pod_template import check_pod_template
 from trainmaster_operator.api.problems import InvalidJob, Problem
 from trainmaster_operator.api.rules import check_rules
+from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.api.training_schema import check_training
 from trainmaster_operator.api.v1alpha1 import API_VERSION, CPU, KIND, JobSpec, SpecModel
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show, unfit
@@ -136,11 +136,7 @@ _TextMap = dict[str, str | None]
 
 
 def _time(text: str) -> str:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+    if to_datetime(text, zoned=True) is None:
         raise PydanticCustomError(
             "time", "{shown} is no time; remove it, the API server sets it", {"shown": show(text)}
         )

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.wire.errors import ProtocolError
 from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_HOST, MAX_INDEX, MAX_NODE, MAX_UID
 from trainmaster_operator.wire.values import mapping, mappings, number, shown, text, time_in, whole, whole_in
@@ -34,15 +35,6 @@ FIGURES: Mapping[str, str] = {
     "step_seconds": "stepSeconds",
 }
 MAX_NAME = 253
-
-
-@dataclass(frozen=True)
-class JobIdentity:
-    """JobIdentity names one life of a job: of two jobs that had one name, `uid` is another."""
-
-    namespace: str
-    name: str
-    uid: str
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from trainmaster_operator.api.v1alpha1 import (
     WorkerGroup,
     is_bundled,
 )
+from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, is_image, show
 from trainmaster_operator.wire.limits import MAX_WORKERS
 
@@ -211,8 +212,10 @@ NAME_RULES: tuple[Rule, ...] = (
         f"self.spec.workerGroups.all(g, size(self.metadata.name) + 1 + size(g.name) <= {MAX_SET_NAME})",
         holds=lambda job: (
             len(job.name) > MAX_SET_NAME
-            or len(job.spec.worker_groups or []) < 2
-            or all(len(job.name) + 1 + len(group.name) <= MAX_SET_NAME for group in job.spec.worker_groups)
+            or all(
+                len(name) <= MAX_SET_NAME
+                for name in set_names(job.name, [group.name for group in job.spec.worker_groups or []])
+            )
         ),
         message="'{name}', joined with a group's name by '-', has more than "
         f"{MAX_SET_NAME} characters, for which the labels of the pods leave no room; shorten one of the two",

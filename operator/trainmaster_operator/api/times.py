@@ -29,15 +29,24 @@ def _shown(seconds: float) -> float:
     return min(seconds, MAX_TIME) if seconds >= 0 else 0.0
 
 
-def to_seconds(text: str | None) -> float | None:
-    """Returns the seconds since the epoch; None for no time, and for what isn't one (somebody edited the status)."""
-    if text is None:
-        return None
+def to_datetime(value: object, *, zoned: bool = False) -> datetime | None:
+    """Parses RFC 3339. Returns None for anything that isn't a time.
+
+    A time without a zone is in UTC; `zoned`: it is no time.
+    """
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if moment is None or moment.tzinfo is not None:
+        return moment
+    return None if zoned else moment.replace(tzinfo=UTC)
+
+
+def to_seconds(value: object) -> float | None:
+    """Returns the seconds since the epoch of a time in RFC 3339, or None: anyone may have edited a status."""
+    moment = to_datetime(value)
+    return None if moment is None else moment.timestamp()
 
 
 def since(now: float, text: str | None) -> float:

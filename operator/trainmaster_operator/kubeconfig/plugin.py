@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.kubeconfig.errors import KubeconfigError, shown
 
 # Somebody at a terminal may have to log in with a browser; otherwise nobody is there to answer.
@@ -162,7 +163,7 @@ class Plugin:
             raise self._useless("gave a token with characters that no header can have")
         if not token.strip() and not (certificate and key):
             raise self._useless("gave neither a token nor a certificate with its key")
-        return Credentials(token.strip(), certificate, key, _time(fields.get("expirationTimestamp")))
+        return Credentials(token.strip(), certificate, key, to_datetime(fields.get("expirationTimestamp")))
 
     def _useless(self, why: str) -> KubeconfigError:
         return KubeconfigError(f"{self.place}.command: the plugin {shown(self.command)} {why}; run it by hand")
@@ -184,11 +185,3 @@ def _end(process: subprocess.Popen[bytes], *, group: bool) -> None:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _time(value: object) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(_text(value))
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

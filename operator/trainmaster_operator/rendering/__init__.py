@@ -12,7 +12,6 @@ from trainmaster_operator.rendering.environment import pod_grace_seconds, rank_g
 from trainmaster_operator.rendering.gang_scheduling import GANG_APIS, GangAPI, has_pod_group, scheduler_of
 from trainmaster_operator.rendering.layout import (
     GroupLayout,
-    JobIdentity,
     first_assignment,
     has_spares,
     processes_by_worker,
@@ -24,31 +23,3 @@ from trainmaster_operator.rendering.layout import (
 from trainmaster_operator.rendering.manifest import Manifest, child_kind
 from trainmaster_operator.rendering.render import Placement, render
 from trainmaster_operator.rendering.settings import NetworkPeers, Settings
-
-__all__ = [
-    "GANG_APIS",
-    "AgentConfigMap",
-    "AgentImage",
-    "AgentImageVolume",
-    "AgentSource",
-    "GangAPI",
-    "GroupLayout",
-    "JobIdentity",
-    "Manifest",
-    "NetworkPeers",
-    "Placement",
-    "Settings",
-    "child_kind",
-    "first_assignment",
-    "has_pod_group",
-    "has_spares",
-    "pod_grace_seconds",
-    "processes_by_worker",
-    "rank_grace_seconds",
-    "render",
-    "scheduler_of",
-    "stable_hosts",
-    "worker_count",
-    "worker_layout",
-    "world_size",
-]

@@ -11,15 +11,8 @@ from dataclasses import dataclass
 
 from trainmaster_operator.api.pod_schema.resources import resource_name
 from trainmaster_operator.api.signing import AGENTS_SECRET_KEY
-from trainmaster_operator.api.v1alpha1 import Accelerator, Interconnect, JobSpec, Resources
-from trainmaster_operator.rendering.layout import (
-    GroupLayout,
-    JobIdentity,
-    stable_hosts,
-    worker_count,
-    worker_layout,
-    world_size,
-)
+from trainmaster_operator.api.v1alpha1 import Accelerator, Interconnect, JobIdentity, JobSpec, Resources
+from trainmaster_operator.rendering.layout import GroupLayout, stable_hosts, worker_count, worker_layout, world_size
 from trainmaster_operator.rendering.settings import Settings
 from trainmaster_operator.wire.names import AGENT_PORT, POD_INDEX_LABEL, PUBLIC_KEYS_VARIABLE
 from trainmaster_operator.wire.ports import DEFAULT_MASTER_PORT

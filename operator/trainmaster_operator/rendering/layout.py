@@ -9,21 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmaster_operator.api.v1alpha1 import Accelerator, JobSpec, Resources
+from trainmaster_operator.api.v1alpha1 import Accelerator, JobIdentity, JobSpec, Resources
+from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.ports import master_port
 
 # The group of a job that gives `workers` and no groups.
 DEFAULT_GROUP = "worker"
-
-
-@dataclass(frozen=True)
-class JobIdentity:
-    """JobIdentity names the job that something is rendered for."""
-
-    namespace: str
-    name: str
-    uid: str
 
 
 @dataclass(frozen=True)
@@ -74,11 +66,12 @@ def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
         )
     layouts: list[GroupLayout] = []
     first = 0
-    for group in spec.worker_groups:
+    sets = set_names(job.name, [group.name for group in spec.worker_groups])
+    for group, name in zip(spec.worker_groups, sets, strict=True):
         layouts.append(
             GroupLayout(
                 name=group.name,
-                set_name=job.name if len(spec.worker_groups) == 1 else f"{job.name}-{group.name}",
+                set_name=name,
                 first_index=first,
                 count=group.workers,
                 processes=_processes(spec, group.resources),

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
-from trainmaster_operator.rendering.layout import JobIdentity
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobIdentity
 from trainmaster_operator.wire.names import HASH_ANNOTATION, JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_operator.api.merge import merge
-from trainmaster_operator.api.v1alpha1 import JobSpec, PodTemplate
+from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec, PodTemplate
 from trainmaster_operator.rendering.agent_source import AgentSource
 from trainmaster_operator.rendering.engine import render_template, training_text
 from trainmaster_operator.rendering.gang_scheduling import (
@@ -23,7 +23,7 @@ from trainmaster_operator.rendering.gang_scheduling import (
     scheduler_of,
     workload_context,
 )
-from trainmaster_operator.rendering.layout import GroupLayout, JobIdentity, worker_layout
+from trainmaster_operator.rendering.layout import GroupLayout, worker_layout
 from trainmaster_operator.rendering.manifest import Manifest, child_context, finish, training_name
 from trainmaster_operator.rendering.settings import NetworkPeers, Settings
 from trainmaster_operator.rendering.stateful_set import set_context

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from trainmaster_operator.api.pod_schema import requests_and_limits
 from trainmaster_operator.api.pod_schema.resources import resource_name
-from trainmaster_operator.api.v1alpha1 import CheckpointVolume, JobSpec, Resources, Topology, is_bundled
+from trainmaster_operator.api.v1alpha1 import CheckpointVolume, JobIdentity, JobSpec, Resources, Topology, is_bundled
+from trainmaster_operator.api.v1alpha1.names import BUNDLED_USER
 from trainmaster_operator.rendering.agent_source import (
     AgentConfigMap,
     AgentImage,
@@ -37,7 +38,7 @@ from trainmaster_operator.rendering.environment import (
     worker_environment,
 )
 from trainmaster_operator.rendering.gang_scheduling import scheduler_of
-from trainmaster_operator.rendering.layout import GroupLayout, JobIdentity
+from trainmaster_operator.rendering.layout import GroupLayout
 from trainmaster_operator.rendering.manifest import ChildContext, child_context, training_name
 from trainmaster_operator.rendering.settings import Settings
 from trainmaster_operator.wire.assignment import Assignment
@@ -45,8 +46,6 @@ from trainmaster_operator.wire.names import AGENT_PORT, ASSIGNMENT_ANNOTATION, G
 from trainmaster_operator.wire.signing import canonical
 
 BUNDLED_COMMAND = ("python", "-m", "trainloop")
-# gid of the bundled image's user (images/trainer/Dockerfile): volumes must be writable for it.
-BUNDLED_GROUP = 65532
 VOLCANO_SCHEDULER = "volcano"
 CHECKPOINT_VOLUME = "trainmaster-checkpoint"
 NODE_LABEL = "kubernetes.io/hostname"
@@ -181,7 +180,7 @@ def set_context(
         security_context=security,
         temporary_directory=_temporary_directory(spec),
         added_capabilities=("IPC_LOCK",) if spec.interconnect.rdma is not None else (),
-        fs_group=BUNDLED_GROUP if bundled else None,
+        fs_group=BUNDLED_USER if bundled else None,
         device_taints=(resource_name(group.accelerator),) if group.resources.gpus else (),
         toleration_seconds=math.ceil(spec.failure_policy.nodes.lost_after_seconds),
         grace_seconds=pod_grace_seconds(spec),

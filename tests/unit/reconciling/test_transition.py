@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_type_hints
-
 from tests.unit.reconciling.builders import NOW, all_up, decided, job, observed, running
 from trainmaster_operator.api.times import to_whole_text
-from trainmaster_operator.api.v1alpha1 import JobStatus
-from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Unset, condition, with_condition
-
-
-def test_it_has_the_fields_of_a_status_with_their_types() -> None:
-    status, change = get_type_hints(JobStatus), get_type_hints(StatusChange)
-    assert change == {name: status[name] | Unset for name in JobStatus.model_fields}
+from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, condition, with_condition
 
 
 def test_none_is_a_value_and_what_isnt_set_stays() -> None:

@@ -9,15 +9,8 @@ import yaml
 
 from tests.signer import KEYS
 from trainmaster_operator.api.parsing import parse_spec
-from trainmaster_operator.rendering import (
-    AgentImageVolume,
-    JobIdentity,
-    Manifest,
-    NetworkPeers,
-    Settings,
-    first_assignment,
-    render,
-)
+from trainmaster_operator.api.v1alpha1 import JobIdentity
+from trainmaster_operator.rendering import AgentImageVolume, Manifest, NetworkPeers, Settings, first_assignment, render
 
 JOBS = Path(__file__).parent / "jobs"
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,13 +10,12 @@ import pytest
 from trainmaster_operator.api.parsing import parse_spec
 from trainmaster_operator.api.rules import MAX_SET_NAME
 from trainmaster_operator.api.signing import SigningKeys
-from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec
 from trainmaster_operator.controller.keys.signing_keys import MAX_KEYS
 from trainmaster_operator.rendering import (
     AgentConfigMap,
     AgentImage,
     AgentImageVolume,
-    JobIdentity,
     Manifest,
     Settings,
     first_assignment,

@@ -20,6 +20,7 @@ from trainmaster.client.code.places import CODE_LABEL, MAX_CONFIG_MAP_BYTES
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NotAllowed
 from trainmaster.client.jobs import FIELD_MANAGER, JobClient, TrainingJob
 from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE
+from trainmaster_operator.api.v1alpha1.names import BUNDLED_USER
 from trainmaster_operator.wire.names import JOB_UID_LABEL
 
 UPLOAD_SECONDS = 300
@@ -27,8 +28,6 @@ POLL_SECONDS = 0.2
 KEPT_ARCHIVES = 2
 UPLOAD_ANNOTATION = "trainmaster.dev/upload"
 """It says which run of this program has made the pod."""
-# gid of the bundled image's user: the volume must be writable for it (images/trainer/Dockerfile).
-BUNDLED_GROUP = 65532
 # Of the job's podTemplate what lets a pod come up where its workers do.
 _TAKEN_FROM_POD = ("imagePullSecrets", "tolerations", "nodeSelector", "securityContext", "priorityClassName")
 NO_NODE = "it has no node"
@@ -201,7 +200,7 @@ def _pod(
     template = (spec.get("podTemplate") or {}).get("spec") or {}
     taken = {field: template[field] for field in _TAKEN_FROM_POD if template.get(field) is not None}
     if "securityContext" not in taken:
-        taken["securityContext"] = {"fsGroup": BUNDLED_GROUP, "seccompProfile": {"type": "RuntimeDefault"}}
+        taken["securityContext"] = {"fsGroup": BUNDLED_USER, "seccompProfile": {"type": "RuntimeDefault"}}
     if beside is not None:
         # A volume that one node mounts at a time is where its pods are.
         taken["affinity"] = {

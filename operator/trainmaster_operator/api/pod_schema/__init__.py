@@ -16,13 +16,3 @@ from trainmaster_operator.api.pod_schema.relations import (
     check_relations,
 )
 from trainmaster_operator.api.pod_schema.resources import WorkerResources, requests_and_limits, worker_resources
-
-__all__ = [
-    "AGENT_CONTAINER",
-    "WORKER_CONTAINER",
-    "WorkerResources",
-    "check_fields",
-    "check_relations",
-    "requests_and_limits",
-    "worker_resources",
-]

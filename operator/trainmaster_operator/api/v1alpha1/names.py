@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 GROUP = "trainmaster.dev"
@@ -18,6 +20,22 @@ INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
 # Whose training configuration `api.training_schema` knows.
 DEFAULT_IMAGE = f"{BUNDLED_IMAGE}:0.1.0"
+# User id and group id of the bundled image (images/trainer/Dockerfile): volumes must be writable for it.
+BUNDLED_USER = 65532
+
+
+@dataclass(frozen=True)
+class JobIdentity:
+    """JobIdentity names one job. Two jobs that had the same name one after the other differ in `uid`."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def set_names(job: str, groups: Sequence[str]) -> list[str]:
+    """Returns the names of a job's StatefulSets, in the order of its worker groups; a job without groups has one."""
+    return [job] if len(groups) < 2 else [f"{job}-{group}" for group in groups]
 
 
 def is_bundled(image: str) -> bool:

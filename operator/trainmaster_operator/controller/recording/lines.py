@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainmaster_operator.api.json_codec import is_larger
-from trainmaster_operator.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, Record, SampleRecord, to_wire
+from trainmaster_operator.api.records import FIGURES, JobRecord, PodPlace, Record, SampleRecord, to_wire
 from trainmaster_operator.api.trimming import LEFT_OUT
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES
 from trainmaster_operator.wire.progress import RankProgress
 from trainmaster_operator.wire.values import mapping

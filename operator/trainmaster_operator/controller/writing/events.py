@@ -13,10 +13,10 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from trainmaster_operator.api.printable import one_line
+from trainmaster_operator.api.times import to_whole_text
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.controller.apiserver.cluster import EVENTS, Cluster
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
@@ -70,7 +70,7 @@ class EventRecorder:
                 recorded.count += 1
                 recorded.at = now
                 await self._cluster.patch(
-                    EVENTS, job.namespace, recorded.name, {"count": recorded.count, "lastTimestamp": _timestamp(now)}
+                    EVENTS, job.namespace, recorded.name, {"count": recorded.count, "lastTimestamp": to_whole_text(now)}
                 )
                 return
             if not self._spend(job.uid, now):
@@ -101,7 +101,7 @@ class EventRecorder:
         return True
 
     def _body(self, job: Job, event: JobEvent, name: str, message: str, now: float) -> dict[str, Any]:
-        time = _timestamp(now)
+        time = to_whole_text(now)
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -123,7 +123,3 @@ class EventRecorder:
             "lastTimestamp": time,
             "count": 1,
         }
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

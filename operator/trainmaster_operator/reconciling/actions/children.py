@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec
 from trainmaster_operator.reconciling.actions.assignments import is_ahead
 from trainmaster_operator.reconciling.decision import Apply, DeleteChild, EnsureAgent
 from trainmaster_operator.reconciling.observed.gangs import (
@@ -28,7 +28,6 @@ from trainmaster_operator.reconciling.observed.snapshot import ChildView, is_ali
 from trainmaster_operator.rendering import (
     AgentConfigMap,
     AgentSource,
-    JobIdentity,
     Manifest,
     Placement,
     Settings,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trainmaster_operator.api.times import since, to_seconds
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobIdentity, JobSpec, JobStatus
 from trainmaster_operator.reconciling.observed.gangs import admitted_spec
 from trainmaster_operator.reconciling.observed.members import Members
 from trainmaster_operator.reconciling.observed.snapshot import (
@@ -36,7 +36,7 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     latest_end,
     reason_of,
 )
-from trainmaster_operator.rendering import GroupLayout, JobIdentity, Settings, has_spares, worker_layout
+from trainmaster_operator.rendering import GroupLayout, Settings, has_spares, worker_layout
 from trainmaster_operator.wire.report import Report
 
 # Phases in which the current attempt shall run; in all others its ranks are held.

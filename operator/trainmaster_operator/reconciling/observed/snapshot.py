@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
-from trainmaster_operator.rendering import AgentSource, JobIdentity
+from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec, JobStatus
+from trainmaster_operator.rendering import AgentSource
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.progress import RankProgress
 from trainmaster_operator.wire.reasons import EXIT_FINISHED, EXIT_KILLED, REASON_BY_EXIT_CODE

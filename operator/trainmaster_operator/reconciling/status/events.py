@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import duration, to_seconds
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobIdentity, JobSpec, JobStatus
 from trainmaster_operator.reconciling.decision import JobEvent
 from trainmaster_operator.reconciling.observed.members import Members
 from trainmaster_operator.reconciling.transition import condition
-from trainmaster_operator.rendering import JobIdentity, worker_layout
+from trainmaster_operator.rendering import worker_layout
 
 
 def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tuple[JobEvent, ...]:

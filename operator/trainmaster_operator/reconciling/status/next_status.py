@@ -21,10 +21,8 @@ from trainmaster_operator.reconciling.status.stacks import due_stacks
 from trainmaster_operator.reconciling.status.time_spent import book_time
 from trainmaster_operator.reconciling.transition import (
     NO_CHANGE,
-    UNSET,
     StatusChange,
     Transition,
-    Unset,
     condition,
     with_condition,
 )
@@ -112,12 +110,11 @@ def unreadable(job: Job, now: float) -> JobStatus:
 
 
 def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
-    opened = transition.change.attempt not in (UNSET, situation.status.attempt)
-    if opened and isinstance(transition.change.continues, int):
+    change = transition.change
+    opened = "attempt" in change.model_fields_set and change.attempt != situation.status.attempt
+    if opened and change.continues is not None:
         # Who is left trains on.
-        return _counts(
-            situation.with_status(transition.change.apply(situation.status)), replace(transition, change=NO_CHANGE)
-        )
+        return _counts(situation.with_status(change.apply(situation.status)), replace(transition, change=NO_CHANGE))
     alive = [worker for worker, pod in situation.pods.items() if is_alive(pod)]
     finished = frozenset() if opened else situation.finished
     up = frozenset() if opened else situation.up - finished
@@ -138,9 +135,7 @@ def _spares(situation: Situation) -> frozenset[int]:
 
 def _ready_spares(situation: Situation, transition: Transition) -> int:
     """Returns how many spares could begin at once, those apart that the transition makes workers."""
-    order = transition.change.worker_order
-    training = () if isinstance(order, Unset) else order
-    ready = [spare for spare in ready_spares(situation) if spare not in training]
+    ready = [spare for spare in ready_spares(situation) if spare not in transition.change.worker_order]
     return min(len(ready), sum(group.spares for group in situation.layout))
 
 

@@ -31,6 +31,7 @@ when the clock is behind the books, they wait for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -342,4 +343,4 @@ def _latest(times: Iterable[float | None]) -> int:
 
 
 def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(min(max(seconds, -1e12), 1e12) * 1000)
+    return None if seconds is None or math.isnan(seconds) else round(min(max(seconds, -1e12), 1e12) * 1000)

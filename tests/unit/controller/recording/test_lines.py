@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller import builders as b
-from trainmaster_operator.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, SampleRecord, parse_record
+from trainmaster_operator.api.records import FIGURES, JobRecord, PodPlace, SampleRecord, parse_record
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES
 from trainmaster_operator.controller.recording.lines import MAX_LINE, MAX_RANKS, facts_of, job_line, sample_line
 from trainmaster_operator.wire.progress import RankProgress
