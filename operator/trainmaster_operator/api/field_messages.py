@@ -1,4 +1,9 @@
-"""Pydantic's errors become messages with a remedy: unknown fields, wrong types, values out of range."""
+"""Turns pydantic's errors into messages with a remedy: unknown fields, wrong types, values out of range.
+
+A field that is known elsewhere gets the place where it belongs: among the spec's own fields (read from the models), in
+a pod (`pod_schema`), or what replaces a field of another API (Kubeflow's PyTorchJob, MPIJob and TrainJob, JobSet,
+Volcano, Kubernetes' Job, and the command lines of launchers), for which there is a table.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +33,13 @@ from trainmaster_operator.api.values import HALF_A_CHARACTER, out_of_range, show
 
 # Tags of the discriminated union of resources.cpu, which pydantic puts into the location.
 _TAGS = frozenset({"object", "quantity"})
-# Values that a sentence can list.
+# Most values that a sentence lists.
 _FEW = 8
 _SOME = 2
 
 
 def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[SpecModel] | None = None) -> str:
-    """Returns the message for a field that isn't known at `path`: the nearest known one, or where it belongs."""
+    """Returns the message for a field that is unknown at `path`: the nearest known one, or where it belongs."""
     odd = [character for character in field if not character.isascii()]
     if odd:
         written = "".join(character for character in field if character.isascii()).strip()
@@ -55,9 +60,9 @@ def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[Spe
 
 
 def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> list[Problem]:
-    """Returns the problems of a `root`, which stands at `path`, in the order of its fields.
+    """Returns the problems of a `root` at `path`, in the order of its fields.
 
-    A field that is missing because it is misspelled, or elsewhere, isn't said to be missing too.
+    A field that is missing because it is misspelled or in another place is reported once.
     """
     details = error.errors(include_url=False)
     problems = [_problem_of(each, root, path) for each in details]
@@ -70,7 +75,7 @@ def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> lis
 
 
 def _stands_for(unknown: Problem, field: str) -> bool:
-    """Returns whether an unknown field's remedy is to write this one."""
+    """Returns whether the remedy for an unknown field is to write this one."""
     parent, _, name = field.rpartition(".")
     return unknown.message.endswith((f"; set {field}", f"; it belongs in {field}")) or (
         unknown.field.startswith(f"{parent}.") and unknown.message.endswith(f"; did you mean {name}?")
@@ -104,7 +109,7 @@ def _mistyped(detail: ErrorDetails, field: str, fields: tuple[str, ...]) -> str 
 
 def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, parent: str) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    # The setup line may hold what isn't meant for the readers of a status.
+    # The setup line may hold secrets, and more people can read a status.
     shown = "this text" if field == "setup" and isinstance(value, str) else show(value)
     match kind:
         case "extra_forbidden":
@@ -131,12 +136,12 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
     return f"{shown} can't be used; see the field in docs/reference.md"
 
 
-# Errors of our own types, which bring their sentences.
+# Errors of our own types, which have their own sentences.
 _OURS = frozenset({"quantity", "processes", "json", "time", "pattern"})
 
 
 def _alternatives(value: Any, expected: str) -> str:
-    """Returns the values that a field may have, or the one that was meant."""
+    """Returns the allowed values of a field, or the one that was meant."""
     known = re.findall(r"'([^']*)'", expected)
     given = str(value) if isinstance(value, str) else ""
     near = nearest(given, known, VERY_SIMILAR if len(known) <= _FEW else SIMILAR) or only_longer(given, known)
@@ -144,7 +149,7 @@ def _alternatives(value: Any, expected: str) -> str:
 
 
 def _described(model: type[SpecModel] | None, field: str) -> str:
-    """Returns what a missing field is: its values where it has a few, or the beginning of its description."""
+    """Describes a missing field: its values if they are few, or the beginning of its description."""
     for name, info in model.model_fields.items() if model is not None else ():
         if (info.alias or name) != field:
             continue
@@ -157,7 +162,7 @@ def _described(model: type[SpecModel] | None, field: str) -> str:
 
 
 def _required(model: type[SpecModel] | None) -> tuple[str, ...]:
-    """Returns the fields that a mapping must have, or some that it can have."""
+    """Returns the required fields of a mapping, or some of its optional ones."""
     fields = list(model.model_fields.items()) if model is not None else []
     required = [(name, info) for name, info in fields if info.is_required()]
     if not required or any(model_in(info.annotation) is not None for _, info in required):
@@ -170,7 +175,7 @@ def _field_names(model: type[SpecModel] | None) -> tuple[str, ...]:
 
 
 def _model_at(root: type[SpecModel], location: tuple[int | str, ...]) -> type[SpecModel] | None:
-    """Returns the model that pydantic's location in a `root` points to."""
+    """Returns the model at pydantic's location in a `root`."""
     model: type[SpecModel] | None = root
     for part in location:
         if isinstance(part, int) or part in _TAGS:
@@ -193,10 +198,10 @@ def _join(path: list[Any]) -> str:
     return text
 
 
-# Further places say nothing more.
+# Most places that a sentence names.
 _MOST_PLACES = 2
 
-# What to do instead of fields that other APIs have.
+# What to do instead of using fields of other APIs.
 _OTHERS_FIELDS = {
     "set spec.workers": "replicas numWorkers workerCount numNodes nnodes nodes nodeCount instanceCount parallelism "
     "completions worldSize ntasks",
@@ -254,7 +259,7 @@ _OTHERS_FIELDS = {
     "it belongs in metadata": "name namespace labels annotations generateName",
     "it belongs at the top of the file, not indented": "apiVersion kind metadata spec status",
 }
-# What programs that train are configured by, where it stands in the spec itself.
+# Settings of training programs that people write into the spec itself.
 _TRAINING_FIELDS = frozenset(
     ["seed", "epochs", "lr", "learningrate", "model", "dataset", "batchsize", "optimizer", "steps"]
 )
@@ -268,10 +273,10 @@ _CONTAINERS_FIELDS = {plain(name): name for name in pod_types()["Container"].fie
 
 
 def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
-    """Returns where a field belongs that isn't known to the model at `path`, as the remedy of a sentence.
+    """Returns where a field belongs that the model at `path` doesn't know, as the remedy of a sentence.
 
-    The same name further down comes first, then what others call it, then the same name elsewhere: of all workers, of
-    a pod, of a group. A name that is only similar to one elsewhere is no hint.
+    In order: the same name further down, the name in another API, the same name elsewhere (for all workers, in a pod,
+    in a group). A name that is only similar to one elsewhere is no hint.
     """
     is_below = model is not None and path.startswith("spec.")
     own = _places_described(field, "spec", _places(JobSpec))
@@ -318,7 +323,7 @@ def _places_described(field: str, path: str, places: Mapping[str, tuple[str, ...
 
 @cache
 def _places(model: type[SpecModel]) -> Mapping[str, tuple[str, ...]]:
-    """Returns where below a model each name of a field is, relative to it: the places that are least deep."""
+    """Returns the shallowest places of each field name below a model, relative to it."""
     found: dict[str, list[str]] = {}
     for name, place in _below(model):
         found.setdefault(name, []).append(place)
@@ -336,7 +341,7 @@ def _below(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def model_in(annotation: Any) -> type[SpecModel] | None:
-    """Returns the model that a field's annotation has, by itself, optional or in a list."""
+    """Returns the model in a field's annotation: the annotation itself, optional or in a list."""
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         return annotation
     for part in get_args(annotation):

@@ -1,4 +1,9 @@
-"""JSON of any depth and with any number is decoded here: users may write what Python's parser refuses."""
+"""Encodes and decodes JSON where Python's own functions would fail.
+
+Users may write JSON that `json.loads` refuses: any depth, and numbers of any length. Request bodies are encoded as
+JSON in UTF-8 that is also YAML, because the API server reads a server-side apply as YAML. In YAML a character above
+U+FFFF can't be JSON's escaped pair of surrogates (`\\ud83d\\ude00`): an API server answers 400.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,16 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Levels that are kept of what is too deep to decode: more than a job may have (`limits`), few enough for any recursion.
+# Levels kept of a document that is too deep to decode: more than a job may have (`limits`), safe for recursion.
 MAX_DEPTH = 100
-# Digits of a whole number that Python surely converts (sys.set_int_max_str_digits takes no fewer).
+# Digits of a whole number that Python always converts (the least that sys.set_int_max_str_digits accepts).
 SURE_DIGITS = 640
-# Strings, so that brackets in them don't count, and brackets.
+# Brackets, and strings, so that brackets within these don't count.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]+', re.DOTALL)
 
 
 def decode(raw: bytes | str) -> Any:
-    """Decodes as `json.loads` does, but any depth and any number. Raises json.JSONDecodeError for what isn't JSON."""
+    """Decodes like `json.loads`, at any depth and with any number. Raises json.JSONDecodeError for invalid JSON."""
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):
@@ -24,7 +29,7 @@ def decode(raw: bytes | str) -> Any:
 
 
 def decode_shallow(raw: bytes | str) -> Any:
-    """Decodes what `json.loads` can't, with null for everything below MAX_DEPTH; several times slower."""
+    """Decodes what `json.loads` can't, replacing everything below MAX_DEPTH by null. Several times slower."""
     whole = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     return json.loads("".join(_shallow(whole)), parse_int=_integer)
 
@@ -36,7 +41,7 @@ def _shallow(document: str) -> Iterator[str]:
         if run[0] == '"':
             continue
         if depth + len(run) <= MAX_DEPTH:
-            # However its brackets follow each other, they don't reach so deep.
+            # Even if all of these brackets open, they don't exceed the depth.
             depth += run.count("[") + run.count("{") - run.count("]") - run.count("}")
             continue
         for place, bracket in enumerate(run, token.start()):
@@ -54,18 +59,18 @@ def _shallow(document: str) -> Iterator[str]:
 
 
 def _integer(digits: str) -> int | float:
-    # float() takes any number of digits, and answers infinity, which no reader takes for a value.
+    # float() takes any number of digits and returns infinity, which no reader accepts.
     return int(digits) if len(digits) <= SURE_DIGITS else float(digits)
 
 
-# YAML takes these for line breaks or refuses them, unless they are escaped; JSON takes them as they are.
+# Unless they are escaped, YAML reads these as line breaks or refuses them. JSON accepts them.
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def encode(body: Any) -> bytes:
     """Returns JSON in UTF-8. Raises ValueError for NaN and infinities, which JSON doesn't have.
 
-    Of surrogates in text, a pair is the character that it means, and a half becomes U+FFFD, as in Go's decoder.
+    A pair of surrogates becomes its character, and half a pair becomes U+FFFD, as in Go's decoder.
     """
     text = json.dumps(body, ensure_ascii=False, allow_nan=False)
     if not text.isascii() or "\x7f" in text:
@@ -77,7 +82,7 @@ def encode(body: Any) -> bytes:
 
 
 def is_larger(value: Any, most: int) -> bool:
-    """Returns whether a value from JSON is larger than about `most` bytes; reads no more of it than that."""
+    """Returns whether a JSON value exceeds about `most` bytes, without reading further than that."""
     # The outermost value has no comma.
     size = -1
     waiting = [value]
@@ -94,13 +99,13 @@ def is_larger(value: Any, most: int) -> bool:
 
 
 def compact(value: Any) -> bytes:
-    """Returns a value as compact JSON in UTF-8. Raises TypeError or ValueError for what JSON can't hold."""
-    # Half a pair of surrogates, which JSON's \ud800 gives, is no UTF-8; it has to come back as it was.
+    """Returns compact JSON in UTF-8. Raises TypeError or ValueError for values that JSON can't hold."""
+    # Half a pair of surrogates (JSON's \ud800) isn't UTF-8, and has to survive a round trip.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 def least_bytes(value: Any) -> int:
-    """Returns the bytes of JSON that a value has at least, what is in it not counted, with a comma."""
+    """Returns the fewest bytes of JSON for a value and a comma, without the values in it."""
     if isinstance(value, str):
         return len(value) + 3
     if isinstance(value, dict):

@@ -1,4 +1,7 @@
-"""Labels and annotations have keys and values of one form on every object (apimachinery pkg/util/validation)."""
+"""Kubernetes' syntax of labels, names, ports and quantities, the same in every object.
+
+Sources: apimachinery, pkg/util/validation and pkg/api/resource/quantity.go.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ _FORM = f"use at most {_MOST_NAME} letters, digits, '-', '_' and '.', beginning 
 
 
 def keyed(path: str, key: str) -> str:
-    """Returns the path of a key that is the user's own, as Kubernetes writes it: nodeSelector.a, limits[a.com/gpu]."""
+    """Returns the path of a user-defined key, as Kubernetes writes it: nodeSelector.a, limits[a.com/gpu]."""
     return f"{path}.{key}" if key.replace("-", "").replace("_", "").isalnum() else f"{path}[{key}]"
 
 
 def label_key_problem(key: str) -> str | None:
-    """Returns what is wrong with the key of a label, or of an annotation in lower case."""
+    """Returns what is wrong with the key of a label, or with an annotation's key in lower case."""
     prefix, slash, name = key.rpartition("/")
     if len(name) <= _MOST_NAME and len(prefix) <= _MOST_DOMAIN and _KEY.fullmatch(key):
         return None
@@ -39,7 +42,7 @@ def label_value_problem(value: str) -> str | None:
 
 
 def check_labels(path: str, given: Any) -> Iterator[Problem]:
-    """Yields what is wrong with a mapping of labels; what isn't text is another check's."""
+    """Yields what is wrong with a mapping of labels. Another check covers values that aren't text."""
     for key, value in given.items() if isinstance(given, Mapping) else ():
         key = str(key)
         if key.startswith("$"):
@@ -84,7 +87,7 @@ def quantity(value: int | str) -> Decimal:
 # apimachinery pkg/api/resource/quantity.go, ParseQuantity.
 _QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
 _NEARLY = re.compile(r"([+]?[0-9]+(?:[.,][0-9]+)?) *([A-Za-z]*)")
-# What people write for a suffix, and what they may have meant.
+# Suffixes as people write them, and what they may have meant.
 _UNITS = {
     **{f"{letter}b": (letter.upper().replace("K", "k"), f"{letter.upper()}i") for letter in "kmgtpe"},
     **{f"{letter}ib": (f"{letter.upper()}i",) for letter in "kmgtpe"},
@@ -96,13 +99,13 @@ _UNITS = {
 _DNS_LABEL = re.compile(DNS_LABEL_PATTERN.strip("^$"))
 _SUBDOMAIN = re.compile(SUBDOMAIN_PATTERN.strip("^$"))
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*")
-# IANA_SVC_NAME, which names of ports are.
+# The names of ports are IANA_SVC_NAMEs.
 _LONGEST_PORT_NAME = 15
 _MOST_PORT = 65_535
 
 
 def quantity_problem(value: Any) -> str | None:
-    """Returns what is wrong with a quantity, which may be a number or text."""
+    """Returns what is wrong with a quantity (a number or text)."""
     if isinstance(value, str) and _QUANTITY.fullmatch(value):
         return None
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
@@ -136,10 +139,10 @@ def port_name_problem(value: str) -> str | None:
 
 
 def port_problem(value: Any) -> str | None:
-    """Returns what is wrong with the number of a port; what is no whole number is another check's."""
+    """Returns what is wrong with a port's number. Another check covers values that aren't whole numbers."""
     if not isinstance(value, int) or isinstance(value, bool) or 1 <= value <= _MOST_PORT:
         return None
-    return f"{show(value)} is no port; use 1 to {_MOST_PORT}"
+    return f"{show(value)} is not a port; use 1 to {_MOST_PORT}"
 
 
 def variable_name_problem(value: str) -> str | None:

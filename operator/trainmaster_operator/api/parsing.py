@@ -1,9 +1,12 @@
-"""Reads a job as the user wrote it: either a checked `JobSpec`, or everything that is wrong with it.
+"""Parses a job as the user wrote it into a checked `JobSpec`, or reports everything that is wrong with it.
 
-What is too large is refused before it is read (`limits`). Fields are checked by the models, which refuse unknown ones
-(`field_messages` has the texts), then relations between fields by `rules`, then podTemplate and
-`training`. As in the API server,
-the rules only see a spec whose fields are right.
+A spec that is too large is refused unread (`limits`). The models check fields and refuse unknown ones (`field_messages`
+has the messages). Then follow the relations between fields (`rules`), podTemplate, command and `training`. As in the
+API server, the rules only see a spec whose fields are valid.
+
+Metadata is checked as the API server checks it in any object (apimachinery, pkg/api/validation/objectmeta.go), strictly:
+it refuses unknown fields and labels that are numbers first. Fields that the API server sets are allowed, since `kubectl
+get -o yaml` prints them.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from trainmaster_operator.wire.values import mapping
 
 __all__ = ["InvalidJob", "ParsedJob", "Problem", "parse_job", "parse_spec"]
 
-# The API server appends this to generateName (apiserver/pkg/storage/names): the base is cut so that it fits.
+# The API server cuts generateName and appends this (apiserver/pkg/storage/names).
 _GENERATED_SUFFIX = "xxxxx"
 _GENERATED_BASE = 58
 _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -43,23 +46,23 @@ _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
 class ParsedJob:
     """ParsedJob is a DistributedTrainingJob that can run."""
 
-    # "" where the manifest doesn't say; kubectl's current namespace decides then.
+    # Empty if the manifest has none; then kubectl's current namespace counts.
     namespace: str
-    # A job with generateName has a name here such as the API server will make.
+    # For a job with generateName: a name like the one that the API server will create.
     name: str
     spec: JobSpec
 
 
 def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
-    """Check a whole manifest. Raises InvalidJob."""
+    """Parses a whole manifest. Raises InvalidJob."""
     problems = [*_check_top_level(raw), *check_metadata(raw.get("metadata"))]
     metadata = mapping(raw.get("metadata"))
     name = metadata.get("name") or _generated(metadata.get("generateName"))
     spec = None
-    # Fields of the spec at the top are in `problems`: the spec is there, but not indented.
+    # Fields of the spec at the top level are in `problems`: the spec isn't missing, but not indented.
     is_indented = raw.get("spec") is not None or not set(raw) - set(_TOP_LEVEL)
     try:
-        # Without a name there is nothing to say of its length.
+        # A missing name has no length to check.
         spec = parse_spec(raw.get("spec"), name if isinstance(name, str) else "job")
     except InvalidJob as error:
         found = [each for each in error.problems if is_indented or each.field != "spec"]
@@ -70,13 +73,13 @@ def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
 
 
 def parse_spec(raw_spec: Any, name: str) -> JobSpec:
-    """Check the spec of the job called `name`. Raises InvalidJob."""
+    """Parses the spec of the job called `name`. Raises InvalidJob."""
     if raw_spec is None:
         raise InvalidJob([Problem("spec", None, "is missing; give the job a spec")])
     if isinstance(raw_spec, Mapping) and (problem := check_size(raw_spec)) is not None:
         raise InvalidJob([problem])
     try:
-        # Python's own names of the fields are no other way to write them.
+        # Users can't write the fields by their Python names.
         spec = JobSpec.model_validate(raw_spec, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidJob(problems_of(error, JobSpec, "spec")) from error
@@ -91,7 +94,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
 
 
 def _check_cpu(spec: JobSpec) -> Iterator[Problem]:
-    """Kubernetes refuses a request above its limit when the StatefulSet is made; CEL can't see into `cpu`."""
+    """Checks requests against limits, which CEL can't do for `cpu`; Kubernetes would refuse the StatefulSet."""
     given = [("spec.resources", spec.resources)]
     for position, group in enumerate(spec.worker_groups or []):
         given.append((f"spec.workerGroups[{position}].resources", group.resources))
@@ -138,7 +141,7 @@ _TextMap = dict[str, str | None]
 def _time(text: str) -> str:
     if to_datetime(text, zoned=True) is None:
         raise PydanticCustomError(
-            "time", "{shown} is no time; remove it, the API server sets it", {"shown": show(text)}
+            "time", "{shown} is not a time; remove it, the API server sets it", {"shown": show(text)}
         )
     return text
 
@@ -148,7 +151,7 @@ _Text = Annotated[str, StringConstraints(min_length=1)]
 
 
 class OwnerReference(SpecModel):
-    """OwnerReference names an object with which this one is deleted."""
+    """OwnerReference names an owner, with which this object is deleted."""
 
     api_version: _Text
     kind: _Text
@@ -159,7 +162,7 @@ class OwnerReference(SpecModel):
 
 
 class ManagedFields(SpecModel):
-    """ManagedFields says which client has set which fields; the API server writes it."""
+    """ManagedFields records which client set which fields; the API server writes it."""
 
     manager: str | None = None
     operation: str | None = None
@@ -171,7 +174,7 @@ class ManagedFields(SpecModel):
 
 
 class ObjectMeta(SpecModel):
-    """ObjectMeta has the fields that every object's metadata can have, with their types."""
+    """ObjectMeta has the fields of every object's metadata, with their types."""
 
     name: str = ""
     generate_name: str = ""
@@ -191,7 +194,7 @@ class ObjectMeta(SpecModel):
 
 
 def check_metadata(raw: Any) -> list[Problem]:
-    """Returns what is wrong with a job's metadata; `rules` has what a job's name must be beyond that."""
+    """Returns what is wrong with a job's metadata; `rules` checks the name further."""
     if raw is None:
         return [Problem("metadata", None, "is empty or missing; give metadata with a name, indented")]
     try:
@@ -207,7 +210,7 @@ _NO_NAME = Problem("metadata.name", None, "is missing; give the job a name")
 def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
     if not metadata.name and not metadata.generate_name:
         yield _NO_NAME
-    # A hyphen at the end is followed by what the API server appends.
+    # The API server appends to a final hyphen.
     beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
     if beginning and not _fits(SUBDOMAIN_PATTERN, beginning):
         yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))
@@ -223,7 +226,7 @@ def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
         if (wrong := label_key_problem(finalizer)) is not None:
             yield Problem(f"metadata.finalizers[{position}]", finalizer, wrong)
     if set(metadata.finalizers) >= _EXCLUSIVE_FINALIZERS:
-        yield Problem("metadata.finalizers", None, "orphan and foregroundDeletion exclude each other; keep one")
+        yield Problem("metadata.finalizers", None, "orphan and foregroundDeletion can't be combined; keep one")
     if sum(owner.controller is True for owner in metadata.owner_references) > 1:
         message = "more than one owner has controller: true; keep it on one"
         yield Problem("metadata.ownerReferences", None, message)

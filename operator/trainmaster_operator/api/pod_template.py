@@ -1,6 +1,8 @@
-"""A podTemplate has to be what Kubernetes takes (`pod_schema`), and may not change what attempts rely on in their pods.
+"""Checks a podTemplate: Kubernetes must accept it (`pod_schema`), and it must not change what attempts rely on.
 
-The API server checks the most common types in podTemplate only, so the operator and the command line check all of it.
+The API server checks only the most common types in podTemplate, so the operator and the command line check all of it.
+Paths are compared as the kernel resolves them: `/run//trainmaster/` and `/run/./trainmaster` are `/run/trainmaster`.
+CEL can't resolve `..` within a path, so `matching` leaves such paths to `is_below`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from trainmaster_operator.api.values import show
 
 RESERVED_PREFIX = "trainmaster-"
 RESERVED_VARIABLES = frozenset(
-    {
+    [
         "MASTER_ADDR",
         "MASTER_PORT",
         "NNODES",
@@ -37,7 +39,7 @@ RESERVED_VARIABLES = frozenset(
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
         "TORCHELASTIC_ERROR_FILE",
-    }
+    ]
 )
 RESERVED_VARIABLE_PREFIXES = ("PET_", "TRAINMASTER_")
 RESERVED_LABELS = frozenset(
@@ -50,18 +52,18 @@ RESERVED_LABELS = frozenset(
 )
 RESERVED_DOMAIN = "trainmaster.dev/"
 
-# Fields of the PodSpec, and what to do instead.
+# Refused fields of the PodSpec, and what to do instead.
 REFUSED_POD_FIELDS = {
-    "restartPolicy": "a StatefulSet's pods always have Always; remove it",
-    "hostname": "the workers find each other by the names that the StatefulSet gives; remove it",
-    "subdomain": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "restartPolicy": "pods of a StatefulSet always have Always; remove it",
+    "hostname": "the workers find each other by the StatefulSet's names; remove it",
+    "subdomain": "the workers find each other by the StatefulSet's names; remove it",
     "hostNetwork": "set spec.interconnect.hostNetwork",
-    "setHostnameAsFQDN": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "setHostnameAsFQDN": "the workers find each other by the StatefulSet's names; remove it",
     "ephemeralContainers": "only kubectl debug adds these; remove it",
     "activeDeadlineSeconds": "set spec.runPolicy.activeDeadlineSeconds",
     "priorityClassName": "set spec.scheduling.priorityClassName",
 }
-# Fields of the worker's container, and what to do instead.
+# Refused fields of the worker's container, and what to do instead.
 REFUSED_WORKER_FIELDS = {
     "image": "set spec.image",
     "imagePullPolicy": "set spec.imagePullPolicy",
@@ -72,15 +74,14 @@ REFUSED_WORKER_FIELDS = {
 }
 _LISTS = ("containers", "initContainers", "volumes")
 _WORKER_LISTS = ("env", "ports", "volumeMounts")
-# A probe has one of these at most.
+# A probe has at most one handler.
 _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
 def check_pod_template(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
-    """Yields what is wrong with a podTemplate: of each field, and what is in it, the first thing, and of a pod that is
-    wrong everywhere MAX_POD_PROBLEMS at most.
+    """Yields what is wrong with a podTemplate: the first problem of each field, and at most MAX_POD_PROBLEMS in all.
 
-    `devices` are the extended resources that the job's fields ask for, `worker` is all that they ask for.
+    `devices` are the extended resources that the job's own fields request; `worker` has all their requests and limits.
     """
     fields: list[str] = []
     for problem in islice(_check(template, devices, worker), MAX_POD_PROBLEMS):
@@ -113,7 +114,7 @@ def _check(template: PodTemplate, devices: frozenset[str], worker: WorkerResourc
 
 
 def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
-    yield from _dropping(path, pod, "what is rendered")
+    yield from _dropping(path, pod, "what the operator renders")
     yield from _refused(path, pod, REFUSED_POD_FIELDS)
     grace = pod.get("terminationGracePeriodSeconds")
     if "terminationGracePeriodSeconds" in pod and (type(grace) is not int or not 1 <= grace <= 86_400):
@@ -132,12 +133,12 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
     for position, container in _items(pod.get("initContainers")):
         here = f"{path}.initContainers[{position}]"
         if container.get("name") == AGENT_CONTAINER:
-            yield Problem(here, AGENT_CONTAINER, "pods mount the agent, and nothing installs it; remove it")
+            yield Problem(here, AGENT_CONTAINER, "pods mount the agent, so no container installs it; remove it")
     for position, volume in _items(pod.get("volumes")):
         name = volume.get("name")
         if isinstance(name, str) and name.startswith(RESERVED_PREFIX):
             yield Problem(
-                f"{path}.volumes[{position}].name", name, f"{show(name)} is Trainmaster's own; use another name"
+                f"{path}.volumes[{position}].name", name, f"{show(name)} is reserved for Trainmaster; use another name"
             )
 
 
@@ -158,13 +159,13 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
             yield Problem(
                 f"{path}.volumeMounts[{position}].mountPath",
                 mount_path,
-                f"{show(mount_path)} is Trainmaster's own; mount it elsewhere",
+                f"{show(mount_path)} is reserved for Trainmaster; mount it elsewhere",
             )
     probe = worker.get("livenessProbe")
     if isinstance(probe, Mapping) and DIRECTIVE not in probe and probe.get("httpGet", probe) is not None:
         for handler in _OTHER_HANDLERS:
             if probe.get(handler) is not None:
-                message = "the agent's own probe has httpGet, and a probe has one way to ask; add httpGet: null"
+                message = "the agent's own probe has httpGet, and a probe has one handler; add httpGet: null"
                 yield Problem(f"{path}.livenessProbe.{handler}", probe[handler], message)
     resources = worker.get("resources")
     if isinstance(resources, Mapping):
@@ -178,7 +179,7 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
 def _dropping(path: str, value: Mapping[str, Any], what: str) -> Iterator[Problem]:
     if DIRECTIVE in value:
         directive = value[DIRECTIVE]
-        message = f"{show(directive)} would drop {what}; give only the fields to change"
+        message = f"{show(directive)} would remove {what}; give only the fields to change"
         yield Problem(f"{path}.{DIRECTIVE}", directive, message)
 
 
@@ -191,10 +192,10 @@ def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> 
 
 
 def _check_list(path: str, value: Any) -> Iterator[Problem]:
-    """Checks that the list doesn't replace the rendered one."""
+    """Checks that a list doesn't replace the rendered one."""
     for position, item in _items(value):
         if dict(item) == {DIRECTIVE: "replace"}:
-            message = "would drop what is rendered; give only the items to add or change"
+            message = "would remove what the operator renders; give only the items to add or change"
             yield Problem(f"{path}[{position}]", "replace", message)
 
 
@@ -204,26 +205,26 @@ def _items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 RESERVED_PATHS = ("/run/trainmaster", "/etc/trainmaster", "/opt/trainmaster")
-# The container runtime's own, and the root.
+# Paths of the container runtime.
 SYSTEM_PATHS = ("/dev", "/proc", "/sys")
-# A volume here would hide the image's own programs and their settings; below it is a place like any other.
+# A volume at one of these would hide the image's programs and settings; below them a volume is fine.
 IMAGE_PATHS = ("/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr")
 
 
 def hides_the_image(path: str) -> bool:
-    """Returns whether a volume at an absolute path would hide what the image needs to run anything."""
+    """Returns whether a volume at an absolute path would hide what the image needs to run programs."""
     return _resolved(path) in ("/", *IMAGE_PATHS)
 
 
 def is_below(path: str, folders: Iterable[str]) -> bool:
-    """Returns whether an absolute path is one of the folders, or in one of them."""
+    """Returns whether an absolute path is one of the folders or inside one."""
     resolved = _resolved(path)
     return any(resolved == folder or resolved.startswith(f"{folder}/") for folder in folders)
 
 
 def matching(folders: Iterable[str]) -> str:
-    """Returns the regular expression (RE2) of paths that hide the image, or are one of the folders, or in one."""
-    # Above the root is the root.
+    """Returns a regular expression (RE2) for paths that hide the image, and for the folders and paths inside them."""
+    # The parent of the root is the root.
     first, further = r"/([.]{0,2}/)*", r"/([.]?/)*"
     names = "|".join(folder.strip("/").replace("/", further) for folder in folders)
     hidden = "|".join(path.strip("/") for path in IMAGE_PATHS)
@@ -231,5 +232,5 @@ def matching(folders: Iterable[str]) -> str:
 
 
 def _resolved(path: str) -> str:
-    # Two slashes at the beginning are kept by normpath, for systems to which they mean something.
+    # normpath keeps two slashes at the beginning, which have a meaning on some systems.
     return "/" + posixpath.normpath(path).lstrip("/")

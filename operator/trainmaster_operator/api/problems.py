@@ -1,4 +1,8 @@
-"""Each problem of a job is one sentence, with the field, the value and the remedy."""
+"""A problem of a job is one sentence: the field, what is wrong with its value, and the remedy.
+
+Misspelled names are compared with the known ones, ignoring case and word separators. A value of the wrong type gets the
+remedy that fits it: quotes are removed only where there are some.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """Problem is one thing that is wrong. `message` says why the value can't be and what to do."""
+    """Problem is one thing that is wrong. `message` says what is wrong with the value, and what to do."""
 
-    # Kubernetes writes it so: spec.workerGroups[1].name
+    # As Kubernetes writes it: spec.workerGroups[1].name
     field: str
     value: Any
     message: str
@@ -29,9 +33,9 @@ class Problem:
 
 
 class InvalidJob(ValueError):
-    """The job can't run; `problems` is everything that is wrong with it, in the order of the spec's fields.
+    """The job can't run. `problems` lists everything that is wrong, in the order of the spec's fields.
 
-    `spec` is there where each field by itself is right, so that a job goes on that was accepted before a check was new.
+    `spec` is set if each field by itself is valid, so that a job accepted before a check was added keeps running.
     """
 
     def __init__(self, problems: Sequence[Problem], spec: JobSpec | None = None) -> None:
@@ -40,7 +44,7 @@ class InvalidJob(ValueError):
         self.spec = spec
 
     def shortened(self, characters: int) -> str:
-        """Returns as many whole sentences as fit, and how many more there are."""
+        """Returns as many whole sentences as fit, and the number of those left out."""
         shown = ""
         for position, problem in enumerate(self.problems):
             left = len(self.problems) - position - 1
@@ -52,35 +56,35 @@ class InvalidJob(ValueError):
         return shown[:characters]
 
 
-# How similar names are (difflib's ratio) of which one was probably meant, and of which one was surely meant.
+# Similarity (difflib's ratio) from which a known name was probably meant, and from which it was surely meant.
 SIMILAR = 0.7
 VERY_SIMILAR = 0.85
-# No name of ours is longer, and comparing takes time with the square of the length.
+# No name of ours is longer, and the time for a comparison grows with the square of the length.
 _LONGEST = 100
 # A shorter beginning fits by chance.
 _SHORTEST_BEGINNING = 3
 
 
 def plain(name: str) -> str:
-    """Returns the name as names are compared: maxRestarts, max_restarts and MAX-RESTARTS are one."""
+    """Returns the form in which names are compared: maxRestarts, max_restarts and MAX-RESTARTS are equal."""
     return re.sub(r"[-_. \xa0]", "", name).casefold()
 
 
 def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> str | None:
-    """Returns the known name that was probably meant: the same in another case, or at least as similar as `least`."""
+    """Returns the known name that was probably meant: the same in another case, or similar by at least `least`."""
     meant = {plain(each): each for each in known}
     near = difflib.get_close_matches(plain(name)[:_LONGEST], meant, n=1, cutoff=least)
     return meant[near[0]] if near else None
 
 
 def only_longer(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that begins so, where only one does: OOM is OOMKilled."""
+    """Returns the only known name that begins with this one: OOMKilled for OOM."""
     given = plain(name)
     longer = [each for each in known if plain(each).startswith(given)]
     return longer[0] if len(longer) == 1 and len(given) >= _SHORTEST_BEGINNING else None
 
 
-# What pydantic's type of an error says that the value should be.
+# What the value should be, by pydantic's type of the error.
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -93,7 +97,7 @@ _WANTED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
-# The remedy where nothing is known of the value.
+# The remedy if nothing is known about the value.
 EXPECTED = {
     "int_type": "a whole number; write it without quotes and without a fraction",
     "int_from_float": "a whole number; write it without a fraction",
@@ -112,17 +116,16 @@ _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)(?:s(?:ec)?)?)?", re.IGNORECASE)
 _DURATION_UNITS = (86_400, 3_600, 60, 1)
 _LONGEST_DURATION = 20
-# A value that a remedy repeats is no longer.
+# Longest value that a remedy repeats.
 _LONGEST_VALUE = 40
-# Fields that a remedy names.
+# Number of fields that a remedy names.
 _MOST_FIELDS = 3
 
 
 def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (), *, remedy: str = "") -> str | None:
-    """Returns the message for a value that isn't of the type of pydantic's error `kind`; None for other errors.
+    """Returns the message for a value of the wrong type, by pydantic's error `kind`; None for other errors.
 
-    `field` is the field's name, and `fields` are those of the mapping that it should be. `remedy` is better than the
-    general one, where it is given.
+    `field` is the field's name; `fields` are those of the mapping that it should be. `remedy` replaces the general one.
     """
     wanted = _WANTED.get(kind)
     if wanted is None:
@@ -135,10 +138,10 @@ def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (
 
 
 def typographic_quotes(value: Any) -> str | None:
-    """Returns the message for a text between quotes that a word processor made, which are part of it in YAML."""
+    """Returns the message for a text in typographic quotes, which YAML takes as part of the text."""
     if not isinstance(value, str) or not (_TYPOGRAPHIC.match(value) or _TYPOGRAPHIC.fullmatch(value[-1:])):
         return None
-    return f"{show(value)} has typographic quotes, which YAML takes as text; write ' or \" in place of them"
+    return f"{show(value)} has typographic quotes, which YAML takes as text; write ' or \" instead"
 
 
 def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str:
@@ -168,7 +171,7 @@ def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str:
 
 
 def _seconds(text: str) -> float | None:
-    """Returns the seconds of what people write for a duration: 300, 5s, 1h30m."""
+    """Returns the seconds of a duration as people write it: 300, 5s, 1h30m."""
     parts = _DURATION.fullmatch(text.replace(" ", "")) if len(text) < _LONGEST_DURATION else None
     if parts is None:
         return None

@@ -254,7 +254,7 @@ RULES: tuple[Rule, ...] = (
         "",
         cel="has(self.workers) || has(self.workerGroups)",
         holds=lambda spec: spec.workers is not None or spec.worker_groups is not None,
-        message="says nothing of workers; set spec.workers to the number of pods, or give spec.workerGroups",
+        message="has no workers; set spec.workers to the number of pods, or spec.workerGroups",
         reason="FieldValueRequired",
     ),
     Rule(
@@ -262,7 +262,7 @@ RULES: tuple[Rule, ...] = (
         "workers",
         cel="!(has(self.workers) && has(self.workerGroups))",
         holds=lambda spec: spec.workers is None or spec.worker_groups is None,
-        message="{workers} is given beside spec.workerGroups; remove spec.workers, or make it a group",
+        message="{workers} can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
         shown={"workers": Shown("self.workers", lambda spec: spec.workers, "int")},
     ),
     Rule(
@@ -270,14 +270,14 @@ RULES: tuple[Rule, ...] = (
         "resources",
         cel="!(has(self.resources) && has(self.workerGroups))",
         holds=lambda spec: spec.worker_groups is None or "resources" not in spec.model_fields_set,
-        message="is given beside spec.workerGroups; move it into the groups",
+        message="can't be combined with spec.workerGroups; move it into the groups",
     ),
     Rule(
         JobSpec,
         "spares",
         cel="!(has(self.spares) && has(self.workerGroups))",
         holds=lambda spec: spec.spares is None or spec.worker_groups is None,
-        message="{spares} is given beside spec.workerGroups; move it into the group that shall have spares",
+        message="{spares} can't be combined with spec.workerGroups; move it into the group that needs spares",
         shown={"spares": Shown("self.spares", lambda spec: spec.spares, "int")},
     ),
     Rule(
@@ -340,7 +340,7 @@ RULES: tuple[Rule, ...] = (
         "",
         cel="has(self.pattern) != has(self.preset)",
         holds=lambda rules: (rules.pattern is None) != (rules.preset is None),
-        message="names no lines, or twice; give exactly one of pattern and preset",
+        message="has none or both of pattern and preset; set exactly one of them",
     ),
     Rule(
         CheckpointVolume,
@@ -429,7 +429,7 @@ RULES: tuple[Rule, ...] = (
             or spec.elastic.min_workers > spec.elastic.max_workers
             or spec.elastic.min_workers <= spec.workers <= spec.elastic.max_workers
         ),
-        message="{workers} is outside of spec.elastic; use {min} to {max}",
+        message="{workers} is outside spec.elastic; use {min} to {max}",
         shown={
             "workers": Shown("self.workers", lambda spec: spec.workers, "int"),
             "min": Shown("self.elastic.minWorkers", lambda spec: spec.elastic.min_workers, "int"),
@@ -441,7 +441,7 @@ RULES: tuple[Rule, ...] = (
         "elastic",
         cel="!(has(self.elastic) && has(self.workerGroups))",
         holds=lambda spec: spec.elastic is None or spec.worker_groups is None,
-        message="can't be given with spec.workerGroups; use spec.workers, or remove it",
+        message="can't be combined with spec.workerGroups; use spec.workers, or remove it",
     ),
     Rule(
         Scheduling,
@@ -451,7 +451,7 @@ RULES: tuple[Rule, ...] = (
             scheduling.queue is None
             or (scheduling.gang is not None and scheduling.gang.scheduler in ("volcano", "kueue"))
         ),
-        message="'{queue}' is nobody's queue; set gang.scheduler to volcano or kueue, or remove it",
+        message="'{queue}' has no scheduler that knows queues; set gang.scheduler to volcano or kueue, or remove it",
         shown={"queue": Shown("self.queue", lambda scheduling: scheduling.queue)},
     ),
     Rule(
@@ -503,7 +503,7 @@ def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
             yield Problem(
                 f"spec.workerGroups[{position}].name",
                 group.name,
-                f"{show(group.name)} is the name of another group; give each group its own",
+                f"{show(group.name)} is already the name of another group; use another name",
             )
         seen.add(group.name)
 

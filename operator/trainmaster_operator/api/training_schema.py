@@ -95,7 +95,7 @@ def _check_document(document: dict[str, Any], partial: bool) -> Iterator[Problem
     if name not in tasks:
         near = nearest(name, tasks)
         remedy = f"did you mean {near}?" if near else f"use {', '.join(tasks)}, or your own as module:function"
-        yield Problem(f"{_PATH}.task.name", name, f"{show(name)} is no task; {remedy}")
+        yield Problem(f"{_PATH}.task.name", name, f"{show(name)} is not a task; {remedy}")
     elif isinstance(task.get("options"), dict):
         yield from _check(f"{_PATH}.task.options", task["options"], tasks[name], partial)
 
@@ -189,7 +189,7 @@ def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
         try:
             re.compile(read)
         except (re.error, RecursionError, OverflowError):
-            return f"{show(value)} is no regular expression; correct it"
+            return f"{show(value)} is not a valid regular expression; correct it"
     return None
 
 

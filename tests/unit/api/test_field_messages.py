@@ -161,7 +161,7 @@ MISPLACED = {
     "spec.volumeMounts": "it belongs in spec.podTemplate.spec.containers, as volumeMounts of the one with name: worker",
     "spec.tty": "it belongs in spec.podTemplate.spec.containers, as tty of the one with name: worker",
     "spec.elastic.os": "it belongs in spec.podTemplate.spec.os",
-    "spec.hostname": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "spec.hostname": "the workers find each other by the StatefulSet's names; remove it",
     "spec.runPolicy.resources": "it belongs in spec.resources",
     "spec.nodeSelector": "it belongs in spec.podTemplate.spec.nodeSelector",
     "spec.volumes": "it belongs in spec.podTemplate.spec.volumes",

@@ -253,7 +253,7 @@ def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
         )
     before = items[position - 1] if position else None
     if isinstance(before, Mapping) and before.get(key) is not None and not set(before) & set(item) and known:
-        return "is missing; set it, or leave out the '-' where this goes on with the item before"
+        return "is missing; set it, or remove the '-' if this continues the item before"
     return "is missing; set it"
 
 

@@ -80,7 +80,7 @@ def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResourc
                 continue
             yield from _text(f"{path}.name", name, dns_label_problem)
             if name and taken.setdefault(name, field) != field:
-                message = f"{show(name)} is the name of another container; give each its own"
+                message = f"{show(name)} is already the name of another container; use another name"
                 yield Problem(f"{path}.name", name, message)
             is_worker = field == "containers" and name == WORKER_CONTAINER
             if not is_worker and name != AGENT_CONTAINER:
@@ -97,7 +97,7 @@ def _claims(path: str, resources: Any, pod: Mapping[str, Any]) -> Iterator[Probl
         if name is not None and name not in known:
             meant = nearest(name, known, VERY_SIMILAR)
             remedy = f"did you mean {meant}?" if meant else f"add it to {POD}.resourceClaims"
-            yield Problem(f"{path}[{position}].name", name, f"{show(name)} is the name of no claim; {remedy}")
+            yield Problem(f"{path}[{position}].name", name, f"{show(name)} is not the name of a claim; {remedy}")
 
 
 def _sidecar(
@@ -128,7 +128,7 @@ def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is
         if isinstance(name, str) and name not in volumes and mount.get(DIRECTIVE) != "delete":
             meant = nearest(name, volumes - RENDERED_VOLUMES, VERY_SIMILAR)
             remedy = f"did you mean {meant}?" if meant else f"add it to {POD}.volumes"
-            yield Problem(f"{here}.name", name, f"{show(name)} is the name of no volume; {remedy}")
+            yield Problem(f"{here}.name", name, f"{show(name)} is not the name of a volume; {remedy}")
     for field in ("readinessProbe", "startupProbe"):
         yield from _probe(f"{path}.{field}", container.get(field))
     own = container.get("securityContext")
@@ -165,7 +165,7 @@ def _ports(path: str, ports: Any, *, is_worker: bool) -> Iterator[Problem]:
         yield from _text(f"{here}.name", name, port_name_problem)
         number = port.get("containerPort")
         if isinstance(name, str) and names.setdefault(name, number) != number:
-            yield Problem(f"{here}.name", name, f"{show(name)} is the name of another port; give each its own")
+            yield Problem(f"{here}.name", name, f"{show(name)} is already the name of another port; use another name")
 
 
 def _volume(path: str, volume: Mapping[str, Any]) -> Iterator[Problem]:
@@ -200,7 +200,7 @@ def _probe(path: str, probe: Any) -> Iterator[Problem]:
         return
     given = [name for name in _HANDLERS if probe.get(name) is not None]
     if len(given) != 1 and not _has_unknown("Probe", probe):
-        what = " and ".join(given) if given else "no way to ask"
+        what = " and ".join(given) if given else "no handler"
         yield Problem(path, None, f"names {what}; give one of {', '.join(_HANDLERS)}")
 
 
@@ -208,7 +208,7 @@ def _user(path: str, context: Any) -> Iterator[Problem]:
     for field in ("runAsUser", "runAsGroup", "fsGroup") if isinstance(context, Mapping) else ():
         value = context.get(field)
         if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= _MOST_USER:
-            yield Problem(f"{path}.{field}", value, f"{show(value)} is no id; use 0 to {_MOST_USER}")
+            yield Problem(f"{path}.{field}", value, f"{show(value)} is not a user or group id; use 0 to {_MOST_USER}")
     if isinstance(context, Mapping) and context.get("runAsNonRoot") is True and context.get("runAsUser") == 0:
         message = "0 is root, and runAsNonRoot is true; give another user, or remove one of the two"
         yield Problem(f"{path}.runAsUser", 0, message)
@@ -305,7 +305,7 @@ def _check(kind: str, value: Mapping[str, Any], path: str) -> Iterator[Problem]:
     mode = value.get(_MODES.get(kind, ""))
     if _is_integer(mode) and not 0 <= mode <= _MOST_MODE:
         remedy = "write it in octal from 0000 to 0777, such as 0400"
-        yield Problem(f"{path}.{_MODES[kind]}", mode, f"{mode} is no file mode; {remedy}")
+        yield Problem(f"{path}.{_MODES[kind]}", mode, f"{mode} is not a file mode; {remedy}")
     for field, check in _TEXTS.get(kind, {}).items():
         text = value.get(field)
         if isinstance(text, str) and (message := check(text)) is not None:
@@ -320,7 +320,7 @@ def _is_integer(value: Any) -> TypeGuard[int]:
 
 
 def _system_problem(value: str) -> str | None:
-    return None if value in _SYSTEMS else f"{show(value)} is no system of a pod; use {' or '.join(_SYSTEMS)}"
+    return None if value in _SYSTEMS else f"{show(value)} is not a pod's system; use {' or '.join(_SYSTEMS)}"
 
 
 def _address_problem(value: str) -> str | None:
@@ -329,7 +329,7 @@ def _address_problem(value: str) -> str | None:
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        return f"{show(value)} is no IP address; use one, such as 10.0.0.7, and put names into hostnames"
+        return f"{show(value)} is not an IP address; use one, such as 10.0.0.7, and put names into hostnames"
     return None
 
 
@@ -411,7 +411,7 @@ def _field_of_a_pod(path: str, source: Mapping[str, Any], known: tuple[str, ...]
     else:
         meant = nearest(field, known, VERY_SIMILAR)
         remedy = f"did you mean {meant}?" if meant else _one_of(known)
-        message = f"{show(field)} is no field that Kubernetes gives to a container; {remedy}"
+        message = f"{show(field)} is not a field that Kubernetes gives to containers; {remedy}"
     if message is not None:
         yield Problem(f"{path}.fieldRef.fieldPath", field, message)
 

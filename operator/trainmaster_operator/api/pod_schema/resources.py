@@ -66,13 +66,13 @@ def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker:
         request = own["requests"].get(name, requests.get(name))
         limit = own["limits"].get(name, limits.get(name))
         if limit is None and request is not None and _is_device(name) and name in own["requests"]:
-            yield Problem(keyed(f"{path}.requests", name), request, "is requested without a limit; set the same limit")
+            yield Problem(keyed(f"{path}.requests", name), request, "is requested without a limit; set an equal limit")
             return
         asked, most = _number(request), _number(limit)
         if asked is None or most is None:
             continue
         if asked != most and _is_device(name):
-            message = f"{request} is not the limit, {limit}; of devices both are the same"
+            message = f"{request} is not the limit, {limit}; both must be equal for devices"
             yield Problem(keyed(f"{path}.requests", name), request, message)
             return
         if asked > most:
@@ -92,7 +92,7 @@ def _wrong(name: str, value: Any) -> str | None:
         remedy = (
             f"did you mean {meant}?" if meant else "use cpu, memory or a device's full name, such as nvidia.com/gpu"
         )
-        return f"{show(name)} is no resource; {remedy}"
+        return f"{show(name)} is not a resource; {remedy}"
     if number is not None and number < 0:
         return f"{show(value)} is negative; use 0 or more"
     if name == "memory" and number is not None and number < _LEAST_MEMORY and str(value).endswith("m"):
