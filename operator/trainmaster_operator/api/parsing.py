@@ -4,9 +4,9 @@ A spec that is too large is refused unread (`limits`). The models check fields a
 has the messages). Then follow the relations between fields (`rules`), podTemplate, command and `training`. As in the
 API server, the rules only see a spec whose fields are valid.
 
-Metadata is checked as the API server checks it in any object (apimachinery, pkg/api/validation/objectmeta.go), strictly:
-it refuses unknown fields and labels that are numbers first. Fields that the API server sets are allowed, since `kubectl
-get -o yaml` prints them.
+Metadata is checked as strictly as the API server does for any object (apimachinery,
+pkg/api/validation/objectmeta.go): unknown fields and labels that are numbers are refused first. Fields that the API
+server sets are allowed, since `kubectl get -o yaml` prints them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Escapes text from pods and users, so that showing it has no side effect.
 
-Names, messages, figures and logs come from pods and from everyone who can write to the API. Escape sequences in them are
-commands to a terminal (OSC 52 fills the clipboard, CSI moves the cursor, \r overwrites a line), and Unicode's
+Names, messages, figures and logs come from pods and from everyone who can write to the API. Escape sequences in them
+are commands to a terminal (OSC 52 fills the clipboard, CSI moves the cursor, \r overwrites a line), and Unicode's
 bidirectional controls reorder the text. Every such character is shown as its escape (\x1b, \u202e), because hiding it
 would deceive readers. Everything that Trainmaster prints, logs and writes into events passes through here.
 """
@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# Controls (Cc) except line feed and tab, formats (Cf) except the joiners that scripts and emoji need, surrogates, and the
-# two separators that some programs read as line breaks.
+# Controls (Cc) except line feed and tab, formats (Cf) except the joiners that scripts and emoji need, surrogates, and
+# the two separators that some programs read as line breaks.
 _UNSAFE = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f"
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000110bd\U000110cd\U00013430-\U0001343f"

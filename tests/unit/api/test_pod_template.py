@@ -74,8 +74,8 @@ REFUSED = {
                 "volumes": [{"name": "x", "emptyDir": {}}],
             }
         },
-        "spec.containers[0].volumeMounts[0].mountPath: '/etc/../run//trainmaster/./state/' is reserved for Trainmaster; "
-        "mount it elsewhere",
+        "spec.containers[0].volumeMounts[0].mountPath: '/etc/../run//trainmaster/./state/' is reserved for "
+        "Trainmaster; mount it elsewhere",
     ),
     "the number of accelerators": (
         worker(resources={"limits": {"nvidia.com/gpu": "1"}}),
@@ -141,7 +141,7 @@ REFUSED = {
     ),
     "a directive that isn't one": (
         {"spec": {"securityContext": {"$patch": "remove"}}},
-        "spec.securityContext.$patch: 'remove' is not a directive of this place; use merge, replace or delete",
+        "spec.securityContext.$patch: 'remove' is not a directive here; use merge, replace or delete",
     ),
     "an unknown part": (
         {"specs": {}},

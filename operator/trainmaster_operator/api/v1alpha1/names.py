@@ -1,4 +1,4 @@
-"""The custom resource, its phases and its reasons have these names."""
+"""Names of the custom resource, its phases and its reasons, and of a job's StatefulSets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PLURAL = "distributedtrainingjobs"
 SINGULAR = "distributedtrainingjob"
 SHORT_NAME = "dtj"
 API_VERSION = f"{GROUP}/{VERSION}"
-# A user types this where the type isn't served.
+# What users type if the cluster doesn't serve the type.
 INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 
-# The image whose entry point is the bundled loop, so that `command` may be left out (with any tag or digest).
+# With any tag or digest of this image `command` is optional: it starts the bundled loop.
 BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
-# Whose training configuration `api.training_schema` knows.
+# The image whose `training` `api.training_schema` checks.
 DEFAULT_IMAGE = f"{BUNDLED_IMAGE}:0.1.0"
 # User id and group id of the bundled image (images/trainer/Dockerfile): volumes must be writable for it.
 BUNDLED_USER = 65532
@@ -39,13 +39,12 @@ def set_names(job: str, groups: Sequence[str]) -> list[str]:
 
 
 def is_bundled(image: str) -> bool:
-    """Returns whether an image is the bundled trainer, of any tag or digest: it has the agent and a default command."""
+    """Returns whether an image is the bundled trainer, which has the agent and a default command."""
     rest = image.removeprefix(BUNDLED_IMAGE)
     return rest != image and (rest == "" or rest[0] in ":@")
 
 
-# What a worker's end can be for. A rule of failurePolicy can answer these; `reconciling.reasons` says what each means,
-# and a test holds the two together.
+# Reasons that a rule of failurePolicy can match. `api.reasons` explains them; a test compares both.
 AnswerableReason = Literal[
     "Error",
     "Signal",
@@ -61,7 +60,7 @@ AnswerableReason = Literal[
     "LimitExceeded",
     "Diverged",
 ]
-# No rule is asked about these: a disruption doesn't count, and the others keep the job from starting or end all of it.
+# No rule matches the further ones: disruptions don't count, the others prevent the start or end the whole job.
 FailureReason = Literal[
     AnswerableReason,
     "PodDeleted",
