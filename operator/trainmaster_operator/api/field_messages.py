@@ -55,7 +55,7 @@ def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[Spe
     if near is not None:
         return f"unknown field; did you mean {near}?"
     if len(known) > _FEW:
-        return "unknown field; remove it (`kubectl explain dtj.spec` has the fields that there are)"
+        return "unknown field; remove it (`kubectl explain dtj.spec` lists the fields)"
     return f"unknown field; use one of {', '.join(known)}" if known else "unknown field; remove it"
 
 

@@ -182,7 +182,7 @@ BAD_INPUT = {
     ),
     "a field that nobody has": (
         {"workers": 1, "flavour": "x"},
-        "spec.flavour: unknown field; remove it (`kubectl explain dtj.spec` has the fields that there are)",
+        "spec.flavour: unknown field; remove it (`kubectl explain dtj.spec` lists the fields)",
     ),
     "seconds in words": (
         {"workers": 1, "failurePolicy": {"startupSeconds": "a while"}},
