@@ -363,7 +363,7 @@ RULES: tuple[Rule, ...] = (
         "hostPath",
         cel="!has(self.hostPath) || !self.hostPath.matches('(^|/)[.][.](/|$)')",
         holds=lambda volume: volume.host_path is None or ".." not in volume.host_path.split("/"),
-        message="'{path}' goes up with '..'; use the path itself",
+        message="'{path}' contains '..'; use a path without it",
         shown={"path": _field("hostPath")},
     ),
     Rule(

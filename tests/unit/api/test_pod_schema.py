@@ -220,8 +220,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a privileged worker": (
         worker(securityContext={"privileged": True}),
-        f"{WORKER}securityContext.privileged: needs allowPrivilegeEscalation: true, which the worker has as false; set "
-        "it beside",
+        f"{WORKER}securityContext.privileged: needs allowPrivilegeEscalation: true, which is false for the worker; set "
+        "it too",
     ),
     "a pod's security in a container": (
         worker(securityContext={"fsGroup": 3}),
@@ -304,13 +304,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "PyTorchJob's container": (
         {"containers": [{"name": "pytorch", "image": "x"}]},
-        f"{POD}containers[0].name: 'pytorch' would run beside the worker; call it worker, or give a sidecar another "
-        "name",
+        f"{POD}containers[0].name: 'pytorch' would run as a sidecar of the worker; call it worker, or give "
+        "a sidecar another name",
     ),
     "a misspelled worker": (
         {"containers": [{"name": "workers", "image": "x"}]},
-        f"{POD}containers[0].name: 'workers' would run beside the worker; call it worker, or give a sidecar another "
-        "name",
+        f"{POD}containers[0].name: 'workers' would run as a sidecar of the worker; call it worker, or give "
+        "a sidecar another name",
     ),
     "an init container of the worker's name": (
         {"initContainers": [{"name": "worker", "image": "x"}]},

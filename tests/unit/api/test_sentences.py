@@ -236,7 +236,7 @@ BAD_INPUT = {
     ),
     "a host path that goes up": (
         {"workers": 1, "checkpoint": {"volume": {"hostPath": "/data/../etc"}}},
-        "spec.checkpoint.volume.hostPath: '/data/../etc' goes up with '..'; use the path itself",
+        "spec.checkpoint.volume.hostPath: '/data/../etc' contains '..'; use a path without it",
     ),
     "no spec": (None, "spec: is missing; give the job a spec"),
     "a list for a spec": ([], "spec: a list is not a mapping; give its fields, such as image and imagePullPolicy"),

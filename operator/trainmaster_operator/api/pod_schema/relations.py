@@ -1,7 +1,7 @@
-"""Containers, volumes, tolerations and labels of a pod are checked as Kubernetes' validation does.
+"""Checks values in a pod, and how containers, volumes, ports and tolerations fit together, as Kubernetes does.
 
-Only what is wrong whatever is merged with it is said here: an item that Trainmaster renders too may be whole without
-the field that the user's lacks. (kubernetes: pkg/apis/core/validation/validation.go)
+Only mistakes that no merging can repair are reported: the rendered pod may have fields that the user's template lacks.
+Only what every Kubernetes refuses counts. (kubernetes: pkg/apis/core/validation/validation.go)
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from trainmaster_operator.wire.names import AGENT_PORT
 
 WORKER_CONTAINER = "worker"
 AGENT_CONTAINER = "trainmaster-agent"
-# Volumes that may be rendered, so that a container of the user's can mount them too.
+# Volumes that may be rendered; the user's containers can mount them too.
 RENDERED_VOLUMES = frozenset(
     f"trainmaster-{name}" for name in ("podinfo", "state", "agent", "tmp", "training", "shm", "checkpoint")
 )
 _AGENT_PORT_NAME = "agent"
-# What the container that trains is called elsewhere: PyTorchJob, TrainJob, examples.
+# Names of the training container elsewhere: PyTorchJob, TrainJob, examples.
 _OTHERS_WORKERS = frozenset({"main", "master", "node", "pytorch", "trainer", "training"})
-# Longer names aren't like "worker", and comparing all of a large pod's takes time.
+# Longer names don't resemble "worker"; comparing all names of a large pod takes time.
 _LONGEST_LIKE = 8
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _MOST_USER = 2**31 - 1
 
 
 def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator[Problem]:
-    """Yields what is wrong with a partial PodSpec whose fields have their types. `worker`: what the job's own fields
-    ask for."""
+    """Yields what is wrong with a partial PodSpec of valid types. `worker`: what the job's own fields request."""
     volumes = _named(pod.get("volumes"))
     known = {name for name, _, item in volumes if name and item.get(DIRECTIVE) != "delete"}
     for position, volume in _items(pod.get("volumes")):
@@ -106,7 +105,7 @@ def _sidecar(
     in_place = field == "containers" and not has_worker and name is not None
     is_like = in_place and len(str(name)) <= _LONGEST_LIKE and nearest(str(name), [WORKER_CONTAINER], VERY_SIMILAR)
     if is_like or (in_place and name in _OTHERS_WORKERS):
-        message = f"{show(name)} would run beside the worker; call it worker, or give a sidecar another name"
+        message = f"{show(name)} would run as a sidecar of the worker; call it worker, or give a sidecar another name"
         yield Problem(f"{path}.name", name, message)
     elif name is not None and not container.get("image"):
         remedy = "; the worker's container is called worker" if in_place else ""
@@ -136,7 +135,7 @@ def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is
     yield from _user(f"{path}.securityContext", context)
     may_not_escalate = is_worker and context.get("allowPrivilegeEscalation", False) is False
     if context.get("privileged") is True and may_not_escalate:
-        message = "needs allowPrivilegeEscalation: true, which the worker has as false; set it beside"
+        message = "needs allowPrivilegeEscalation: true, which is false for the worker; set it too"
         yield Problem(f"{path}.securityContext.privileged", True, message)
 
 
@@ -177,7 +176,7 @@ def _volume(path: str, volume: Mapping[str, Any]) -> Iterator[Problem]:
     host_path = volume.get("hostPath")
     folder = host_path.get("path") if isinstance(host_path, Mapping) else None
     if isinstance(folder, str) and ".." in folder.split("/"):
-        yield Problem(f"{path}.hostPath.path", folder, f"{show(folder)} goes up with '..'; use the path itself")
+        yield Problem(f"{path}.hostPath.path", folder, f"{show(folder)} contains '..'; use a path without it")
 
 
 def _toleration(path: str, toleration: Mapping[str, Any]) -> Iterator[Problem]:
@@ -220,7 +219,7 @@ def _text(path: str, value: Any, check: Any) -> Iterator[Problem]:
 
 
 def _has_unknown(name: str, value: Mapping[str, Any]) -> bool:
-    """Returns whether there is a field that a newer Kubernetes may have, or a directive."""
+    """Returns whether there is a directive, or a field that a newer Kubernetes may have."""
     return any(field not in pod_types()[name].fields for field in value)
 
 
@@ -237,7 +236,7 @@ def _named(value: Any) -> list[tuple[str | None, int, Mapping[str, Any]]]:
     return found
 
 
-# Least and most of whole numbers. Kubernetes takes a probe's 0 for its default.
+# Minimum and maximum of whole numbers. A probe's 0 means the default.
 _RANGES: Mapping[str, Mapping[str, tuple[int, int | None]]] = {
     "Probe": {
         "initialDelaySeconds": (0, None),
@@ -251,7 +250,7 @@ _RANGES: Mapping[str, Mapping[str, tuple[int, int | None]]] = {
     "WeightedPodAffinityTerm": {"weight": (1, 100)},
     "TopologySpreadConstraint": {"maxSkew": (1, None), "minDomains": (1, None)},
 }
-# Fields with the permissions of a volume's files.
+# Fields with permissions of a volume's files.
 _MODES: Mapping[str, str] = {
     "ConfigMapVolumeSource": "defaultMode",
     "DownwardAPIVolumeFile": "mode",
@@ -262,7 +261,7 @@ _MODES: Mapping[str, str] = {
 }
 _MOST_MODE = 0o777
 _SYSTEMS = ("linux", "windows")
-# Fields of a pod that its variables, and files of its volumes, can have.
+# Fields of a pod that variables and files in volumes can show.
 _FIELDS_OF_BOTH = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['…']")
 _FIELDS_OF_VARIABLES = (
     *_FIELDS_OF_BOTH,
@@ -284,7 +283,7 @@ _HUGE_PAGES = re.compile(r"(limits|requests)\.hugepages-.+")
 
 
 def check_by_type(kind: Type, value: Any, path: str) -> Iterator[Problem]:
-    """Yields what is wrong in a value of the type `kind` that stands at `path`; types are another check's."""
+    """Yields what is wrong in a value of the type `kind` at `path`. Another check covers types."""
     match kind:
         case Struct() if isinstance(value, Mapping) and value.get(DIRECTIVE) != "delete":
             yield from _check(kind.name, value, path)
@@ -324,7 +323,7 @@ def _system_problem(value: str) -> str | None:
 
 
 def _address_problem(value: str) -> str | None:
-    # Old releases take numbers with leading zeros.
+    # Old releases accept leading zeros.
     text = re.sub(r"(^|\.)0+(?=[0-9])", r"\1", value)
     try:
         ipaddress.ip_address(text)
@@ -344,7 +343,7 @@ def _topology_problem(value: str) -> str | None:
 def _relative_problem(value: str) -> str | None:
     if value.startswith("/"):
         return f"{show(value)} is absolute; use a path relative to the volume's root"
-    return f"{show(value)} goes up with '..'; use the path itself" if ".." in value.split("/") else None
+    return f"{show(value)} contains '..'; use a path without it" if ".." in value.split("/") else None
 
 
 def _resource_problem(value: str) -> str | None:
@@ -357,12 +356,12 @@ def _resource_problem(value: str) -> str | None:
 
 
 def _requirement(path: str, value: Mapping[str, Any]) -> Iterator[Problem]:
-    """Checks one of matchExpressions: how many values its operator has."""
+    """Checks the number of values of a match expression."""
     operator, values = value.get("operator"), value.get("values")
     if not isinstance(values, list) and values is not None:
         return
     count = len(values or ())
-    # An unknown field may stand for the values, and has its own sentence.
+    # An unknown field may be meant as the values; it has its own message.
     if operator in ("In", "NotIn") and not count and set(value) <= _OF_A_REQUIREMENT:
         yield Problem(
             f"{path}.values", None, f"is missing, and {operator} compares with values; set them, or use Exists"
@@ -417,7 +416,7 @@ def _field_of_a_pod(path: str, source: Mapping[str, Any], known: tuple[str, ...]
 
 
 def _may_be_new(field: str, known: tuple[str, ...]) -> bool:
-    """Returns whether a later release may give a field to variables: it is none of a pod's that this one has."""
+    """Returns whether a later release may support a field here: this release doesn't have it in a pod."""
     place, _, name = field.partition(".")
     is_odd = not re.fullmatch(r"[a-z][A-Za-z]+", name) or nearest(field, known, VERY_SIMILAR) is not None
     return not is_odd and (place == "status" or (place == "spec" and name not in pod_spec().fields))

@@ -1,4 +1,9 @@
-"""Requests and limits of a pod's containers, and of the job's own fields, which are merged with the worker's."""
+"""Checks requests and limits of a pod's containers, together with those of the job's own fields.
+
+The names of accelerators are the device plugins' own: NVIDIA/k8s-device-plugin, ROCm/k8s-device-plugin,
+intel/intel-device-plugins (`i915` is the driver of the Data Center GPUs; for the newer driver set
+`accelerator.resourceName: gpu.intel.com/xe`), and Ascend/ascend-device-plugin.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +19,25 @@ from trainmaster_operator.api.values import show
 
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
 _HUGE_PAGES = "hugepages-"
-# Bytes. Kubernetes accepts thousandths of bytes, with a warning; who writes few of them meant another suffix.
+# Bytes. Kubernetes accepts thousandths of bytes with a warning; small amounts are mistakes of the suffix.
 _LEAST_MEMORY = 1024
 
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """WorkerResources are what the job's own fields ask for, for each kind of worker: requests, and limits."""
+    """WorkerResources are the requests and limits of the job's own fields, for each kind of worker."""
 
     groups: Sequence[tuple[Mapping[str, str], Mapping[str, str]]] = field(default=(({}, {}),))
 
 
 def worker_resources(spec: JobSpec) -> WorkerResources:
-    """Returns what the job's own fields ask for."""
+    """Returns the requests and limits of the job's own fields."""
     resources = [group.resources for group in spec.worker_groups] if spec.worker_groups else [spec.resources]
     return WorkerResources([requests_and_limits(one) for one in resources])
 
 
 def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns requests and limits of the worker's container, its devices aside."""
+    """Returns requests and limits of the worker's container, without devices."""
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     cpu = resources.cpu
@@ -117,7 +122,7 @@ def _is_device(name: str) -> bool:
 
 
 def _number(value: Any) -> Decimal | None:
-    """Returns a quantity's value; None for what is none, which is another check's."""
+    """Returns a quantity's value, or None if it is invalid, which another check reports."""
     if value is None or quantity_problem(value) is not None:
         return None
     text = str(value)
@@ -137,12 +142,12 @@ RESOURCE_NAMES: Mapping[str, str] = {
 
 
 def resource_name(accelerator: Accelerator) -> str:
-    """Returns the extended resource that `gpus` counts. Parsing refuses a custom kind without a name."""
+    """Returns the extended resource that `gpus` counts. (Parsing refuses a custom kind without a name.)"""
     return accelerator.resource_name or RESOURCE_NAMES.get(accelerator.kind, "")
 
 
 def device_names(spec: JobSpec) -> frozenset[str]:
-    """Returns the extended resources that a job's own fields ask for."""
+    """Returns the extended resources that the job's own fields request."""
     accelerators = [spec.accelerator, *(group.accelerator or spec.accelerator for group in spec.worker_groups or [])]
     names = {resource_name(accelerator) for accelerator in accelerators}
     if spec.interconnect.rdma is not None:
