@@ -1,8 +1,8 @@
-"""`decide` turns what was observed of a job into what is done and reported. It is pure and total.
+"""`decide` turns what was observed of a job into a status, actions and events. It is pure and total.
 
-The policies are asked in the order in which they outrank each other, and the first that answers decides
-the next status. Actions and events follow from that status, not from how it came about: an operator that was killed
-between any two writes, decides the rest again.
+The policies are asked in order of precedence, and the first answer decides the next status. Actions and events follow
+from that status alone, however it came about, so an operator that was killed between any two writes decides the rest
+again.
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
 
 
 def is_accepted(job: Job, observed: Observed) -> bool:
-    """Returns whether an operator has accepted the job: one that was never is Pending or new, and has nothing."""
+    """Returns whether an operator has accepted the job. One that wasn't is new or Pending, and has no children."""
     status = job.status
     has_children = any(child.owner_uid == job.uid for child in observed.children)
     return status.attempt > 0 or status.phase not in (None, "Pending") or has_children
 
 
 def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: float) -> Decision:
-    """Decides on a job whose spec can't be run, or not be read."""
+    """Decides on a job whose spec is invalid or can't be parsed."""
     status = job.status
     if status.phase not in TERMINAL_PHASES:
         status = (left_alone if is_accepted(job, observed) else failed_at_once)(job, invalid, now)
@@ -128,7 +128,7 @@ def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: flo
 
 
 def _next(situation: Situation) -> Transition:
-    """Returns the first policy's answer; `advance`, the last, always has one."""
+    """Returns the first policy's answer; the last policy, `advance`, always answers."""
     return next(transition for policy in POLICIES if (transition := policy(situation)) is not None)
 
 
@@ -149,7 +149,7 @@ def _actions(situation: Situation) -> Iterator[Action]:
         if assigned is not None:
             yield assigned
     yield from apply_children(situation, assignment)
-    # When the template holds the attempt: what comes in a pod's place must not begin it again.
+    # After the template has the new attempt: a new pod must not start the old one again.
     yield from backoff.replace_pods(situation)
     if scaled_to_zero(situation):
         released = delete_pod_group(situation)
@@ -163,13 +163,12 @@ def _actions(situation: Situation) -> Iterator[Action]:
             yield woken
 
 
-# Never spin: a time that has passed without effect is checked again after this.
+# Minimum wait, so that a time which passed without effect doesn't cause a busy loop.
 SHORTEST_WAIT = 0.05
 
 
 def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
-    """Returns the seconds until the earliest time at which a policy could answer otherwise; None while only news can
-    matter."""
+    """Returns the seconds until the earliest time at which a policy may answer differently, or None."""
     due = min(_times(situation, assignment), default=None)
     return None if due is None else max(due - situation.now, SHORTEST_WAIT)
 

@@ -1,7 +1,11 @@
-"""Kueue answers in the job's Workload whether and with what it is admitted.
+"""What a gang scheduler or Kueue has granted.
 
-An admission names a flavor for each resource. The flavor's node labels and tolerations are what pods need, so they are
-read before any pod is made; and of an elastic job it may admit fewer workers than were asked for.
+A PodGroup schedules a gang (`scheduling.gang`). It is created before the first pod and deleted after the last one, so
+it reserves nothing for a job that is suspended, waiting or over. A gang that finds no room hasn't failed:
+`startupSeconds` begins when its pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
+
+Kueue admits a job in its Workload, with a flavor for each resource. Pods need the flavor's node labels and tolerations,
+so flavors are read before any pod is created. Of an elastic job Kueue may admit fewer workers than requested.
 """
 
 from __future__ import annotations
@@ -40,13 +44,13 @@ def workload_child(job: Job, observed: Observed) -> ChildView | None:
 
 
 def is_as_asked(job: Job, spec: JobSpec, workload: WorkloadView) -> bool:
-    """Returns whether a Workload asks for as many pods as the job does now."""
+    """Returns whether a Workload requests as many pods as the job does now."""
     layout = worker_layout(job.identity, spec)
     return dict(workload.counts) == {group.name: group.pods for group in layout}
 
 
 def admission(job: Job, spec: JobSpec, observed: Observed) -> WorkloadView | None:
-    """Returns the Workload while it is admitted; `spec` is what the user asks for."""
+    """Returns the Workload while it is admitted; `spec` is the user's."""
     child = workload_child(job, observed)
     workload = child.workload if child is not None and not child.deleting else None
     if workload is None or not workload.admitted or not workload.active or workload.evicted:
@@ -67,13 +71,13 @@ def admitted_spec(job: Job, spec: JobSpec, observed: Observed) -> JobSpec:
 
 
 def missing_flavors(workload: WorkloadView, observed: Observed) -> list[str]:
-    """Returns the ResourceFlavors of an admission that haven't been read, or can't be."""
+    """Returns the ResourceFlavors of an admission that aren't known."""
     named = {flavor for part in workload.pod_sets for flavor in part.flavors}
     return sorted(name for name in named if observed.flavors.get(name) is None)
 
 
 def lacks_placement(job: Job, observed: Observed) -> bool:
-    """Returns whether the sets can't be rendered as admitted, because it isn't known what was."""
+    """Returns whether the StatefulSets can't be rendered yet, because the admission isn't known."""
     if job.spec is None or scheduler_of(job.spec) != "kueue":
         return False
     workload = admission(job, job.spec, observed)
@@ -81,7 +85,7 @@ def lacks_placement(job: Job, observed: Observed) -> bool:
 
 
 def placements(workload: WorkloadView, observed: Observed) -> tuple[tuple[str, Placement], ...]:
-    """Returns what the pods of each group get by their admission, as far as the flavors are known."""
+    """Returns what the admission adds to the pods of each group, by the known flavors."""
     return tuple((part.name, _placement(part, observed)) for part in workload.pod_sets)
 
 
@@ -99,7 +103,7 @@ def _placement(part: PodSetAdmission, observed: Observed) -> Placement:
 
 
 def pod_group_kind(situation: Situation) -> str | None:
-    """Returns the kind of the job's PodGroup among its children; None for a job without one."""
+    """Returns the kind of the job's PodGroup, or None."""
     scheduler = scheduler_of(situation.spec)
     if scheduler is None or not has_pod_group(situation.spec):
         return None
@@ -121,7 +125,7 @@ def pod_group(situation: Situation) -> ChildView | None:
 
 
 def lacks_pod_group(situation: Situation) -> bool:
-    """Returns whether pods must wait, because what makes a gang of them isn't there."""
+    """Returns whether pods must wait because their PodGroup doesn't exist."""
     if pod_group_kind(situation) is None:
         return False
     group = pod_group(situation)
@@ -129,7 +133,7 @@ def lacks_pod_group(situation: Situation) -> bool:
 
 
 def waits_for_nodes(situation: Situation) -> bool:
-    """Returns whether the gang as a whole has no node yet, and nothing but the scheduler stands in the way."""
+    """Returns whether no pod of the gang has a node yet, and only the scheduler prevents it."""
     if situation.spec.scheduling.gang is None or situation.observed.refused_writes:
         return False
     return not any(is_alive(pod) and pod.node is not None for pod in situation.pods.values())

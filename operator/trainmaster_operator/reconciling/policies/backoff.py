@@ -1,13 +1,18 @@
-"""The kubelet's crash back-off keeps some containers waiting for longer than a new pod takes.
+"""Back-off: how long a restart waits, and pods that the kubelet's own back-off would delay for longer.
 
-Where no stream is connected, every failure is reported by a container's exit. The kubelet starts a container again at
-once the first time, then 10, 20, 40 … 300 s after its end (kubernetes: pkg/kubelet/kuberuntime, doBackOff), and forgets
-that after ten minutes of running. It counts by the pod's uid and the container, so a new pod begins at nought.
+**A restart** that counts waits by `failurePolicy.backoff` (`delay`); `restart_at` is when the next attempt may open.
 
-Two kinds of ends are considered: exits that report an attempt that is over by their termination message, and ends
-without a word of containers that were at work (the agent was killed). An agent that was never heard of from its pod and
-hadn't run for WORKED_SECONDS dies by itself, as an image or a command may: that is the kubelet's to slow down. A new
-pod has to show again that it works, and each such end costs a restart, so the budget ends a row of them.
+**The kubelet's crash back-off** delays some containers for longer than a new pod takes. Without a stream, every failure
+is reported by a container's exit. The kubelet restarts a container at once the first time, then 10, 20, 40 … 300 s
+after its end (kubernetes: pkg/kubelet/kuberuntime, doBackOff), and forgets that after ten minutes of running. It counts
+by the pod's uid and the container, so a new pod starts from zero.
+
+So `replace` replaces pods within a restart: the attempt is held, `status.replacingPodUIDs` lists the pods, they are
+deleted, and the next attempt opens when the new ones exist. That costs neither a restart nor a disruption. It applies
+to exits that report an attempt that is over, and to ends without a report of containers that had worked (the agent was
+killed). A container that never reported and hadn't run for WORKED_SECONDS fails by itself, as an image or a command
+may; that back-off stays. A new pod has to show again that it works, and each such end costs a restart, so the budget
+limits them.
 """
 
 from __future__ import annotations
@@ -34,23 +39,23 @@ from trainmaster_operator.reconciling.transition import StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 300.0
-# A container that ran for so long starts again at once.
+# After running this long, a container restarts at once.
 FORGIVEN_AFTER = 600.0
-# A container that ran for so long was at work, also where no stream says so.
+# After running this long, a container had worked, even if no stream shows it.
 WORKED_SECONDS = 10.0
 # `back-off 1m20s restarting failed container=worker pod=...`: Go's durations.
 _MESSAGE = re.compile(r"back-off (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)? restarting", re.IGNORECASE)
 
 
 def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins: float) -> tuple[PodView, ...]:
-    """Returns the pods of `workers` that new ones would overtake (`settings.replace_after_seconds`).
+    """Returns the pods of `workers` that new pods would overtake (`settings.replace_after_seconds`).
 
-    `ended` is the newest attempt that is over: only its reports, and earlier ones, count. `begins`: when the next
-    attempt may open at the earliest.
+    `ended` is the newest attempt that is over: only reports up to it count. `begins`: the earliest time at which the
+    next attempt may open.
     """
     checkpoint, patience = situation.spec.checkpoint, situation.settings.replace_after_seconds
     if patience is None or (checkpoint is not None and checkpoint.volume.empty_dir):
-        # What is on such a volume would go with the pod.
+        # Such a volume is lost with the pod.
         return ()
     overtaken = max(situation.now + patience, begins)
     pods = (situation.pods.get(worker) for worker in workers)
@@ -64,20 +69,20 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
 
 
 def is_limited(reason: str, *, counted: bool) -> bool:
-    """Returns whether something ends a row of such failures: the budget, or that they aren't the job's.
+    """Returns whether such failures can't repeat forever: they count, or they aren't the job's fault.
 
-    What a rule ignores could go on for ever, so there the kubelet's back-off is left as it is.
+    Failures that a rule ignores could repeat forever, so the kubelet's back-off stays for them.
     """
     return counted or known_reason(reason).strength is Strength.DISRUPTION
 
 
 def sentence(pods: Iterable[PodView]) -> str:
-    """Returns the clause of a message that names the pods that are replaced."""
+    """Returns the part of a message that lists the pods that are replaced."""
     return f"replacing {listed([pod.name for pod in pods])}, which the kubelet's crash back-off would keep waiting"
 
 
 def _has_reported(pod: PodView, ended: int) -> bool:
-    """Returns whether the pod's container waits because its agent has reported, by exiting, an attempt that is over."""
+    """Returns whether the pod's container waits because its agent exited to report an attempt that is over."""
     container = pod.worker_container
     if container is None or container.state == "running" or not is_alive(pod):
         return False
@@ -87,9 +92,9 @@ def _has_reported(pod: PodView, ended: int) -> bool:
 
 
 def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
-    """Returns whether the pod's container waits because it was ended without a report, after it had been at work.
+    """Returns whether the pod's container waits because it ended without a report after it had worked.
 
-    Not where no other worker runs: what this pod has in memory may then be all that is left of the job's state.
+    False if no other worker runs, because the memory of this pod may be the only copy of the job's state.
     """
     container = pod.worker_container
     end = latest_end(container)
@@ -97,7 +102,7 @@ def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
         return False
     if end is None or end.report is not None or end.reason in START_FAILURES:
         return False
-    # Spares have nothing in memory.
+    # Spares have no state in memory.
     others = (other for worker, other in situation.pods.items() if worker in situation.workers)
     if not any(_runs(other) for other in others if other.uid != pod.uid):
         return False
@@ -110,10 +115,10 @@ def _runs(pod: PodView) -> bool:
 
 
 def _starts_at(container: ContainerView | None, now: float) -> float:
-    """Returns when the kubelet starts a container again, by its own message or by what it is known to do.
+    """Returns when the kubelet restarts a container, by its message or else by its rules.
 
-    It only shows CrashLoopBackOff at its next sync of the pod, often when the wait is almost over (recorded on
-    Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl), so the number of restarts has to do before that.
+    It shows CrashLoopBackOff only at its next sync of the pod, often when the wait is almost over (recorded on
+    Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl), so until then the number of restarts has to suffice.
     """
     end = latest_end(container)
     if container is None or end is None or container.restarts == 0:
@@ -132,10 +137,10 @@ def _starts_at(container: ContainerView | None, now: float) -> float:
 
 
 def replace(situation: Situation) -> Transition | None:
-    """Replaces the pod of a worker whose exit came to light after its attempt was answered.
+    """Replaces the pod of a worker whose exit appears after its attempt was answered.
 
-    While the next one isn't open, the pod is replaced with the others. Where it is open already, with that pod in it,
-    its ranks wait for it in vain: it is held, and another one opens in its place.
+    If the next attempt isn't open yet, the pod is replaced with the others. If it is open with that pod, its ranks wait
+    in vain, so it is held and another one opens.
     """
     status, failure = situation.status, situation.last_failure
     if failure is None or failure.provisional or not is_limited(failure.reason, counted=failure.counted):
@@ -156,8 +161,8 @@ def replace(situation: Situation) -> Transition | None:
 
 
 def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Returns the deletions of the pods whose containers still wait, and of those whose place a spare has taken; their
-    StatefulSet makes new ones."""
+    """Returns the deletions of pods whose containers still wait, and of pods whose place a spare has taken. Their
+    StatefulSet creates new ones."""
     reasons = {
         **dict.fromkeys(situation.displaced, "a spare has taken its place"),
         **dict.fromkeys(situation.crash_looping, "the kubelet's crash back-off would keep its container waiting"),
@@ -167,16 +172,16 @@ def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
     )
 
 
-# The watch has confirmed by then what happened (measured: 1 to 2 s).
+# By then the watch has confirmed what happened (measured: 1 to 2 s).
 SETTLE_SECONDS = 2.0
 # A silent node counts as unreachable after this (kube-controller-manager: node-monitor-grace-period, 50 s).
 NODE_MONITOR_SECONDS = 60.0
-# No wait that other policies ask for is longer.
+# Longest wait that other policies request.
 LONGEST_OTHER_WAIT = 600.0
 
 
 def restart_at(situation: Situation) -> float | None:
-    """Returns when a waiting restart may begin. After a clock was set back no job waits longer than was ever meant."""
+    """Returns when a waiting restart may begin. If a clock was set back, no job waits longer than intended."""
     failure = situation.last_failure
     if failure is not None and failure.provisional:
         wait = settling_seconds(situation, failure.attempt)
@@ -190,27 +195,28 @@ def restart_at(situation: Situation) -> float | None:
 
 
 def settling_seconds(situation: Situation, attempt: int) -> float:
-    """Returns for how long a bystander's report alone doesn't end the job: a node that is lost shows late."""
+    """Returns how long a bystander's report alone doesn't end the job: lost nodes are detected late."""
     if not silent(situation, attempt):
         return SETTLE_SECONDS
     return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
 
 
 def silent(situation: Situation, attempt: int) -> list[int]:
-    """Returns the workers that haven't reported how the attempt ended for them."""
+    """Returns the workers that haven't reported the end of the attempt."""
     reported = {worker for worker, report in situation.reports_of(attempt).items() if report.ended}
     return sorted(set(situation.worker_uids) - reported)
 
 
-# A restart that costs nothing could go on for ever: where an attempt lived less than this, the next one waits.
+# A restart without cost could repeat forever, so the next attempt waits if one was shorter than this.
 SHORT_LIFE = 10.0
 PAUSE_AFTER_SHORT_LIFE = 5.0
 
 
 def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure, restarts: int, lived: float) -> float:
-    """Returns the seconds to wait before the next attempt; `restarts` includes the one that is waited for.
+    """Returns the seconds to wait before the next attempt; `restarts` includes that one.
 
-    Restarts that count follow `failurePolicy.backoff`; others begin at once, unless a rule ignores what fails at once.
+    Counted restarts wait by `failurePolicy.backoff`. Others begin at once, except after a short attempt that a rule
+    ignores.
     """
     if answer == "Ignore":
         ignored = known_reason(cause.reason).strength is not Strength.DISRUPTION

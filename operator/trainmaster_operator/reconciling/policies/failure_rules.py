@@ -1,7 +1,7 @@
-"""A failure's cost is decided by the job's rules (exit code, reason), then the table of reasons, then the budget.
+"""Decides whether a failure restarts, ignores or fails: by the job's rules, the table of reasons, and the budget.
 
-The first rule that matches wins. Without one, a hang is answered by `hang.action` and anything else by `reasons`. A
-disruption is never the job's fault, so rules and budget don't apply to it.
+The first matching rule counts. Without one, `hang.action` decides about a hang, and `api.reasons` about other reasons.
+A disruption is never the job's fault, so rules and budget don't apply to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainmaster_operator.api.v1alpha1 import Failure, FailureRule, JobSpec
 
 @dataclass(frozen=True)
 class Response:
-    """Restart counts. Ignore doesn't count. Fail ends the job, with this reason and sentence."""
+    """Response to a failure: Restart counts, Ignore doesn't count, Fail ends the job with this reason and message."""
 
     answer: Answer
     reason: str = ""
@@ -22,7 +22,7 @@ class Response:
 
 
 def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> Response:
-    """Returns the response to a failure when so many restarts have been counted before it."""
+    """Returns the response to a failure after `restarts` counted restarts."""
     if known_reason(cause.reason).strength is Strength.DISRUPTION:
         return Response("Ignore")
     policy = spec.failure_policy

@@ -1,4 +1,8 @@
-"""The job has limits of time of its own: `runPolicy.activeDeadlineSeconds` and `ttlSecondsAfterFinished`."""
+"""The job's life: success, deadlines (`activeDeadlineSeconds`, `ttlSecondsAfterFinished`) and suspension.
+
+Suspending (`runPolicy.suspend`) scales to zero: every pod gets SIGTERM and its whole grace period, in which the ranks
+save a checkpoint. Resuming creates the pods again and, when all exist, opens a new attempt.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from trainmaster_operator.reconciling.transition import NEW_STARTUP, NO_WAIT, St
 
 
 def active_deadline(situation: Situation) -> Transition | None:
-    """Fails a job that was active for too long; suspended time doesn't count."""
+    """Fails a job that was active for too long, without suspended time."""
     limit = situation.spec.run_policy.active_deadline_seconds
     if limit is None or situation.status.phase == "Suspended" or active_seconds(situation) < limit:
         return None
@@ -29,7 +33,7 @@ def active_deadline_at(situation: Situation) -> float | None:
 
 
 def expires_at(job: Job) -> float | None:
-    """Returns when a finished job is to be deleted; None if never."""
+    """Returns when a finished job must be deleted, or None."""
     ttl = None
     if job.spec is not None:
         ttl = job.spec.run_policy.ttl_seconds_after_finished
@@ -42,16 +46,16 @@ def expires_at(job: Job) -> float | None:
 
 
 def success(situation: Situation) -> Transition | None:
-    """Ends the job when the attempt is done, also while it is being stopped: ended with 0 is ended with 0."""
+    """Ends the job when all workers, or the one with rank 0, exited with 0, even while the attempt is being stopped."""
     if situation.status.attempt == 0 or not situation.workers:
         return None
     finished = situation.finished
     present = situation.members.present
     if not has_formed(situation):
-        # The others had finished before these could join them.
+        # The others finished before these could join.
         present = tuple(worker for worker in present if not was_about_to_join(situation, worker)) or present
     if situation.spec.success_policy == "RankZero":
-        # In a continued attempt the lowest rank that is left does what rank 0 did.
+        # In a continued attempt the lowest remaining rank has the role of rank 0.
         if present[0] not in finished:
             return None
         message = f"the worker with rank {situation.members.present_ranks(present[0])[0]} finished in attempt "
@@ -68,12 +72,12 @@ def suspend(situation: Situation) -> Transition | None:
     """Suspends the job while `runPolicy.suspend` is true."""
     if not situation.spec.run_policy.suspend:
         return None
-    message = "runPolicy.suspend is true; set it to false to go on"
+    message = "runPolicy.suspend is true; set it to false to continue"
     return Transition("Suspended", "Suspended", message, NO_WAIT | StatusChange(replacing_pod_uids=[]))
 
 
 def resume(situation: Situation) -> Transition | None:
-    """Resumes a suspended job. One that never ran is created as any other."""
+    """Resumes a suspended job. A job that never ran is created like any other."""
     status = situation.status
     if status.phase != "Suspended" or status.attempt == 0:
         return None

@@ -55,7 +55,7 @@ def end_back_off(situation: Situation) -> Transition | None:
         return None
     reason, why = asked
     return Transition(
-        "Restarting", reason, f"{why}; the next attempt waits no longer", StatusChange(next_attempt_time=None)
+        "Restarting", reason, f"{why}; the next attempt opens at once", StatusChange(next_attempt_time=None)
     )
 
 

@@ -48,10 +48,11 @@ def begin(situation: Situation) -> Transition | None:
     shown = f"{wait:.0f}" if wait >= 10 else f"{wait:.1f}"
     of = len(desired_workers(situation))
     if unmade:
-        message = f"a quota keeps {len(unmade)} of {of} workers from being made; the others leave for {shown} s"
+        message = f"a quota keeps {len(unmade)} of {of} workers from being created; "
+        message += f"the others give up their pods for {shown} s"
     else:
         missing = of - len(scheduled_workers(situation))
-        message = f"{missing} of {of} workers found no node; the others leave theirs for {shown} s"
+        message = f"{missing} of {of} workers found no node; the others give up theirs for {shown} s"
     until = to_text(situation.now + wait)
     began = began_at(situation)
     return Transition(
@@ -72,10 +73,10 @@ def retry(situation: Situation) -> Transition | None:
     if not situation.status.scheduling_backoff:
         return None
     if situation.now < (restart_at(situation) or 0.0):
-        message = "waiting without pods before asking for nodes again"
+        message = "waiting without pods before requesting nodes again"
         return Transition("Restarting", "SchedulingBackoff", message)
     change = StatusChange(scheduling_backoff=None)
-    return Transition("Restarting", "SchedulingRetried", "asking for all workers once more", change)
+    return Transition("Restarting", "SchedulingRetried", "requesting all workers again", change)
 
 
 def begins_at(situation: Situation) -> float | None:

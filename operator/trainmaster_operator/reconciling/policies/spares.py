@@ -66,7 +66,7 @@ def _for_silent(situation: Situation) -> Transition | None:
         attempt=attempt,
         reason="NodeLost",
         message=f"pod {pod.name} of worker {pod.worker} on node {pod.node} doesn't answer: its agent hasn't joined "
-        f"attempt {attempt}, and Kubernetes knows of no end",
+        f"attempt {attempt}, and Kubernetes doesn't report its end",
         worker=pod.worker,
         pod=pod.name,
         node=pod.node,

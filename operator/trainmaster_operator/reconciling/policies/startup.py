@@ -245,7 +245,7 @@ def _why_absent(situation: Situation, pod: str) -> str:
     own = [child for child in situation.observed.children if child.owner_uid == situation.job.uid]
     if any((child.kind, child.name) == ("StatefulSet", name) for child in own):
         return f"`kubectl describe statefulset {name}` shows why"
-    return f"StatefulSet {name} couldn't be made, and the operator's log shows why"
+    return f"StatefulSet {name} couldn't be created; the operator's log has the reason"
 
 
 def _container_runs(situation: Situation, worker: int) -> bool:

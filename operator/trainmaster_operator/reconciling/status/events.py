@@ -33,7 +33,7 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
         if held is not None and held.reason == "Queued":
             yield JobEvent("Normal", "Admitted", "Kueue has admitted the job")
         else:
-            yield JobEvent("Normal", "Resumed", "The job goes on")
+            yield JobEvent("Normal", "Resumed", "The job is resumed")
     # The first attempt is what applying the job asks for: its pods show enough, and a write until they exist is saved.
     if new.attempt > old.attempt and new.continues is not None and spec is not None:
         yield from _continued(old, new, spec)

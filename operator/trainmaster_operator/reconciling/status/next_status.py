@@ -172,7 +172,7 @@ def _with_acceptance(conditions: list[Condition], situation: Situation) -> list[
     invalid = situation.job.invalid
     if invalid is not None:
         reason = INVALID_SPEC
-        message = f"accepted earlier, so the job goes on; a new job like it would be refused: {invalid.message}"
+        message = f"accepted earlier, so the job keeps running; a new job like this would be refused: {invalid.message}"
     generation = situation.job.generation
     return with_condition(conditions, "Accepted", "True", reason, message, now=situation.now, generation=generation)
 

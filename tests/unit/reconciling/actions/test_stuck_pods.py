@@ -43,7 +43,7 @@ def test_a_pod_whose_node_doesnt_end_it_is_deleted_by_force_after_the_limit() ->
     late = decided(job(HELD), around(NOW - 40))
     assert kinds(late) == ["Delete bert-1 by force"]
     (action,) = [action for action in late.actions if isinstance(action, DeletePod)]
-    assert (action.pod.uid, action.lost_after, action.reason) == ("uid-1", 40, "its node node-1 doesn't end it")
+    assert (action.pod.uid, action.lost_after, action.reason) == ("uid-1", 40, "its node node-1 doesn't stop it")
     assert late.requeue_after == pytest.approx(10.0)
 
 

@@ -550,7 +550,7 @@ class TestAWorkerThatTrainsAlone:
         alone = self.alone(worker_order=[0, 1])
         held = self.decided(alone, 0, spares=1)
         assert held.status.phase == "Restarting"
-        assert "; its ranks may train on out of reach for 205 s, so the next attempt waits" in why(held)
+        assert "; its unreachable ranks may keep training for 205 s, so the next attempt waits" in why(held)
         assert held.requeue_after is not None and held.requeue_after <= self.until
         assert self.decided(held.status, self.until - 1, spares=1).status.attempt == 2
         late = self.decided(held.status, self.until + 1, spares=1)
