@@ -1,4 +1,4 @@
-"""A rendered child goes to the API server, if its hash says that it has to."""
+"""A rendered child of a job: its name, labels, owner and hash. A child with an equal hash needs no write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster_operator.wire.names import HASH_ANNOTATION, JOB_NAME_LABEL, JOB
 
 @dataclass(frozen=True)
 class Manifest:
-    """Manifest is an object to apply. Its annotations have `rendered_hash` too: an equal one there needs no write.
+    """Manifest is an object to apply. Its annotations include `rendered_hash`.
 
     `kind` is as `child_kind` names it.
     """
@@ -25,19 +25,19 @@ class Manifest:
     body: Mapping[str, Any]
 
 
-# Groups whose kinds are known by their short name.
+# API groups whose kinds have no suffix.
 _BUILT_IN = frozenset({"", "apps", "networking.k8s.io"})
 
 
 def child_kind(api_version: str, kind: str) -> str:
-    """Returns a kind that is unique among the children: as it is for built-in ones, else with its group, as kubectl
-    writes it (three gang schedulers have a PodGroup)."""
+    """Returns a kind that is unique among the children: with its group unless it is built in, as in kubectl (three gang
+    schedulers have a PodGroup)."""
     group, slash, _ = api_version.partition("/")
     return kind if not slash or group in _BUILT_IN else f"{kind}.{group}"
 
 
 def finish(body: dict[str, Any]) -> Manifest:
-    """Returns the manifest with the hash of the body, which is added to its annotations."""
+    """Returns the manifest with the hash of its body in the annotations."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     rendered_hash = hashlib.sha256(canonical.encode()).hexdigest()
     metadata = body["metadata"]
@@ -52,7 +52,7 @@ def finish(body: dict[str, Any]) -> Manifest:
 
 @dataclass(frozen=True)
 class Owner:
-    """Owner is the job as owner of its children."""
+    """Owner is the job as the owner of its children."""
 
     api_version: str
     kind: str
@@ -62,7 +62,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class ChildContext:
-    """ChildContext is what the template of every child gets."""
+    """ChildContext is what the template of every child reads."""
 
     name: str
     namespace: str

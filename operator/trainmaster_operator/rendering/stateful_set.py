@@ -1,6 +1,6 @@
-"""The template of a StatefulSet gets frozen values computed from the spec, and nothing else.
+"""Computes the frozen values that the template of a StatefulSet reads.
 
-The template holds the manifest's shape and decides nothing but whether an optional field is there.
+The template has the manifest's shape, and only decides whether an optional field is present.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DEFAULT_SHARED_MEMORY = "8Gi"
 
 @dataclass(frozen=True)
 class VolumeContext:
-    """VolumeContext is the checkpoint volume: exactly one of the three."""
+    """VolumeContext is the checkpoint volume: a claim, a host path, or else an emptyDir."""
 
     path: str
     claim_name: str | None
@@ -64,8 +64,8 @@ class VolumeContext:
 
 @dataclass(frozen=True)
 class CodeContext:
-    """CodeContext is the volume that the code's archive is on: one that is named `volume`, of exactly one of the two
-    unless it is the checkpoints' too. A pod that has a claim twice never starts (k8s.io/kubernetes issue 82526)."""
+    """CodeContext is the volume with the code's archive: a ConfigMap, a claim, or the checkpoint volume if both use one
+    claim. A pod with the same claim twice never starts (k8s.io/kubernetes issue 82526)."""
 
     path: str
     volume: str
@@ -75,14 +75,14 @@ class CodeContext:
 
 @dataclass(frozen=True)
 class SetContext:
-    """SetContext is what the template of one StatefulSet gets."""
+    """SetContext is what the template of a StatefulSet reads."""
 
     child: ChildContext
     service_name: str
     replicas: int
     first_index: int
     selector: Mapping[str, str]
-    # All pods of the job have these, of whichever group.
+    # Labels of all pods of the job, in any group.
     siblings: Mapping[str, str]
     assignment: str
     assignment_annotation: str
@@ -106,14 +106,14 @@ class SetContext:
     scheduler_name: str | None
     priority_class_name: str | None
     topology: Topology | None
-    # A node that is lost should take a worker or a spare, not both: the label that names a node, else None.
+    # Label by which workers and spares avoid sharing a node, so that a lost node takes only one of them.
     apart_by: str | None
     host_network: bool
     added_capabilities: tuple[str, ...]
-    # All containers of the pod; the worker's own come from the job.
+    # For all containers of the pod; the worker's own setting comes from the job.
     pod_runs_as_non_root: bool
     security_context: Mapping[str, bool | int]
-    # Mounted where the root file system is read-only and the job mounts nothing there.
+    # Mounted if the root file system is read-only and the job mounts nothing there.
     temporary_directory: str | None
     fs_group: int | None
     device_taints: tuple[str, ...]
@@ -137,7 +137,7 @@ def set_context(
     settings: Settings,
     agent: AgentSource | None,
 ) -> SetContext:
-    """Returns all that a group's StatefulSet is rendered from. `agent` is None for a job that has begun with none."""
+    """Returns the context of a group's StatefulSet. `agent` is the one that the job has started with, if any."""
     bundled = is_bundled(spec.image)
     source = None if bundled else agent or settings.agent
     devices = extended_resources(group.resources, group.accelerator, spec.interconnect)
@@ -195,13 +195,12 @@ def set_context(
 
 
 def _apart_by(group: GroupLayout, topology: Topology | None) -> str | None:
-    """Returns the label by which a group's pods keep apart, where it has spares and no topology by node itself."""
+    """Returns the label by which a group's pods avoid each other, if it has spares and no topology by node."""
     return NODE_LABEL if group.spares and (topology is None or topology.key != NODE_LABEL) else None
 
 
 def _arguments(spec: JobSpec) -> tuple[str, ...]:
-    """Returns the user's program. Only the bundled image may leave `command` out; then the loop reads `training` by
-    itself."""
+    """Returns the user's program. Without `command`, which only the bundled image allows, the loop reads `training`."""
     if spec.command is not None:
         return (*spec.command, *spec.args)
     config = () if spec.training is None or "--config" in spec.args else ("--config", TRAINING_FILE)
