@@ -1,7 +1,7 @@
-"""A pod's template becomes the job's image, command and resources, and podTemplate for the rest.
+"""Converts a pod template into the job's image, command and resources, and podTemplate for the rest.
 
-The container that trains is called `worker` there. What the agent needs of a pod is refused or left out, each with its
-reason.
+The training container becomes `worker`. Accelerators, RDMA devices, CPU and memory become the job's fields. Fields that
+the agent needs for itself are refused or left out, each with its reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOPOLOGIES = {
     "kueue.x-k8s.io/podset-required-topology": True,
     "kueue.x-k8s.io/podset-preferred-topology": False,
 }
-# Fields of the downward API that other operators' pods have, and ours by other names.
+# Labels that other operators' programs read, which have other names here.
 _JOB_NAMES = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name")
 _INDEXES = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
 _METADATA = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -48,8 +48,8 @@ _CONTAINERS_LEFT_OUT = {
 
 
 def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> None:
-    """Puts a pod's template into the job. `trains` is the container that trains, where it is called so; `torch` tells
-    whether its operator is one of PyTorch, so that a bare Python script is one of torch.
+    """Puts a pod template into the job. `trains` is the usual name of the training container. `torch`: the operator is
+    for PyTorch, so a Python script uses torch.
     """
     _metadata(template, draft)
     spec = template.get("spec")
@@ -83,7 +83,7 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
 
 
 def training_container(spec: Field, trains: str) -> Field | None:
-    """Returns the container that trains: by its name, or else the first one."""
+    """Returns the training container: by its name, or else the first one."""
     containers = spec.each("containers")
     named = [each for each in containers if each.text("name") == trains]
     return next(iter(named or containers), None)
@@ -100,7 +100,7 @@ def _metadata(template: Field, draft: Draft) -> None:
             elif name in RESERVED_LABELS or name.startswith(RESERVED_DOMAIN):
                 field.dropped("Trainmaster sets it")
             elif _OWN_DOMAINS.search(name):
-                field.dropped("it is the other operator's own")
+                field.dropped("it belongs to the other operator")
             else:
                 draft.keep(field, ("spec", "podTemplate", "metadata", kind, name))
     metadata.dropped("pods are named and numbered by the job")
@@ -127,7 +127,7 @@ def _worker(container: Field, spec: Field, draft: Draft, *, torch: bool) -> None
         elif name == "securityContext":
             draft.keep(field, (*place, name))
             if field.get("privileged") is not None and field.get("allowPrivilegeEscalation") is None:
-                # Kubernetes takes it for granted where nothing else is said, and here something is.
+                # Kubernetes' default for privileged containers, which the rendered worker overrides.
                 draft.set((*place, name, "allowPrivilegeEscalation"), draft.at((*place, name, "privileged")))
         elif name not in ("command", "args", "resources"):
             draft.keep(field, (*place, name))
@@ -158,13 +158,13 @@ def _environment(field: Field, draft: Draft, place: Path) -> None:
     for each in field.items or []:
         name = each.text("name")
         if name in RESERVED_VARIABLES or name.startswith(RESERVED_VARIABLE_PREFIXES):
-            each.dropped("Trainmaster sets it, anew in each attempt")
+            each.dropped("Trainmaster sets it for each attempt")
         else:
             _variable(each, draft, (*place, len(draft.at(place) or [])))
 
 
 def _variable(variable: Field, draft: Draft, place: Path) -> None:
-    """Puts a variable; one that is read from another operator's label is read from ours."""
+    """Puts a variable. If it reads another operator's label, it reads ours instead."""
     path = variable.get("valueFrom", "fieldRef", "fieldPath")
     found = _METADATA.fullmatch(path.value) if path is not None and isinstance(path.value, str) else None
     if path is not None and found is not None and found[2] in (*_JOB_NAMES, *_INDEXES):
@@ -181,7 +181,7 @@ def _variable(variable: Field, draft: Draft, place: Path) -> None:
 
 
 def _shared_memory(container: Field, spec: Field, draft: Draft) -> None:
-    """Makes sharedMemory of a memory volume at /dev/shm, which nothing else mounts."""
+    """Converts a memory volume at /dev/shm into sharedMemory, if nothing else mounts it."""
     mount = next((each for each in container.each("volumeMounts") if each.text("mountPath") == "/dev/shm"), None)
     if mount is None:
         return
@@ -271,7 +271,7 @@ def _accelerator(name: str, limit: Field | None, request: Field | None, draft: D
 
 
 def _device(limit: Field | None, request: Field | None, draft: Draft, path: Path) -> int:
-    """Puts a number of devices, of which limit and request are the same, and returns it."""
+    """Puts a number of devices, with equal limit and request, and returns it."""
     count = _count(limit or request) or 0
     for field in (limit, request):
         if field is not None:
@@ -280,7 +280,7 @@ def _device(limit: Field | None, request: Field | None, draft: Draft, path: Path
 
 
 def _count(field: Field | None) -> int | None:
-    """Returns a whole number of devices; None where it is none."""
+    """Returns a whole number of devices, or None."""
     value = field.plain() if field is not None else None
     if isinstance(value, str) and value.isdecimal() and len(value) < 10:
         return int(value)
@@ -307,7 +307,7 @@ def _memory(limit: Field | None, request: Field | None, draft: Draft, container:
             request.became(Target(path))
             return
     if request is not None:
-        # The job's field is request and limit in one.
+        # The job's field sets both request and limit.
         draft.keep(request, (*container, "resources", "requests", "memory"))
 
 
@@ -320,12 +320,12 @@ def _same(one: Field, other: Field) -> bool:
 
 
 def shared_memory(limit: Any, draft: Draft) -> Any:
-    """Returns the size of /dev/shm for a memory volume with a limit, or none; None where the pod has to say it."""
+    """Returns the size of /dev/shm for a memory volume with or without a limit; None if the pod must define it."""
     memory = draft.at((*_RESOURCES, "memory"))
     try:
         if limit is not None and (memory is None or quantity(limit) <= quantity(memory)):
             return limit
-        # What is in the volume counts to the container's memory, so that is the limit that it has.
+        # The volume's content counts as the container's memory, which limits it.
         return memory if memory is None or quantity(memory) else None
     except (ValueError, ArithmeticError):
         return None

@@ -170,7 +170,7 @@ class WorkloadContext:
 def workload_context(
     spec: JobSpec, groups: Iterable[tuple[str, int, Mapping[str, Any]]], priority: int | None
 ) -> WorkloadContext:
-    """Returns the context of the Workload. `groups`: name, requested pods and PodSpec of each; `priority`: its value."""
+    """Returns the context of the Workload. `groups`: name, pods and PodSpec of each; `priority`: its value."""
     smallest = spec.elastic.min_workers + (spec.spares or 0) if spec.elastic is not None else None
     return WorkloadContext(
         queue=spec.scheduling.queue or "",
