@@ -29,7 +29,7 @@ from trainmaster_operator.reconciling.policies.continuing import (
     opened,
     ready_ranks,
 )
-from trainmaster_operator.reconciling.policies.failure_rules import Response, choose_response
+from trainmaster_operator.reconciling.policies.failure_rules import FailureResponse, choose_response
 from trainmaster_operator.reconciling.policies.opening import (
     count_workers,
     have_nodes,
@@ -277,7 +277,7 @@ def _wait_for_cause(situation: Situation, cause: Failure) -> Transition:
     )
 
 
-def _fail_for(situation: Situation, cause: Failure, response: Response, at: str | None = None) -> Transition:
+def _fail_for(situation: Situation, cause: Failure, response: FailureResponse, at: str | None = None) -> Transition:
     change = StatusChange(
         restarts=situation.status.restarts,
         disruptions=situation.status.disruptions,
@@ -302,7 +302,7 @@ def _correct(situation: Situation, before: Situation, cause: Failure, failure: F
     return Transition(situation.status.phase or "Starting", "", "", change)
 
 
-def _response(situation: Situation, cause: Failure) -> Response:
+def _response(situation: Situation, cause: Failure) -> FailureResponse:
     return choose_response(situation.spec, cause, situation.status.restarts)
 
 

@@ -13,28 +13,28 @@ from trainmaster_operator.api.v1alpha1 import Failure, FailureRule, JobSpec
 
 
 @dataclass(frozen=True)
-class Response:
-    """Response to a failure: Restart counts, Ignore doesn't count, Fail ends the job with this reason and message."""
+class FailureResponse:
+    """FailureResponse: Restart counts, Ignore doesn't, and Fail ends the job with this reason and message."""
 
     answer: Answer
     reason: str = ""
     message: str = ""
 
 
-def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> Response:
+def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> FailureResponse:
     """Returns the response to a failure after `restarts` counted restarts."""
     if known_reason(cause.reason).strength is Strength.DISRUPTION:
-        return Response("Ignore")
+        return FailureResponse("Ignore")
     policy = spec.failure_policy
     rule = next((rule for rule in policy.rules if _matches(rule, cause)), None)
     answer = _answer(spec, cause, rule)
     if answer == "Fail":
         why = " (failurePolicy.rules)" if rule is not None else ""
-        return Response("Fail", cause.reason, f"{cause.message}{why}")
+        return FailureResponse("Fail", cause.reason, f"{cause.message}{why}")
     if answer == "Restart" and restarts >= policy.max_restarts:
         used = f"no restart is left (failurePolicy.maxRestarts is {policy.max_restarts})"
-        return Response("Fail", "MaxRestartsExceeded", f"{cause.message}; {used}")
-    return Response(answer)
+        return FailureResponse("Fail", "MaxRestartsExceeded", f"{cause.message}; {used}")
+    return FailureResponse(answer)
 
 
 def _matches(rule: FailureRule, cause: Failure) -> bool:
