@@ -22,6 +22,7 @@ from trainmaster_operator.api.pod_schema import (
     check_fields,
     check_relations,
 )
+from trainmaster_operator.api.pod_schema.relations import mapping_items
 from trainmaster_operator.api.problems import Problem
 from trainmaster_operator.api.v1alpha1 import PodTemplate
 from trainmaster_operator.api.values import show
@@ -127,14 +128,14 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
         yield from _check_list(f"{path}.{field}", pod.get(field, []))
     if "containers" in pod and pod["containers"] is None:
         yield Problem(f"{path}.containers", None, "null would delete the worker; remove it")
-    for position, container in _items(pod.get("containers")):
+    for position, container in mapping_items(pod.get("containers")):
         if container.get("name") == WORKER_CONTAINER:
             yield from _check_worker(f"{path}.containers[{position}]", container, devices)
-    for position, container in _items(pod.get("initContainers")):
+    for position, container in mapping_items(pod.get("initContainers")):
         here = f"{path}.initContainers[{position}]"
         if container.get("name") == AGENT_CONTAINER:
             yield Problem(here, AGENT_CONTAINER, "pods mount the agent, so no container installs it; remove it")
-    for position, volume in _items(pod.get("volumes")):
+    for position, volume in mapping_items(pod.get("volumes")):
         name = volume.get("name")
         if isinstance(name, str) and name.startswith(RESERVED_PREFIX):
             yield Problem(
@@ -149,11 +150,11 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
         if field in worker and worker[field] is None:
             yield Problem(f"{path}.{field}", None, "null would delete what the agent needs; remove it")
         yield from _check_list(f"{path}.{field}", worker.get(field))
-    for position, variable in _items(worker.get("env")):
+    for position, variable in mapping_items(worker.get("env")):
         name = variable.get("name")
         if isinstance(name, str) and (name in RESERVED_VARIABLES or name.startswith(RESERVED_VARIABLE_PREFIXES)):
             yield Problem(f"{path}.env[{position}].name", name, f"{name} is set by Trainmaster; remove it")
-    for position, mount in _items(worker.get("volumeMounts")):
+    for position, mount in mapping_items(worker.get("volumeMounts")):
         mount_path = str(mount.get("mountPath", ""))
         if is_below(mount_path, RESERVED_PATHS):
             yield Problem(
@@ -193,15 +194,10 @@ def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> 
 
 def _check_list(path: str, value: Any) -> Iterator[Problem]:
     """Checks that a list doesn't replace the rendered one."""
-    for position, item in _items(value):
+    for position, item in mapping_items(value):
         if dict(item) == {DIRECTIVE: "replace"}:
             message = "would remove what the operator renders; give only the items to add or change"
             yield Problem(f"{path}[{position}]", "replace", message)
-
-
-def _items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if isinstance(value, list):
-        yield from ((position, item) for position, item in enumerate(value) if isinstance(item, Mapping))
 
 
 RESERVED_PATHS = ("/run/trainmaster", "/etc/trainmaster", "/opt/trainmaster")

@@ -47,10 +47,10 @@ def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator
     """Yields what is wrong with a partial PodSpec of valid types. `worker`: what the job's own fields request."""
     volumes = _named(pod.get("volumes"))
     known = {name for name, _, item in volumes if name and item.get(DIRECTIVE) != "delete"}
-    for position, volume in _items(pod.get("volumes")):
+    for position, volume in mapping_items(pod.get("volumes")):
         yield from _volume(f"{POD}.volumes[{position}]", volume)
     yield from _containers(pod, known | RENDERED_VOLUMES, worker)
-    for position, toleration in _items(pod.get("tolerations")):
+    for position, toleration in mapping_items(pod.get("tolerations")):
         yield from _toleration(f"{POD}.tolerations[{position}]", toleration)
     yield from check_labels(f"{POD}.nodeSelector", pod.get("nodeSelector"))
     for field in ("serviceAccountName", "runtimeClassName"):
@@ -113,15 +113,15 @@ def _sidecar(
 
 
 def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is_worker: bool) -> Iterator[Problem]:
-    for position, variable in _items(container.get("env")):
+    for position, variable in mapping_items(container.get("env")):
         yield from _variable(f"{path}.env[{position}]", variable)
-    for position, source in _items(container.get("envFrom")):
+    for position, source in mapping_items(container.get("envFrom")):
         given = [name for name in ("configMapRef", "secretRef") if source.get(name) is not None]
         if len(given) != 1 and not _has_unknown("EnvFromSource", source):
             message = f"names {'both' if given else 'neither'}; give one of configMapRef and secretRef"
             yield Problem(f"{path}.envFrom[{position}]", None, message)
     yield from _ports(f"{path}.ports", container.get("ports"), is_worker=is_worker)
-    for position, mount in _items(container.get("volumeMounts")):
+    for position, mount in mapping_items(container.get("volumeMounts")):
         here = f"{path}.volumeMounts[{position}]"
         name = mount.get("name")
         if isinstance(name, str) and name not in volumes and mount.get(DIRECTIVE) != "delete":
@@ -155,7 +155,7 @@ def _variable(path: str, variable: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _ports(path: str, ports: Any, *, is_worker: bool) -> Iterator[Problem]:
     names: dict[str, Any] = {_AGENT_PORT_NAME: AGENT_PORT} if is_worker else {}
-    for position, port in _items(ports):
+    for position, port in mapping_items(ports):
         here = f"{path}[{position}]"
         for field in ("containerPort", "hostPort"):
             if (message := port_problem(port.get(field))) is not None and (field, port[field]) != ("hostPort", 0):
@@ -223,14 +223,15 @@ def _has_unknown(name: str, value: Mapping[str, Any]) -> bool:
     return any(field not in pod_types()[name].fields for field in value)
 
 
-def _items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def mapping_items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields the items of a list that are mappings, with their positions."""
     if isinstance(value, list):
         yield from ((position, item) for position, item in enumerate(value) if isinstance(item, Mapping))
 
 
 def _named(value: Any) -> list[tuple[str | None, int, Mapping[str, Any]]]:
     found = []
-    for position, item in _items(value):
+    for position, item in mapping_items(value):
         name = item.get("name")
         found.append((name if isinstance(name, str) else None, position, item))
     return found

@@ -137,7 +137,7 @@ class Failure(StatusModel):
 
     attempt: int = Field(..., description="The attempt that the failure ended.")
     reason: str = Field(..., description="Reason in one word (docs/reasons.md), such as OOMKilled.")
-    message: str = Field("", description="Who failed and how, with the last lines of its output.")
+    message: str = Field("", description="The failed worker and the cause, with the last lines of its output.")
     worker: int | None = Field(None, description="Index of the worker that failed first.")
     rank: int | None = Field(None, description="The worker's rank that failed first, if known.")
     pod: str | None = Field(None, description="Pod of that worker.")
@@ -185,7 +185,8 @@ class JobStatus(StatusModel):
         "after they have restarted.",
     )
     training_with: str | None = Field(
-        None, description="Who trains while ranks are absent, such as `3 of 4 workers`. Unset if no rank is absent."
+        None,
+        description="Workers that train while ranks are absent, such as `3 of 4 workers`. Unset if no rank is absent.",
     )
     restarts: int = Field(0, description="Restarts that count against maxRestarts.")
     disruptions: int = Field(0, description="Restarts that don't count: after deleted or evicted pods and lost nodes.")

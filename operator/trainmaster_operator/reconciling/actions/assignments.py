@@ -147,8 +147,7 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
         and worker in assigned
         and worker not in situation.reports
         and pod.assignment == assignment
-        and pod.worker_container is not None
-        and pod.worker_container.state == "running"
+        and pod.container_runs
     ]
 
 

@@ -69,11 +69,7 @@ def _absent_and_silent(situation: Situation) -> list[PodView]:
     return [
         pod
         for pod in pods
-        if is_alive(pod)
-        and pod.uid not in connected
-        and pod.worker != stream.leader
-        and pod.worker_container is not None
-        and pod.worker_container.state == "running"
+        if is_alive(pod) and pod.uid not in connected and pod.worker != stream.leader and pod.container_runs
     ]
 
 

@@ -164,14 +164,14 @@ def _has_left(situation: Situation, worker: int) -> bool:
     report, pod = situation.reports.get(worker), situation.pods.get(worker)
     if (report is not None and report.ended) or pod is None or pod.uid != situation.worker_uids.get(worker):
         return True
-    return pod.worker_container is None or pod.worker_container.state != "running"
+    return not pod.container_runs
 
 
 def _could_begin(situation: Situation, worker: int) -> bool:
     pod = situation.pods.get(worker)
     if pod is None or not is_alive(pod) or pod.uid in situation.status.replacing_pod_uids:
         return False
-    return pod.worker_container is not None and pod.worker_container.state == "running"
+    return pod.container_runs
 
 
 def _runs(situation: Situation, worker: int, without: frozenset[str]) -> bool:
@@ -179,7 +179,7 @@ def _runs(situation: Situation, worker: int, without: frozenset[str]) -> bool:
     pod = situation.pods.get(worker)
     if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
         return False
-    return pod.worker_container is not None and pod.worker_container.state == "running"
+    return pod.container_runs
 
 
 def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool:
@@ -188,7 +188,7 @@ def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool
     if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
         return True
     is_new = pod.uid != situation.worker_uids.get(worker, pod.uid)
-    return is_new and (pod.worker_container is None or pod.worker_container.state != "running")
+    return is_new and (not pod.container_runs)
 
 
 def _with_stand_ins(

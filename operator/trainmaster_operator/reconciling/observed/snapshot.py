@@ -122,6 +122,11 @@ class PodView:
     worker_container: ContainerView | None = None
     init_containers: tuple[ContainerView, ...] = ()
 
+    @property
+    def container_runs(self) -> bool:
+        """Returns whether the worker's container runs."""
+        return self.worker_container is not None and self.worker_container.state == "running"
+
 
 def termination_reports(pod: PodView) -> tuple[Report, ...]:
     """Returns the reports in the termination messages of a worker's container, with the pod's own worker and uid."""

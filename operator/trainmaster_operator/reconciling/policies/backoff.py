@@ -111,7 +111,7 @@ def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
 
 
 def _runs(pod: PodView) -> bool:
-    return is_alive(pod) and pod.worker_container is not None and pod.worker_container.state == "running"
+    return is_alive(pod) and pod.container_runs
 
 
 def _starts_at(container: ContainerView | None, now: float) -> float:

@@ -132,7 +132,7 @@ def ready_ranks(situation: Situation) -> frozenset[int]:
             continue
         if pod is None or not is_alive(pod) or pod.uid != report.uid or pod.uid in situation.leaving:
             continue
-        if pod.worker_container is not None and pod.worker_container.state == "running":
+        if pod.container_runs:
             ready.update({*situation.members.ranks[worker]} & {*situation.members.absent_ranks})
     return frozenset(ready)
 

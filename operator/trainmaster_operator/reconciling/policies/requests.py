@@ -74,4 +74,4 @@ def _has_left(situation: Situation, worker: int) -> bool:
     report, pod = situation.reports.get(worker), situation.pods.get(worker)
     if report is not None and (report.ended or report.state == "Waiting"):
         return True
-    return pod is None or pod.worker_container is None or pod.worker_container.state != "running"
+    return pod is None or not pod.container_runs
