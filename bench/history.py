@@ -29,7 +29,8 @@ from trainmaster.history.answers import Answers
 from trainmaster.history.drawing import Window
 from trainmaster.history.store import Store
 from trainmaster.history.trimming import Trimming
-from trainmaster_operator.api.records import JobIdentity, JobRecord, Record, SampleRecord
+from trainmaster_operator.api.records import JobRecord, Record, SampleRecord
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 
 CPU_LIMIT, MEMORY_LIMIT = 0.25, 150.0
 KILOBYTES_LIMIT, SERIES_LIMIT, HEAT_LIMIT = 100.0, 0.2, 0.5

@@ -37,7 +37,8 @@ from trainmaster.history.aging import HEAT, Aging
 from trainmaster.history.heat import PEAK, Heat
 from trainmaster.history.store import Store
 from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.api.records import JobIdentity, LogRecord, Record
+from trainmaster_operator.api.records import LogRecord, Record
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 
 RANKS, POINTS, LEVELS = 4_096, 24, 6
 LIST_LIMIT, LAG_LIMIT, MEMORY_LIMIT = 0.5, 100.0, 384.0

@@ -10,8 +10,7 @@ from typing import Any
 
 from trainmaster_operator.api.crd import spec_schema, status_schema
 from trainmaster_operator.api.limits import KIB, MAX_BYTES, MAX_ITEMS, MAX_NESTING, MAX_OTHER_BYTES
-from trainmaster_operator.api.rule import Rule
-from trainmaster_operator.api.rules import MAX_SET_NAME, NAME_RULES, RULES, TRANSITIONS
+from trainmaster_operator.api.rules import MAX_SET_NAME, NAME_RULES, RULES, TRANSITIONS, Rule
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.api.values import MAX_GROUPS
 from trainmaster_operator.wire.limits import MAX_WORKERS

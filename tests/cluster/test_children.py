@@ -17,6 +17,7 @@ from tests.cluster.faked_cluster import WRITES, faked_cluster
 from tests.cluster.operator_under_test import install_crd, training_job
 from tests.signer import KEYS
 from trainmaster_local.testing.clusters import Cluster
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 from trainmaster_operator.controller.apiserver.cluster import JOBS, STATEFUL_SETS, whole
 from trainmaster_operator.controller.apiserver.connection import connect
@@ -26,7 +27,7 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster_operator.controller.writing.children import ChildWriter
-from trainmaster_operator.rendering import JobIdentity, Manifest, Placement, first_assignment, render
+from trainmaster_operator.rendering import Manifest, Placement, first_assignment, render
 
 
 @dataclass

@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "workers and groups": (
         "job",
         {"workers": 2, "workerGroups": [{"name": "a", "workers": 1}]},
-        "2 is given beside spec.workerGroups; remove spec.workers, or make it a group",
+        "2 can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
     ),
     "groups of one name": (
         "job",
@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a queue of nobody": (
         "job",
         {"workers": 1, "scheduling": {"queue": "team-a"}},
-        "'team-a' is nobody's queue; set gang.scheduler to volcano or kueue, or remove it",
+        "'team-a' has no scheduler that knows queues; set gang.scheduler to volcano or kueue, or remove it",
     ),
 }
 

@@ -17,7 +17,8 @@ from tests.unit.docs.snippets import OURS, Block, blocks
 from trainmaster_local.testing.clusters import Cluster
 from trainmaster_operator.api.merge import merge
 from trainmaster_operator.api.parsing import parse_job
-from trainmaster_operator.rendering import JobIdentity, Settings, first_assignment, render
+from trainmaster_operator.api.v1alpha1 import JobIdentity
+from trainmaster_operator.rendering import Settings, first_assignment, render
 
 SNIPPETS = [
     block

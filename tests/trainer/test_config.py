@@ -16,7 +16,8 @@ from trainloop.distributed.world import DistributedSettings, choose_backend, cho
 from trainloop.errors import ConfigError
 from trainloop.tasks import TaskSettings, build_task
 from trainmaster_operator.api.parsing import parse_spec
-from trainmaster_operator.rendering import JobIdentity, first_assignment, render
+from trainmaster_operator.api.v1alpha1 import JobIdentity
+from trainmaster_operator.rendering import first_assignment, render
 
 GOOD: dict[str, Any] = {"epochs": 1, "batch": {"size": 8}}
 

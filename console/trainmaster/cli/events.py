@@ -16,7 +16,8 @@ from typing import Any
 
 from trainmaster.cli.show import parse_time
 from trainmaster.client import TrainingJob
-from trainmaster_operator.api.v1alpha1 import KIND, set_name
+from trainmaster_operator.api.v1alpha1 import KIND
+from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.values import mapping, mappings
 
 # What a job is made of, by the kind of the object that an event is about.
@@ -172,10 +173,10 @@ def _rest(number: int, unit: str) -> str:
 
 
 def _set_names(job: TrainingJob) -> list[str]:
-    """Returns the names of the job's StatefulSets, as far as its spec can be read."""
+    """Returns the names of the job's StatefulSets as far as its spec can be read."""
     spec = mapping(job.raw.get("spec"))
     groups = [str(group.get("name")) for group in mappings(spec.get("workerGroups"))]
-    return [set_name(job.name, group, len(groups)) for group in groups or [""]]
+    return set_names(job.name, groups)
 
 
 def _time(*candidates: object) -> datetime | None:

@@ -41,7 +41,8 @@ def _most_ranks(job: TrainingJob) -> int:
     """Returns how many ranks the job can have; 0 where that isn't known."""
     # They take a tenth of a second, and most commands name no rank.
     from trainmaster_operator.api.parsing import InvalidJob, parse_spec
-    from trainmaster_operator.rendering import JobIdentity, worker_layout, world_size
+    from trainmaster_operator.api.v1alpha1 import JobIdentity
+    from trainmaster_operator.rendering import worker_layout, world_size
 
     try:
         spec = parse_spec(job.raw.get("spec"), job.name)

@@ -15,9 +15,9 @@ from trainmaster.client.errors import ClientError
 from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.api.parsing import InvalidJob, ParsedJob, parse_job
 from trainmaster_operator.api.printable import json_text
-from trainmaster_operator.api.v1alpha1 import KIND
+from trainmaster_operator.api.v1alpha1 import KIND, JobIdentity
 from trainmaster_operator.api.values import show
-from trainmaster_operator.rendering import AgentConfigMap, JobIdentity, Manifest, Settings, first_assignment, render
+from trainmaster_operator.rendering import AgentConfigMap, Manifest, Settings, first_assignment, render
 from trainmaster_operator.rendering.agent_source import config_map_name
 from trainmaster_operator.wire.values import mapping
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.cli.program import called
 from trainmaster.converting import can_convert
-from trainmaster_operator.api.nearest import VERY_SIMILAR, nearest
+from trainmaster_operator.api.problems import VERY_SIMILAR, nearest
 from trainmaster_operator.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
 
 # The page that names the fields of other operators' jobs one by one.

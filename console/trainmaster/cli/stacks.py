@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainmaster.cli.evidence import rank_lines
+from trainmaster_operator.api.evidence import Stacks
 from trainmaster_operator.api.printable import one_line
-from trainmaster_operator.api.stacks import Stacks
 
 # Of so many ranks all lines are shown without being asked for.
 WHOLE_RANKS = 4

@@ -21,8 +21,7 @@ from trainmaster.client.job import TrainingJob, worker_index
 from trainmaster.client.merging import Merger, WorkerLine
 from trainmaster.client.output import Output
 from trainmaster.client.watching import read_job
-from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.api.stamped_lines import stamped_line
+from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 
 # Seconds after which the pods are listed again: while output is missing, and while all workers are read.
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0

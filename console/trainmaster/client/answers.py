@@ -17,7 +17,7 @@ from trainmaster.client.errors import (
     NotAllowed,
     NotKnown,
 )
-from trainmaster_operator.api.decoding import decode
+from trainmaster_operator.api.json_codec import decode
 from trainmaster_operator.api.v1alpha1.names import GROUP, INSTALL_CRD, PLURAL
 from trainmaster_operator.wire.values import mapping
 

@@ -33,10 +33,9 @@ from trainmaster.client.job import (
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.watching import Watcher, read_job
-from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.limits import check_size
-from trainmaster_operator.api.stacks import Stacks
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 
@@ -229,7 +228,7 @@ class AsyncJobClient:
         """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
 
         InvalidRequest where the container has not started. A log that is followed ends with its container, or where the
-        connection breaks. With `timestamps` each line begins with its time (api/stamped_lines.py). `since`: no lines
+        connection breaks. With `timestamps` each line begins with its time (api/kept_logs.py). `since`: no lines
         before that second (since the epoch).
         """
         require("pod", pod, str, "the name of a pod as text")

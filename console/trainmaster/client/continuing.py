@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from trainmaster.client.job import TrainingJob
-from trainmaster_operator.api.messages import duration
-from trainmaster_operator.api.times import since
+from trainmaster_operator.api.times import duration, since
 
 
 def trains_with(job: TrainingJob, now: datetime) -> str:

@@ -22,9 +22,8 @@ from trainmaster.client.blocking import Blocking, iterate, run
 from trainmaster.client.job import TrainingJob, require_name, worker_index
 from trainmaster.client.metrics import JobMetrics
 from trainmaster.client.transport import Transport, connect
-from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
 from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.api.stacks import Stacks
 
 __all__ = ["FIELD_MANAGER", "JobClient", "TrainingJob", "require_name", "worker_index"]
 
@@ -141,7 +140,7 @@ class JobClient:
         """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
 
         InvalidRequest where the container has not started. A log that is followed ends with its container, or where the
-        connection breaks. With `timestamps` each line begins with its time (api/stamped_lines.py). `since`: no lines
+        connection breaks. With `timestamps` each line begins with its time (api/kept_logs.py). `since`: no lines
         before that second (since the epoch).
         """
         return iterate(

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from trainmaster.client.arrivals import Ended, Readers
-from trainmaster_operator.api.attempt_marks import marked_attempt
+from trainmaster_operator.api.kept_logs import marked_attempt
 
 # A log that is followed is waited for so long (seconds): from when it was opened, and from when it had no more lines.
 OPEN_SECONDS = 1.0

@@ -12,10 +12,8 @@ from typing import Any
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import JobNotFound, NotAllowed
 from trainmaster.client.job import has_index, items_of, worker_index
-from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, evidence_name
-from trainmaster_operator.api.kept_logs import KeptLog, kept_workers, logs_name
-from trainmaster_operator.api.stacks import Stacks, stacks_name
-from trainmaster_operator.api.stamped_lines import stamped_line
+from trainmaster_operator.api.evidence import AttemptEvidence, Stacks, attempt_of, evidence_name, stacks_name
+from trainmaster_operator.api.kept_logs import KeptLog, kept_workers, logs_name, stamped_line
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 
 

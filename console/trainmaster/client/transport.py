@@ -22,7 +22,7 @@ from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.errors import InvalidRequest, NoCluster
 from trainmaster.client.server import Server, server_for
 from trainmaster_operator import __version__
-from trainmaster_operator.api.encoding import encode
+from trainmaster_operator.api.json_codec import encode
 from trainmaster_operator.kubeconfig import KubeconfigError
 
 CONNECT_SECONDS = 10.0

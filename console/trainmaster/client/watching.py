@@ -11,7 +11,7 @@ from typing import Any
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query
-from trainmaster_operator.api.decoding import decode
+from trainmaster_operator.api.json_codec import decode
 
 # A watch is opened anew after this long without a line: a half-open connection is noticed.
 WATCH_SECONDS = 60

@@ -1,6 +1,7 @@
-"""Command lines that start torchrun become the program that it starts, and what its options ask for.
+"""Converts what a container runs into command, args, launcher and processesPerWorker of the job.
 
-Trainmaster starts torchrun itself and gives it a rendezvous of its own in each attempt.
+A command line that starts torchrun becomes the program that it starts, and its options become the job's fields.
+Trainmaster starts torchrun itself, with its own rendezvous in each attempt.
 """
 
 from __future__ import annotations
@@ -11,40 +12,41 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trainmaster_operator.api.torchrun_words import FLAGS, VALUES, option_of
-from trainmaster_operator.wire.names import TORCHRUN_MODULES, is_python
+from trainmaster.converting.fields import POD, Draft, Field, Path, Target
+from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
+from trainmaster_operator.wire.names import POD_INDEX_LABEL, TORCHRUN_MODULES, is_python
 
 _SHELL = re.compile(r"(ba|da|z|k)?sh")
 _SHELL_OPTION = re.compile(r"-[a-z]*c")
-# A text without these is one command, whose words are those that shlex finds.
+# A shell text without these is one command, which shlex can split.
 _NOT_ONE_COMMAND = re.compile(r"[;&|<>`(){}*?!~\[\]\n#]|\$\(")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
-# With one of these the command stays torchrun's: they change how a rank is started.
+# Options that change how a rank starts, so the command keeps torchrun.
 _OF_RANKS = {"run_path", "virtual_local_rank", "numa_binding", "signals_to_handle"}
-# Options of a script's torchrun that would hold it to one rendezvous.
+# Options of torchrun in a script that fix one rendezvous.
 RENDEZVOUS = re.compile(r"--(nnodes|node[-_]rank|rdzv[-_]\w+|master[-_]\w+|standalone)\b")
 
 
 @dataclass(frozen=True)
 class Command:
-    """Command is a container's command and args without a launcher of their own; the rest is what its options say."""
+    """Command is a container's command and args without torchrun, and the meaning of torchrun's options."""
 
     command: tuple[str, ...]
     args: tuple[str, ...]
-    # The command line starts torchrun, once in each worker.
+    # Whether the command line starts torchrun, once in each worker.
     by_torchrun: bool = False
-    # The command is a shell's text that starts torchrun somewhere.
+    # Whether the command is a shell text that starts torchrun somewhere.
     in_a_script: bool = False
     processes: str | None = None
     # --nnodes=2:4.
     least: int | None = None
     most: int | None = None
     max_restarts: int | None = None
-    # Options that were left out, because Trainmaster does what they ask for.
+    # Options that Trainmaster replaces.
     left_out: tuple[str, ...] = field(default=())
-    # A shell that reads a profile first, as bash -lc does; empty where there was none.
+    # A shell that reads a profile first (bash -lc), if any.
     login_shell: str = ""
 
     @property
@@ -76,7 +78,7 @@ def read_command(command: Sequence[str], args: Sequence[str]) -> Command:
 
 
 def _after_torchrun(words: Sequence[str]) -> int | None:
-    """Returns where torchrun's options begin; None where the words don't start it."""
+    """Returns the index of torchrun's first option, or None if the words don't start torchrun."""
     if words and posixpath.basename(words[0]) == "torchrun":
         return 1
     if words and is_python(words[0]):
@@ -87,7 +89,7 @@ def _after_torchrun(words: Sequence[str]) -> int | None:
 
 
 def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
-    """Returns the program behind torchrun's options; `of_command` words belong to the command, the others to args."""
+    """Returns the program after torchrun's options. The first `of_command` words are the command, the others args."""
     options: dict[str, str] = {}
     spelled: dict[str, list[str]] = {}
     at = begin
@@ -100,7 +102,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
             value = words[at] if at < len(words) else ""
             used.append(value)
         elif option not in VALUES | FLAGS:
-            # An option of a newer torch: whether it takes a value isn't known.
+            # An option of a newer torch, which may have a value or not.
             return Command(tuple(words[:of_command]), tuple(words[of_command:]), by_torchrun=True)
         options[option], spelled[option] = value, used
         at += 1
@@ -113,7 +115,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
     else:
         python = words[0] if is_python(words[0]) else "python"
         program = [python, "-m"] if "module" in options else [python]
-    # The script belongs to the command, even where all that follows torchrun stands in args.
+    # The script belongs to the command, even if it is in args.
     last = max(at + 1, of_command)
     least, most = _range(options.get("nnodes", ""))
     restarts = options.get("max_restarts", "")
@@ -135,20 +137,20 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
 
 
 def _range(nodes: str) -> tuple[int | None, int | None]:
-    """Returns the bounds of --nnodes=2:4; none for one number."""
+    """Returns the bounds of --nnodes=2:4, if it is a range."""
     found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", nodes)
     return (None, None) if found is None else (int(found[1]), int(found[2]))
 
 
 def _shell_text(words: Sequence[str]) -> str | None:
-    """Returns the text that a shell is given with -c."""
+    """Returns the text of a shell's -c option."""
     if len(words) == 3 and _SHELL.fullmatch(posixpath.basename(words[0])) and _SHELL_OPTION.fullmatch(words[1]):
         return words[2]
     return None
 
 
 def _words(text: str) -> list[str]:
-    """Returns the words of a shell's text that is one command, with variables as a container's: $(NAME)."""
+    """Returns the words of a shell text with one command, with variables in the container's syntax: $(NAME)."""
     line = text.strip().replace("\\\n", " ")
     if _NOT_ONE_COMMAND.search(line.replace("${", "$").replace("}", "")):
         return []
@@ -161,3 +163,97 @@ def _words(text: str) -> list[str]:
     if not words or _ASSIGNMENT.match(words[0]) or "'" in line:
         return []
     return [_VARIABLE.sub(lambda found: f"$({found[1] or found[2]})", word) for word in words]
+
+
+_PROCESSES: Path = ("spec", "processesPerWorker")
+_OWN_COUNT = re.compile(r"\$[({]?(NPROC_PER_NODE|PET_NPROC_PER_NODE)[)}]?")
+# Set by the Job controller.
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+
+
+def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
+    """Puts a container's command and args into the job, and how they are launched."""
+    command, args = container.get("command"), container.get("args")
+    words = _texts(command), _texts(args)
+    if words[0] is None or words[1] is None:
+        for name, field in (("command", command), ("args", args)):
+            if field is not None:
+                draft.keep(field, ("spec", name))
+        return
+    read = read_command(words[0], words[1])
+    remark = "; ".join(_remarks(read))
+    for name, field, made in (("command", command, read.command), ("args", args, read.args)):
+        path = ("spec", name)
+        if made:
+            draft.set(path, list(made))
+        if field is not None and (made or field.value):
+            # torchrun's script moves to the command, even from args.
+            field.became(Target(path if made else ("spec", "command")), remark=remark)
+        elif field is not None:
+            field.dropped("it is empty")
+    text = " ".join((*read.command, *read.args))
+    _launcher(read, draft, torch=torch)
+    _keep_processes(read, command or args, draft)
+    if read.in_a_script and RENDEZVOUS.search(text) and command is not None:
+        command.overruled(
+            "the script gives torchrun a rendezvous of its own, which a next attempt can't use; take --nnodes, "
+            "--node_rank, --rdzv_* and --master_* out: PET_* variables have them"
+        )
+    if INDEX_VARIABLE in text:
+        index = {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX_LABEL}']"}}
+        place: Path = (*POD, "containers", 0, "env")
+        draft.set((*place, 0), {"name": INDEX_VARIABLE, "valueFrom": index})
+
+
+def keep_processes(field: Field, draft: Draft) -> None:
+    """Puts a number of processes, or torchrun's word for it, into the job."""
+    value, given = str(field.value), draft.at(_PROCESSES)
+    if given is not None:
+        field.dropped(f"spec.processesPerWorker is {given} already")
+    elif value.isdecimal() and len(value) < 10:
+        draft.keep(field, _PROCESSES, int(value))
+    elif value in ("auto", "gpu"):
+        draft.keep(field, _PROCESSES, "auto")
+    else:
+        field.refused("the number of a node's cores isn't known here; set spec.processesPerWorker to a number")
+
+
+def _launcher(read: Command, draft: Draft, *, torch: bool) -> None:
+    ranks = draft.at(("spec", "resources", "gpus")) or 1
+    # A single rank needs no launcher, but with torchrun it starts warm after a fault.
+    starts_warm = torch and read.is_python and ranks == 1
+    if not read.by_torchrun and not starts_warm and (read.command or read.args):
+        draft.set(("spec", "launcher"), "exec")
+
+
+def _keep_processes(read: Command, field: Field | None, draft: Draft) -> None:
+    asked = read.processes
+    if asked is not None and asked.isdecimal() and len(asked) < 10:
+        draft.set(_PROCESSES, int(asked))
+    elif asked is not None and field is not None and asked not in ("auto", "gpu") and not _OWN_COUNT.fullmatch(asked):
+        field.overruled(f"--nproc_per_node={asked} isn't known here; set spec.processesPerWorker to a number")
+    if read.max_restarts is not None:
+        draft.set(("spec", "failurePolicy", "maxRestarts"), read.max_restarts)
+    if read.least is not None and read.most is not None:
+        draft.set(("spec", "elastic"), {"minWorkers": read.least, "maxWorkers": read.most})
+
+
+def _remarks(read: Command) -> list[str]:
+    remarks = []
+    if read.by_torchrun:
+        remarks.append("torchrun is the launcher")
+    if read.login_shell:
+        remarks.append(f"without {read.login_shell}: what its profile sets is lost, and belongs in the image")
+    if read.left_out:
+        remarks.append(f"without {', '.join(read.left_out)}: each attempt has a rendezvous of its own")
+    return remarks
+
+
+def _texts(field: Field | None) -> list[str] | None:
+    """Returns a list of texts, or None for anything else."""
+    if field is None:
+        return []
+    value = field.plain()
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return value
+    return None

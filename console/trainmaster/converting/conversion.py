@@ -1,8 +1,8 @@
-"""Manifests of other operators become jobs, and every field of them is answered: the one way in.
+"""The entry point: converts manifests of other operators into jobs, with an answer for every field.
 
-Several manifests are converted together, because a TrainJob needs its runtime. What is no job stays as it is. A job
-that was made is checked as `trainmaster validate` checks it: what it would refuse is taken out and refused here, at the
-field of the source that it came from, and what it would miss is a note without a field.
+Several manifests are converted together, because a TrainJob needs its runtime. Other manifests stay unchanged. A new
+job is validated as by `trainmaster validate`: invalid fields are removed and refused at the field of the source that
+they came from, and missing fields become notes without a field.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainmaster.converting.draft import Draft, paths, remove
-from trainmaster.converting.fields import Answer, Field, Path, dotted
+from trainmaster.converting.fields import Answer, Draft, Field, Path, dotted, paths, remove
 from trainmaster.converting.job_set import convert_job_set
 from trainmaster.converting.metadata import settle_gang
 from trainmaster.converting.pytorch_job import convert_pytorch_job
@@ -21,31 +20,31 @@ from trainmaster_operator.api.parsing import InvalidJob, parse_job
 from trainmaster_operator.api.problems import Problem
 
 _RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
-# A problem that goes away brings the next one; more of them than fields is none.
+# Solving one problem may reveal the next; this bounds the number of checks.
 _MOST_CHECKS = 100
 
 
 @dataclass(frozen=True)
 class Note:
-    """Note says what became of one field of one manifest."""
+    """Note is what became of one field of one manifest."""
 
-    # Which one of the manifests.
+    # Index of the manifest.
     manifest: int
-    # Empty where the answer is about what the manifest doesn't have.
+    # Empty for an answer about a missing field.
     field: Path
     value: Any
     answer: Answer
-    # What the fields are called that it became, with their values.
+    # Names and values of the fields that it became.
     became: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """Conversion is what became of one manifest: the documents in its place, and a note on each of its fields."""
+    """Conversion is the result for one manifest: the documents that replace it, and a note on each of its fields."""
 
     manifest: int
     documents: tuple[Mapping[str, Any], ...]
-    # None for a manifest that stays as it is.
+    # None for a manifest that stays unchanged.
     notes: tuple[Note, ...] | None
 
 
@@ -60,7 +59,7 @@ def can_convert(value: Any) -> bool:
 
 
 def convert(manifests: Sequence[Any]) -> list[Conversion]:
-    """Returns what becomes of each manifest, in their order."""
+    """Returns the conversion of each manifest, in their order."""
     runtimes = {
         (str(value.get("kind")), _name(value)): number for number, value in enumerate(manifests) if is_runtime(value)
     }
@@ -111,12 +110,12 @@ def _converted(
 
 
 def _notes(manifest: int, field: Field, draft: Draft) -> Iterator[Note]:
-    """Yields a note for each field: one where all that is in it has one answer, else those of what is in it."""
+    """Yields a note for each field: one if all its leaves share an answer, otherwise those of its parts."""
     first, *others = field.leaves()
     answer = first.answer
     assert answer is not None
     if not others or all(leaf.answer is answer for leaf in others):
-        # A leaf that is alone is named itself, since where it went may be further down too.
+        # A single leaf is named itself, because its target may be a leaf too.
         shown = field if others else first
         yield Note(manifest, shown.path, shown.plain(), answer, _became(answer, draft))
         return
@@ -132,7 +131,7 @@ def _became(answer: Answer, draft: Draft) -> tuple[tuple[str, Any], ...]:
 
 
 def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Conversion:
-    """Returns a runtime's conversion: it is answered with the TrainJobs that use it, and refused where none does."""
+    """Returns a runtime's conversion. TrainJobs that use it answer its fields; without any it is refused."""
     if found.manifest in used:
         return found
     answer = Answer("refused", "no TrainJob in the files uses this runtime, and it is no job by itself")
@@ -140,7 +139,7 @@ def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Con
 
 
 def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
-    """Takes out what the job can't have, refuses it where it came from, and returns what else is wrong or missing."""
+    """Removes what the job can't have, refuses it at its source, and returns the other problems."""
     found = list[Problem]()
     if "image" not in draft.job["spec"]:
         message = "is missing, and the bundled trainer's would be used; set it to the image that has the program"
@@ -158,8 +157,8 @@ def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
 
 
 def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[Problem, Path]]:
-    """Yields the problems that go away with what is at a path: the field that is wrong, or the one that can't be
-    without what was taken out of it.
+    """Yields problems with the path whose removal solves them: the wrong field, or one that can't exist without a
+    removed part.
     """
     there = {dotted(path): path for path in paths(draft.job)}
     for problem in _problems(draft):
@@ -167,7 +166,7 @@ def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[
         if path is None and problem.field in taken_out:
             path = there.get(problem.field.rpartition(".")[0])
             problem = taken_out.pop(problem.field)
-        # A job without metadata or a spec is none.
+        # metadata and spec themselves stay.
         if path is not None and len(path) > 1:
             yield problem, path
 
@@ -181,21 +180,21 @@ def _problems(draft: Draft) -> Sequence[Problem]:
 
 
 def _take_out(problem: Problem, path: Path, draft: Draft, leaves: Sequence[Field]) -> bool:
-    """Takes out what is at a path, and returns whether a field of the source is refused for it."""
+    """Removes the value at a path, and returns whether a field of the source is refused for it."""
     concerned = [leaf for leaf in leaves if _made(leaf, dotted(path))]
     for leaf in concerned:
         leaf.overruled(str(problem))
     removed = remove(draft.job, path)
     moved: dict[int, Answer] = {}
     for leaf in leaves:
-        # Leaves that became one thing together share their answer.
+        # Leaves that together became one field share their answer.
         if leaf.answer is not None:
             leaf.answer = moved.setdefault(id(leaf.answer), _without(removed, leaf.answer))
     return bool(concerned)
 
 
 def _without(removed: Path, answer: Answer) -> Answer:
-    """Returns an answer whose targets are where they stand when an item of a list is gone."""
+    """Returns an answer with targets adjusted to the removal of a list item."""
     *before, last = removed
     length = len(removed)
     if not isinstance(last, int):

@@ -1,6 +1,6 @@
-"""A JobSet's failurePolicy and its Jobs' podFailurePolicy become rules by exit code and reason.
+"""Converts a JobSet's failurePolicy and its Jobs' podFailurePolicy into rules by exit code and reason.
 
-There a rule answers a Job that has failed; here it answers a rank, whose end restarts the group or ends the job.
+A JobSet's rule is about a failed Job. Our rules are about a failed rank, which restarts the group or ends the job.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.converting.draft import Draft
-from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.fields import Draft, Field, Path, Target
 
 _MAX_RESTARTS: Path = ("spec", "failurePolicy", "maxRestarts")
 _RULES: Path = ("spec", "failurePolicy", "rules")
-# How a program itself can fail.
+# Reasons of failures of the program itself.
 _ANY_FAILURE = ["Error", "Signal", "OOMKilled", "Hung"]
 _ACTIONS = {
     "FailJobSet": "Fail",
@@ -30,17 +29,17 @@ _DISRUPTION = "deleted and evicted pods are disruptions, which restart the group
 
 @dataclass(frozen=True)
 class _Jobs:
-    """_Jobs is what a JobSet's rules need to know of the Jobs that train."""
+    """_Jobs is what a JobSet's rules need to know about the training Jobs."""
 
     names: Sequence[str]
-    # The rules of their podFailurePolicies that fail a Job.
+    # The FailJob rules of their podFailurePolicies.
     final: Sequence[Field]
-    # Whether any of them tries its pods again.
+    # Whether any of them retries its pods.
     tries: bool
 
 
 def convert_failures(policy: Field | None, jobs: Sequence[Field], names: Sequence[str], draft: Draft) -> None:
-    """Puts what a JobSet does about failures into the job. `jobs` are the specs of the Jobs that train, by `names`."""
+    """Puts a JobSet's answers to failures into the job. `jobs` are the specs of the training Jobs, by `names`."""
     final = [rule for job in jobs for rule in _pod_rules(job) if rule.text("action") == "FailJob"]
     tries = any(job.whole("backoffLimit") != 0 for job in jobs)
     limit = policy.get("maxRestarts") if policy is not None else None
@@ -56,7 +55,7 @@ def convert_failures(policy: Field | None, jobs: Sequence[Field], names: Sequenc
 
 
 def _job(job: Field, draft: Draft) -> None:
-    """Answers what a Job says of failures, where no rule of the JobSet has used it."""
+    """Answers a Job's fields about failures, unless a rule of the JobSet has used them."""
     retries = job.get("backoffLimit")
     if retries is not None:
         given, asked = draft.at(_MAX_RESTARTS), retries.value
@@ -96,11 +95,13 @@ def _rule(rule: Field, jobs: _Jobs, draft: Draft) -> None:
     elif action is None:
         rule.refused("a rule's action is Fail, Restart or Ignore; set spec.failurePolicy.rules")
     elif rule.get("onJobFailureMessagePatterns") is not None:
-        rule.refused("failures are told apart by exit code and reason, not by messages; set spec.failurePolicy.rules")
+        rule.refused(
+            "failures are distinguished by exit code and reason, not by messages; set spec.failurePolicy.rules"
+        )
     else:
         _by_reasons(rule, action, jobs, draft)
         if of_whom and set(of_whom) < set(jobs.names) and targets is not None:
-            targets.overruled("a rule answers all workers; what only some of them may do, their program decides")
+            targets.overruled("a rule applies to all workers; only the program can distinguish them")
 
 
 def _by_reasons(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
@@ -115,11 +116,11 @@ def _by_reasons(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
         remark = "at the first failure; a Job tries its pods again until backoffLimit" if jobs.tries else ""
         _add(rule, {"reasons": _ANY_FAILURE, "action": action}, draft, remark)
     else:
-        rule.refused("only BackoffLimitExceeded and PodFailurePolicy have a like; set spec.failurePolicy.rules")
+        rule.refused("only BackoffLimitExceeded and PodFailurePolicy can be converted; set spec.failurePolicy.rules")
 
 
 def _by_pod_rules(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
-    """Answers a rule about Jobs that a rule on their pods has failed."""
+    """Answers a rule about Jobs that failed by a rule on their pods."""
     listed = {id(each): _codes(each) or [] for each in jobs.final}
     codes = sorted({code for found in listed.values() for code in found})
     disruptions = [each for each in jobs.final if _is_disruption(each)]
@@ -138,7 +139,7 @@ def _by_pod_rules(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
     elif disruptions:
         rule.refused(f"{_DISRUPTION}; no rule can change that")
     else:
-        rule.refused("the rules of the podFailurePolicy that it follows have no like; set spec.failurePolicy.rules")
+        rule.refused("the podFailurePolicy's rules that it depends on can't be converted; set spec.failurePolicy.rules")
 
 
 def _pod_rules(job: Field) -> list[Field]:
@@ -147,13 +148,13 @@ def _pod_rules(job: Field) -> list[Field]:
 
 
 def _is_disruption(rule: Field) -> bool:
-    """Returns whether a Job's rule is about pods that the cluster took away."""
+    """Returns whether a Job's rule is about pods that the cluster removed."""
     conditions = rule.each("onPodConditions")
     return bool(conditions) and all(each.text("type") == "DisruptionTarget" for each in conditions)
 
 
 def _codes(rule: Field) -> list[int] | None:
-    """Returns the exit codes that a Job's rule names; None where it doesn't list them."""
+    """Returns the exit codes in a Job's rule, or None if it doesn't list them."""
     codes = rule.get("onExitCodes")
     listed: Any = codes.get("values") if codes is not None else None
     if codes is None or codes.text("operator") != "In" or listed is None or not isinstance(listed.value, list):

@@ -1,23 +1,28 @@
-"""A manifest of another operator is a tree of fields, and each leaf gets one answer: where it went, or why it didn't.
+"""A manifest of another operator as a tree of fields, and the draft of the job that it becomes.
 
-A leaf is a scalar, an empty list or mapping, or a list of scalars (a command is one field to its reader). What has no
-answer in the end is refused, so that nothing is dropped silently.
+Each leaf gets one answer: where it went, or why not. A leaf is a scalar, an empty list or mapping, or a list of scalars
+(users see a command as one field). Leaves without an answer are refused at the end, so nothing is dropped silently.
+Manifests of one job are merged as Kubernetes merges a patch, and each field keeps its place in its own manifest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
-# Keys may have dots in them, so a path is no text until it is shown.
+from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobSpec
+
+# Keys may contain dots, so a path becomes text only when it is shown.
 Path = tuple[str | int, ...]
 Outcome = Literal["kept", "dropped", "refused"]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Target is a field of a document that was made: of the job where `document` is empty, else of what it names."""
+    """Target is a field of a created document: of the job, or of the document that `document` names."""
 
     path: Path
     document: str = ""
@@ -25,7 +30,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer says what became of a field; `text` is the reason, or a remark on what was kept."""
+    """Answer is what became of a field; `text` is the reason, or a remark on a kept field."""
 
     outcome: Outcome
     text: str = ""
@@ -50,7 +55,7 @@ class Field:
 
     @classmethod
     def mapping(cls, fields: dict[str, Field], path: Path = ()) -> Field:
-        """Returns a mapping of fields that are elsewhere too: answers are given to these."""
+        """Returns a mapping of existing fields, which get the answers."""
         made = cls(None, path)
         made.fields = fields
         return made
@@ -59,35 +64,35 @@ class Field:
         return dotted(self.path)
 
     def get(self, *names: str) -> Field | None:
-        """Returns the field below by its names; None where there is none."""
+        """Returns the field below by its names, or None."""
         found: Field | None = self
         for name in names:
             found = found.fields.get(name) if found is not None and found.fields is not None else None
         return found
 
     def each(self, name: str) -> list[Field]:
-        """Returns the items of the list below; none where there is no list of mappings."""
+        """Returns the items of the list of mappings below, if there is one."""
         below = self.get(name)
         return below.items if below is not None and below.items is not None else []
 
     def named(self, name: str) -> dict[str, Field]:
-        """Returns the fields of the mapping below; none where there is no mapping."""
+        """Returns the fields of the mapping below, if there is one."""
         below = self.get(name)
         return below.fields if below is not None and below.fields is not None else {}
 
     def plain(self) -> Any:
-        """Returns the value of all that is in the field."""
+        """Returns the field's whole value."""
         if self.fields is not None:
             return {name: each.plain() for name, each in self.fields.items()}
         return [each.plain() for each in self.items] if self.items is not None else self.value
 
     def text(self, *names: str) -> str:
-        """Returns a text below; empty where there is none."""
+        """Returns a text below, or an empty one."""
         below = self.get(*names)
         return below.value if below is not None and isinstance(below.value, str) else ""
 
     def whole(self, *names: str) -> int | None:
-        """Returns a whole number below; None where there is none."""
+        """Returns a whole number below, or None."""
         below = self.get(*names)
         value = below.value if below is not None else None
         return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -102,7 +107,7 @@ class Field:
             yield from each.leaves()
 
     def kept(self, target: Target, remark: str = "") -> None:
-        """Answers each leaf that has no answer: it is at the same place below the target."""
+        """Answers each unanswered leaf: it is at the same place below the target."""
         if self.fields is None and self.items is None:
             self.answer = self.answer or Answer("kept", remark, (target,))
         for name, each in (self.fields or {}).items():
@@ -111,19 +116,19 @@ class Field:
             each.kept(Target((*target.path, position), target.document), remark)
 
     def became(self, *targets: Target, remark: str = "") -> None:
-        """Answers each leaf that has no answer: all of them together became the targets."""
+        """Answers each unanswered leaf: together they became the targets."""
         self._answered(Answer("kept", remark, targets))
 
     def dropped(self, reason: str) -> None:
-        """Answers each leaf that has no answer: it needs no like."""
+        """Answers each unanswered leaf: it isn't needed."""
         self._answered(Answer("dropped", reason))
 
     def refused(self, reason: str) -> None:
-        """Answers each leaf that has no answer: what it asks for is lost."""
+        """Answers each unanswered leaf: its effect is lost."""
         self._answered(Answer("refused", reason))
 
     def overruled(self, reason: str) -> None:
-        """Refuses each leaf, whatever its answer was."""
+        """Refuses each leaf, regardless of its answer."""
         for leaf in self.leaves():
             leaf.answer = Answer("refused", reason)
 
@@ -133,5 +138,138 @@ class Field:
 
 
 def dotted(path: Path) -> str:
-    """Returns a path as Kubernetes writes it: spec.containers[0].image."""
+    """Returns a path as in Kubernetes: spec.containers[0].image."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+_SAME = object()
+# In the order of the reference.
+_ORDER = {info.alias or name: position for position, (name, info) in enumerate(JobSpec.model_fields.items())}
+# The place for a pod's fields that the job itself doesn't have.
+POD: Path = ("spec", "podTemplate", "spec")
+
+
+class Draft:
+    """Draft is the new job, addressed by paths, with the documents that it needs."""
+
+    def __init__(self) -> None:
+        self.job: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {}, "spec": {}}
+        # Documents to apply before the job, by kind and name, in this order.
+        self.beside: dict[str, dict[str, Any]] = {}
+
+    def keep(self, field: Field, path: Path, value: Any = _SAME, *, remark: str = "") -> None:
+        """Puts a field at a path: unchanged, or as another value."""
+        if value is _SAME:
+            put(self.job, path, field.plain())
+            field.kept(Target(path), remark)
+        else:
+            put(self.job, path, value)
+            field.became(Target(path), remark=remark)
+
+    def set(self, path: Path, value: Any) -> None:
+        """Puts a value that isn't from a field of the source."""
+        put(self.job, path, value)
+
+    def at(self, path: Path) -> Any:
+        """Returns the job's value at a path, or None."""
+        return at(self.job, path)
+
+    def target(self, target: Target) -> Any:
+        """Returns the value at a target."""
+        return at(self.beside[target.document] if target.document else self.job, target.path)
+
+    def ordered(self) -> dict[str, Any]:
+        """Returns the job with its fields in the order of the reference."""
+        spec = self.job["spec"]
+        return {**self.job, "spec": {name: spec[name] for name in sorted(spec, key=lambda name: _ORDER.get(name, 0))}}
+
+
+def at(value: Any, path: Path) -> Any:
+    """Returns the value at a path, or None."""
+    for part in path:
+        if isinstance(part, int):
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def put(root: dict[str, Any], path: Path, value: Any) -> None:
+    """Puts a value at a path and creates missing parents; a list grows by at most one item."""
+    here: Any = root
+    for part, following in pairwise(path):
+        empty: Any = [] if isinstance(following, int) else {}
+        if isinstance(part, int):
+            if part == len(here):
+                here.append(empty)
+            here = here[part]
+        else:
+            here = here.setdefault(part, empty)
+    last = path[-1]
+    if isinstance(last, int) and last == len(here):
+        here.append(value)
+    else:
+        here[last] = value
+
+
+def paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Yields the paths of everything below a value."""
+    below = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for part, each in below:
+        yield (*path, part)
+        yield from paths(each, (*path, part))
+
+
+def remove(root: dict[str, Any], path: Path) -> Path:
+    """Removes the value at a path, and parents below the second level that become empty. Returns the removed path.
+
+    Items after a removed one move up.
+    """
+    del at(root, path[:-1])[path[-1]]
+    parent = path[:-1]
+    return remove(root, parent) if len(parent) > 1 and not at(root, parent) else path
+
+
+_KEYS = {**MERGE_KEYS, "replicatedJobs": ("name",)}
+
+
+def merged(base: Field | None, patch: Field, name: str = "") -> Field:
+    """Returns the fields of both, and answers those that the patch replaces."""
+    if base is None:
+        return patch
+    if base.fields is not None and patch.fields is not None:
+        fields = dict(base.fields)
+        for each, field in patch.fields.items():
+            fields[each] = merged(fields.get(each), field, each)
+        return Field.mapping(fields, base.path)
+    keys = _KEYS.get(name)
+    if keys is not None and base.items is not None and patch.items is not None:
+        items = list(base.items)
+        for field in patch.items:
+            at = next((at for at, each in enumerate(items) if _merge_key(each, keys) == _merge_key(field, keys)), None)
+            if at is None:
+                items.append(field)
+            else:
+                items[at] = merged(items[at], field)
+        return sequence(items, base)
+    if base.fields is None and base.items is None and not base.value and (patch.fields or patch.items):
+        # An empty list or mapping doesn't conflict.
+        base.dropped(f"{patch} is merged into it")
+        return patch
+    # Both sides have the same value, such as a variable's name.
+    if base.fields is None and base.items is None and base.plain() == patch.plain():
+        base.dropped(f"{patch} is merged with it")
+        return patch
+    base.dropped(f"{patch} replaces it")
+    return patch
+
+
+def sequence(items: list[Field], like: Field) -> Field:
+    """Returns a list of existing fields."""
+    made = Field(None, like.path)
+    made.items = items
+    return made
+
+
+def _merge_key(item: Field, keys: tuple[str, ...]) -> Any:
+    return [value.plain() if (value := item.get(key)) is not None else KEY_DEFAULTS.get(key) for key in keys]

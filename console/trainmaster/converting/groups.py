@@ -1,6 +1,6 @@
-"""Several pod templates of one program become one job: with worker groups where resources or node labels differ.
+"""Combines several pod templates of one program into one job, with worker groups if resources or node labels differ.
 
-Groups can't differ in anything else, so what else a template has of its own is refused: the program decides by rank.
+Groups can't differ in anything else, so other differences are refused: the program has to decide by rank.
 """
 
 from __future__ import annotations
@@ -9,24 +9,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.converting.draft import POD, Draft, at
-from trainmaster.converting.fields import Answer, Field, Path, Target, dotted
+from trainmaster.converting.fields import POD, Answer, Draft, Field, Path, Target, at, dotted
 from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
 
-# What a group can have of its own, as paths of the job and of the group.
+# Fields in which groups can differ, as paths in the job and in the group.
 _OF_GROUPS: tuple[tuple[Path, Path], ...] = (
     (("spec", "resources"), ("resources",)),
     (("spec", "accelerator"), ("accelerator",)),
     ((*POD, "nodeSelector"), ("nodeSelector",)),
 )
 _GANG: Path = ("spec", "scheduling", "gang", "scheduler")
-# How a program is told from another one.
+# Fields that identify a program.
 _PROGRAM: tuple[Path, ...] = (("spec", "image"), ("spec", "command"), ("spec", "args"), ("spec", "launcher"))
 
 
 @dataclass(frozen=True)
 class Part:
-    """Part is one template of a job, with a draft of its own; `field` is what the template's answers are given to."""
+    """Part is one template of a job with its own draft; `field` gets the template's answers."""
 
     name: str
     workers: int
@@ -40,13 +39,13 @@ def is_same_program(one: Part, other: Part) -> bool:
 
 
 def combine(parts: Sequence[Part]) -> Draft:
-    """Returns the job of all parts, in the order of their ranks; the last one's template is the pods'."""
+    """Returns the job of all parts, in the order of ranks. The last part's template becomes the pods'."""
     base = parts[-1]
     job = base.draft
     if len(parts) == 1:
         job.set(("spec", "workers"), base.workers)
         return job
-    # All pods of a gang have one scheduler, and some manifests name it once.
+    # All pods of a gang have the same scheduler, even if a manifest names it only once.
     gangs = [gang for part in parts if (gang := part.draft.at(_GANG)) is not None]
     if gangs and job.at(_GANG) is None:
         job.set(_GANG, gangs[0])
@@ -74,7 +73,7 @@ def combine(parts: Sequence[Part]) -> Draft:
 
 
 def answer_pods(field: Field, path: Path, remark: str = "") -> None:
-    """Answers a number of pods, from which the workers at a path are counted."""
+    """Answers a number of pods that became the workers at a path."""
     if field.whole() is None:
         field.refused(f"is no whole number of pods; correct {dotted(path)}")
     else:
@@ -82,7 +81,7 @@ def answer_pods(field: Field, path: Path, remark: str = "") -> None:
 
 
 def _settle(leaf: Field, part: Part, group: int | None, base: Part) -> None:
-    """Gives a kept leaf the target that it has in the combined job, or refuses it where the job has another value."""
+    """Gives a kept leaf its target in the combined job, or refuses it if the job has another value."""
     assert leaf.answer is not None
     targets = []
     for target in leaf.answer.targets:
@@ -94,7 +93,7 @@ def _settle(leaf: Field, part: Part, group: int | None, base: Part) -> None:
         if place is None or at(base.draft.job, place) != at(part.draft.job, target.path):
             leaf.answer = Answer(
                 "refused",
-                f"isn't so for {base.name}, and a job has one pod template; let the program decide by its RANK, or add "
+                f"differs from {base.name}, and a job has one pod template; let the program decide by its RANK, or add "
                 "it for all",
             )
             return
@@ -110,7 +109,7 @@ def _of_group(path: Path) -> Path | None:
 
 
 def _place(path: Path, own: Any, other: Any) -> Path | None:
-    """Returns where the same item is in another job, since items of lists are known by keys and not by their places."""
+    """Returns the place of the same item in another job; list items are identified by keys."""
     place: Path = ()
     for part in path:
         if isinstance(part, int):

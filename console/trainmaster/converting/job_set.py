@@ -1,21 +1,22 @@
-"""A JobSet (jobset.x-k8s.io/v1alpha2) becomes a job of the replicatedJobs that train, and Jobs for the others.
+"""Converts a JobSet (jobset.x-k8s.io/v1alpha2): the replicatedJobs that train become a job, the others Jobs.
 
-Those that run one program train together, as groups where their resources differ; of several programs the one with
-accelerators or torchrun trains, or else the one with the most pods.
+ReplicatedJobs with the same program train together, as groups if their resources differ. Of several programs, the one
+with accelerators or torchrun trains, or else the one with the most pods. Others (a driver, a data server, a step that
+prepares data) become Jobs (batch/v1) as the JobSet controller would create them, and volume claims become claims.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from trainmaster.converting.beside import ORDER, make_claims, make_jobs
-from trainmaster.converting.draft import Draft
+from trainmaster.converting.commands import INDEX_VARIABLE
 from trainmaster.converting.failures import convert_failures
-from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.fields import POD, Draft, Field, Path, Target, at, put
 from trainmaster.converting.groups import Part, answer_pods, combine, is_same_program
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend
 from trainmaster.converting.pods import convert_pod
-from trainmaster.converting.program import INDEX_VARIABLE
 
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _OF_JOBS = {
@@ -36,9 +37,9 @@ _NETWORK = {
 
 @dataclass(frozen=True)
 class Training:
-    """Training is what is known of a JobSet that another type made: a TrainJob names what trains."""
+    """Training is what a TrainJob defines about the JobSet that it becomes."""
 
-    # The replicatedJob that trains; chosen where it is empty.
+    # The replicatedJob that trains; if empty, it is chosen.
     job: str = ""
     container: str = ""
     torch: bool = False
@@ -46,7 +47,7 @@ class Training:
 
 
 def convert_job_set(manifest: Field) -> Draft:
-    """Returns the job that a JobSet becomes; each field of it is answered."""
+    """Converts a JobSet and answers each of its fields."""
     spec = manifest.get("spec") or Field(None)
     name, namespace = manifest.text("metadata", "name"), manifest.text("metadata", "namespace")
     draft = convert_spec(spec, name, namespace, Training())
@@ -59,7 +60,7 @@ def convert_job_set(manifest: Field) -> Draft:
 
 
 def convert_spec(spec: Field, name: str, namespace: str, training: Training) -> Draft:
-    """Returns the job that a JobSet's spec becomes, without its metadata."""
+    """Converts a JobSet's spec, without its metadata."""
     replicated = spec.each("replicatedJobs")
     parts = {id(each): _part(each, training) for each in replicated}
     chosen = _chosen(list(parts.values()), training)
@@ -87,7 +88,7 @@ def _part(replicated: Field, training: Training) -> Part:
     template = job.get("template") if job is not None else None
     if template is not None:
         convert_pod(template, draft, training.container, torch=training.torch)
-    # A replicatedJob's pods are those of all its Jobs.
+    # The pods of all Jobs of a replicatedJob.
     replicas = replicated.whole("replicas")
     pods = job.whole("parallelism") if job is not None else None
     workers = (1 if replicas is None else replicas) * (1 if pods is None else pods)
@@ -114,7 +115,7 @@ def _weight(part: Part) -> tuple[bool, bool, bool, int]:
 
 
 def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, training: Training) -> None:
-    """Answers the fields that make a replicatedJob's number of pods."""
+    """Answers the fields that define the number of pods of a replicatedJob."""
     grouped = draft.at(("spec", "workerGroups")) is not None
     path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
     together = "all replicatedJobs together" if not grouped and len(chosen) > 1 else ""
@@ -146,7 +147,7 @@ def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, traini
 
 
 def _indexes(job: Field | None) -> None:
-    """Refuses a program that asks for its place in one of several Jobs."""
+    """Refuses a program that uses its index in one of several Jobs."""
     pod = job.get("template", "spec") if job is not None else None
     for container in pod.each("containers") if pod is not None else []:
         for name in ("command", "args"):
@@ -158,7 +159,7 @@ def _indexes(job: Field | None) -> None:
 
 
 def _job(part: Part, job: Field, draft: Draft) -> None:
-    """Answers what a Job that trains has beside its pods."""
+    """Answers the other fields of a training Job."""
     deadline = job.get("activeDeadlineSeconds")
     if deadline is not None:
         draft.keep(deadline, ("spec", "runPolicy", "activeDeadlineSeconds"), deadline.plain())
@@ -175,7 +176,7 @@ def _job(part: Part, job: Field, draft: Draft) -> None:
 
 
 def _policies(spec: Field, chosen: list[Part], draft: Draft) -> None:
-    """Answers what a JobSet says of all its Jobs."""
+    """Answers the fields of a JobSet for all its Jobs."""
     ttl = spec.get("ttlSecondsAfterFinished")
     if ttl is not None:
         draft.keep(ttl, ("spec", "runPolicy", "ttlSecondsAfterFinished"))
@@ -206,7 +207,7 @@ def _success(policy: Field, chosen: list[Part], draft: Draft) -> None:
     listed = targets.value if targets is not None and isinstance(targets.value, list) else []
     path: Path = ("spec", "successPolicy")
     targeted = [part for part in chosen if part.name in listed or not listed]
-    # Of one Job, any is all.
+    # With one Job, Any means All.
     is_one_job = len(targeted) == len(listed or names) == 1 and (targeted[0].field.whole("replicas") or 1) == 1
     if policy.text("operator") not in ("All", "") and not is_one_job:
         policy.refused("a job succeeds when all workers do, or rank 0; set spec.successPolicy")
@@ -228,3 +229,102 @@ def _exclusive(annotation: Field, spec: Field, draft: Draft) -> None:
     else:
         path = ("spec", "scheduling", "topology", "key")
         draft.keep(annotation, path, remark="packs the workers into one domain; pods of other jobs may run there too")
+
+
+ORDER = "jobs don't wait for each other; apply them in this order, with kubectl wait between them"
+
+
+def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> None:
+    """Creates the Jobs of a replicatedJob that doesn't train."""
+    name = replicated.text("name")
+    count = replicated.whole("replicas")
+    template = replicated.get("template", "spec")
+    documents = []
+    if not name or f"Job {owner}-{name}-0" in draft.beside:
+        replicated.refused("a replicatedJob needs a unique name; give it one")
+        return
+    for number in range(min(1 if count is None else count, 100)):
+        document = f"Job {owner}-{name}-{number}"
+        body = _object("batch/v1", "Job", f"{owner}-{name}-{number}", namespace, template)
+        # The JobSet controller has a default for this, a Job hasn't.
+        pod = at(body, ("spec", "template", "spec"))
+        if isinstance(pod, dict):
+            pod.setdefault("restartPolicy", "OnFailure")
+        draft.beside[document] = body
+        documents.append(document)
+    for each in replicated.each("dependsOn"):
+        each.refused(ORDER)
+    if not documents:
+        replicated.dropped("it has no replicas")
+        return
+    if template is not None:
+        template.kept(Target(("spec",), documents[0]))
+    for part in ("name", "replicas"):
+        field = replicated.get(part)
+        if field is not None:
+            field.became(*(Target(("metadata", "name"), document) for document in documents))
+    metadata_field = replicated.get("template", "metadata")
+    if metadata_field is not None:
+        metadata_field.dropped("the Job is created separately, and its labels belong to the other operator")
+    group = replicated.get("groupName")
+    if group is not None:
+        group.dropped("nobody asks for it")
+
+
+def make_claims(policies: list[Field], owner: str, namespace: str, draft: Draft) -> None:
+    """Creates the claims of a JobSet, and mounts them for containers that use their volumes."""
+    for policy in policies:
+        retention = policy.get("retentionPolicy")
+        if retention is not None:
+            retention.dropped("the claim is created separately and stays until you delete it")
+        for template in policy.each("templates"):
+            _claim(template, owner, namespace, draft)
+
+
+def _claim(template: Field, owner: str, namespace: str, draft: Draft) -> None:
+    volume = template.text("metadata", "name")
+    name = f"{volume}-{owner}"
+    document = f"PersistentVolumeClaim {name}"
+    spec = template.get("spec")
+    body = _object("v1", "PersistentVolumeClaim", name, namespace, spec)
+    if spec is not None:
+        spec.kept(Target(("spec",), document))
+    for part, field in template.named("metadata").items():
+        if part == "name":
+            field.became(Target(("metadata", "name"), document))
+        elif part in ("labels", "annotations"):
+            put(body, ("metadata", part), field.plain())
+            field.kept(Target(("metadata", part), document))
+    template.dropped("the claim is created separately, and the API server sets the rest")
+    draft.beside = {document: body, **draft.beside}
+    mounted = {"name": volume, "persistentVolumeClaim": {"claimName": name}}
+    pods = [(draft.job, POD)]
+    pods += [(each, ("spec", "template", "spec")) for each in draft.beside.values() if each["kind"] == "Job"]
+    for root, pod in pods:
+        if _mounts(at(root, pod), volume):
+            put(root, (*pod, "volumes", len(at(root, (*pod, "volumes")) or [])), mounted)
+
+
+def _object(api_version: str, kind: str, name: str, namespace: str, spec: Field | None) -> dict[str, Any]:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    body = {"apiVersion": api_version, "kind": kind, "metadata": metadata}
+    return {**body, "spec": spec.plain() if spec is not None else {}}
+
+
+def _mounts(pod: Any, volume: str) -> bool:
+    """Returns whether a container mounts a volume that its pod doesn't define."""
+    if not isinstance(pod, Mapping):
+        return False
+    mounts = [
+        mount
+        for kind in ("containers", "initContainers")
+        for container in _mappings(pod.get(kind))
+        for mount in _mappings(container.get("volumeMounts"))
+    ]
+    return any(mount.get("name") == volume for mount in mounts) and not any(
+        each.get("name") == volume for each in _mappings(pod.get("volumes"))
+    )
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []

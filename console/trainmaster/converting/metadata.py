@@ -1,18 +1,17 @@
-"""A manifest's name, labels and annotations are the job's; Kueue's queue becomes the job's own field."""
+"""Converts names, labels and annotations, Kueue's queue, `suspend` and `managedBy`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trainmaster.converting.draft import Draft
-from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.fields import Draft, Field, Path, Target
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _SCHEDULER: Path = ("spec", "scheduling", "gang", "scheduler")
 _VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 _KEPT = ("name", "generateName", "namespace")
 _LEFT_OUT = {
-    "finalizers": "they are of who waits for the other operator's job",
+    "finalizers": "they belong to a controller of the other operator's job",
     "ownerReferences": "its owner doesn't know the new job",
 }
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -49,18 +48,18 @@ def convert_labels(labels: Field, kind: str, draft: Draft) -> None:
             if draft.at(_SCHEDULER) is None:
                 draft.set(_SCHEDULER, "volcano")
         elif name.startswith("kueue.x-k8s.io/"):
-            field.refused("Trainmaster's Workload for Kueue has nothing of it; set spec.scheduling.priorityClassName")
+            field.refused("Trainmaster's Workload for Kueue doesn't support it; set spec.scheduling.priorityClassName")
         elif name == _LAST_APPLIED:
-            field.dropped("kubectl writes it anew")
+            field.dropped("kubectl sets it again")
         elif any(f"{part}" in name for part in _OTHERS):
-            field.dropped("it is the other operator's own")
+            field.dropped("it belongs to the other operator")
         else:
             draft.keep(field, ("metadata", kind, name))
     labels.dropped("it is empty")
 
 
 def waits_for_kueue(draft: Draft) -> bool:
-    """Returns whether the job is Kueue's to admit, so that `suspend` was only there for it."""
+    """Returns whether Kueue admits the job, so that `suspend` was set only for Kueue."""
     return bool(draft.at(_SCHEDULER) == "kueue")
 
 
@@ -72,7 +71,7 @@ def settle_gang(leaves: Iterable[Field], draft: Draft) -> None:
 
 
 def convert_suspend(field: Field | None, draft: Draft) -> None:
-    """Puts `suspend` into the job, unless it is how Kueue is asked to admit it."""
+    """Puts `suspend` into the job, unless it is set for Kueue."""
     if field is None:
         return
     if field.value is True and waits_for_kueue(draft):
@@ -86,6 +85,6 @@ def convert_manager(field: Field | None) -> None:
     if field is None:
         return
     if "multikueue" in str(field.value):
-        field.refused("MultiKueue can't dispatch a DistributedTrainingJob; apply it to the cluster that shall run it")
+        field.refused("MultiKueue can't dispatch a DistributedTrainingJob; apply it to the cluster that should run it")
     else:
         field.dropped("Trainmaster's operator runs the job")

@@ -1,7 +1,7 @@
-"""A pod's template becomes the job's image, command and resources, and podTemplate for the rest.
+"""Converts a pod template into the job's image, command and resources, and podTemplate for the rest.
 
-The container that trains is called `worker` there. What the agent needs of a pod is refused or left out, each with its
-reason.
+The training container becomes `worker`. Accelerators, RDMA devices, CPU and memory become the job's fields. Fields that
+the agent needs for itself are refused or left out, each with its reason.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trainmaster.converting.draft import POD, Draft
-from trainmaster.converting.fields import Field, Path, Target
-from trainmaster.converting.program import convert_program
-from trainmaster.converting.resources import convert_resources, shared_memory
+from trainmaster.converting.commands import convert_program
+from trainmaster.converting.fields import POD, Draft, Field, Path, Target
+from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
+from trainmaster_operator.api.pod_schema.resources import RESOURCE_NAMES
 from trainmaster_operator.api.pod_template import (
     RESERVED_DOMAIN,
     RESERVED_LABELS,
@@ -29,7 +29,7 @@ _TOPOLOGIES = {
     "kueue.x-k8s.io/podset-required-topology": True,
     "kueue.x-k8s.io/podset-preferred-topology": False,
 }
-# Fields of the downward API that other operators' pods have, and ours by other names.
+# Labels that other operators' programs read, which have other names here.
 _JOB_NAMES = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name")
 _INDEXES = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
 _METADATA = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -48,8 +48,8 @@ _CONTAINERS_LEFT_OUT = {
 
 
 def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> None:
-    """Puts a pod's template into the job. `trains` is the container that trains, where it is called so; `torch` tells
-    whether its operator is one of PyTorch, so that a bare Python script is one of torch.
+    """Puts a pod template into the job. `trains` is the usual name of the training container. `torch`: the operator is
+    for PyTorch, so a Python script uses torch.
     """
     _metadata(template, draft)
     spec = template.get("spec")
@@ -83,7 +83,7 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
 
 
 def training_container(spec: Field, trains: str) -> Field | None:
-    """Returns the container that trains: by its name, or else the first one."""
+    """Returns the training container: by its name, or else the first one."""
     containers = spec.each("containers")
     named = [each for each in containers if each.text("name") == trains]
     return next(iter(named or containers), None)
@@ -100,7 +100,7 @@ def _metadata(template: Field, draft: Draft) -> None:
             elif name in RESERVED_LABELS or name.startswith(RESERVED_DOMAIN):
                 field.dropped("Trainmaster sets it")
             elif _OWN_DOMAINS.search(name):
-                field.dropped("it is the other operator's own")
+                field.dropped("it belongs to the other operator")
             else:
                 draft.keep(field, ("spec", "podTemplate", "metadata", kind, name))
     metadata.dropped("pods are named and numbered by the job")
@@ -127,7 +127,7 @@ def _worker(container: Field, spec: Field, draft: Draft, *, torch: bool) -> None
         elif name == "securityContext":
             draft.keep(field, (*place, name))
             if field.get("privileged") is not None and field.get("allowPrivilegeEscalation") is None:
-                # Kubernetes takes it for granted where nothing else is said, and here something is.
+                # Kubernetes' default for privileged containers, which the rendered worker overrides.
                 draft.set((*place, name, "allowPrivilegeEscalation"), draft.at((*place, name, "privileged")))
         elif name not in ("command", "args", "resources"):
             draft.keep(field, (*place, name))
@@ -158,13 +158,13 @@ def _environment(field: Field, draft: Draft, place: Path) -> None:
     for each in field.items or []:
         name = each.text("name")
         if name in RESERVED_VARIABLES or name.startswith(RESERVED_VARIABLE_PREFIXES):
-            each.dropped("Trainmaster sets it, anew in each attempt")
+            each.dropped("Trainmaster sets it for each attempt")
         else:
             _variable(each, draft, (*place, len(draft.at(place) or [])))
 
 
 def _variable(variable: Field, draft: Draft, place: Path) -> None:
-    """Puts a variable; one that is read from another operator's label is read from ours."""
+    """Puts a variable. If it reads another operator's label, it reads ours instead."""
     path = variable.get("valueFrom", "fieldRef", "fieldPath")
     found = _METADATA.fullmatch(path.value) if path is not None and isinstance(path.value, str) else None
     if path is not None and found is not None and found[2] in (*_JOB_NAMES, *_INDEXES):
@@ -181,7 +181,7 @@ def _variable(variable: Field, draft: Draft, place: Path) -> None:
 
 
 def _shared_memory(container: Field, spec: Field, draft: Draft) -> None:
-    """Makes sharedMemory of a memory volume at /dev/shm, which nothing else mounts."""
+    """Converts a memory volume at /dev/shm into sharedMemory, if nothing else mounts it."""
     mount = next((each for each in container.each("volumeMounts") if each.text("mountPath") == "/dev/shm"), None)
     if mount is None:
         return
@@ -218,3 +218,114 @@ def _list(items: list[Field], place: Path, draft: Draft, field: Field) -> None:
 
 def _answered(field: Field) -> bool:
     return all(leaf.answer is not None for leaf in field.leaves())
+
+
+_KINDS = {name: kind for kind, name in RESOURCE_NAMES.items()}
+_RESOURCES: Path = ("spec", "resources")
+_ACCELERATOR: Path = ("spec", "accelerator")
+_RDMA: Path = ("spec", "interconnect", "rdma")
+# Device plugins' names of RDMA devices: rdma/hca, openshift.io/mlnx_rdma, vpc.amazonaws.com/efa.
+_IS_RDMA = re.compile(r"^rdma/|/.*rdma|/efa$|/hca")
+_IS_DEVICE = re.compile(r"/.*(gpu|npu|tpu|xpu|hpu|dcu|mlu|accelerator|ascend|neuron|mig-|gaudi)", re.IGNORECASE)
+
+
+def is_accelerator(name: str) -> bool:
+    """Returns whether an extended resource is one that ranks compute on."""
+    return name in _KINDS or (_IS_DEVICE.search(name) is not None and _IS_RDMA.search(name) is None)
+
+
+def convert_resources(resources: Field, draft: Draft, container: Path) -> None:
+    """Puts a container's resources into the job; `container` is the worker's place in podTemplate."""
+    names = dict.fromkeys([*resources.named("limits"), *resources.named("requests")])
+    for name in names:
+        limit, request = resources.get("limits", name), resources.get("requests", name)
+        if name == "cpu":
+            _cpu(limit, request, draft)
+        elif name == "memory":
+            _memory(limit, request, draft, container)
+        elif _IS_RDMA.search(name) and draft.at(_RDMA) is None and _count(limit or request):
+            _device(limit, request, draft, (*_RDMA, "count"))
+            draft.set((*_RDMA, "resourceName"), name)
+        elif is_accelerator(name) and draft.at((*_RESOURCES, "gpus")) is None and _count(limit or request) is not None:
+            _accelerator(name, limit, request, draft)
+        else:
+            for field, kind in ((limit, "limits"), (request, "requests")):
+                if field is not None:
+                    draft.keep(field, (*container, "resources", kind, name))
+    for name, field in (resources.fields or {}).items():
+        if name not in ("limits", "requests"):
+            draft.keep(field, (*container, "resources", name))
+
+
+def _accelerator(name: str, limit: Field | None, request: Field | None, draft: Draft) -> None:
+    count = _device(limit, request, draft, (*_RESOURCES, "gpus"))
+    if count == 0 or name == RESOURCE_NAMES["nvidia"]:
+        return
+    if name in _KINDS:
+        draft.set((*_ACCELERATOR, "kind"), _KINDS[name])
+        return
+    kind = next((kind for known, kind in _KINDS.items() if known.partition("/")[0] == name.partition("/")[0]), "custom")
+    if kind != "nvidia":
+        draft.set((*_ACCELERATOR, "kind"), kind)
+    draft.set((*_ACCELERATOR, "resourceName"), name)
+
+
+def _device(limit: Field | None, request: Field | None, draft: Draft, path: Path) -> int:
+    """Puts a number of devices, with equal limit and request, and returns it."""
+    count = _count(limit or request) or 0
+    for field in (limit, request):
+        if field is not None:
+            draft.keep(field, path, count)
+    return count
+
+
+def _count(field: Field | None) -> int | None:
+    """Returns a whole number of devices, or None."""
+    value = field.plain() if field is not None else None
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _cpu(limit: Field | None, request: Field | None, draft: Draft) -> None:
+    path = (*_RESOURCES, "cpu")
+    if limit is not None and (request is None or _same(limit, request)):
+        draft.keep(limit, path, limit.plain())
+        if request is not None:
+            request.became(Target(path))
+        return
+    for field, name in ((request, "request"), (limit, "limit")):
+        if field is not None:
+            draft.keep(field, (*path, name))
+
+
+def _memory(limit: Field | None, request: Field | None, draft: Draft, container: Path) -> None:
+    path = (*_RESOURCES, "memory")
+    if limit is not None:
+        draft.keep(limit, path)
+        if request is not None and _same(limit, request):
+            request.became(Target(path))
+            return
+    if request is not None:
+        # The job's field sets both request and limit.
+        draft.keep(request, (*container, "resources", "requests", "memory"))
+
+
+def _same(one: Field, other: Field) -> bool:
+    values: list[Any] = [one.plain(), other.plain()]
+    try:
+        return quantity(values[0]) == quantity(values[1])
+    except (ValueError, ArithmeticError):
+        return bool(values[0] == values[1])
+
+
+def shared_memory(limit: Any, draft: Draft) -> Any:
+    """Returns the size of /dev/shm for a memory volume with or without a limit; None if the pod must define it."""
+    memory = draft.at((*_RESOURCES, "memory"))
+    try:
+        if limit is not None and (memory is None or quantity(limit) <= quantity(memory)):
+            return limit
+        # The volume's content counts as the container's memory, which limits it.
+        return memory if memory is None or quantity(memory) else None
+    except (ValueError, ArithmeticError):
+        return None

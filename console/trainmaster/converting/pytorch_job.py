@@ -1,25 +1,24 @@
-"""A PyTorchJob (kubeflow.org/v1, training-operator 1.9) becomes a job; older ones have runPolicy's fields in spec."""
+"""Converts a PyTorchJob (kubeflow.org/v1, training-operator 1.9); older ones have runPolicy's fields in spec."""
 
 from __future__ import annotations
 
-from trainmaster.converting.draft import Draft, put
-from trainmaster.converting.fields import Field, Path, Target
+from trainmaster.converting.commands import keep_processes
+from trainmaster.converting.fields import Draft, Field, Path, Target, put
 from trainmaster.converting.groups import Part, answer_pods, combine
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend, waits_for_kueue
 from trainmaster.converting.pods import convert_pod
-from trainmaster.converting.program import keep_processes
 
-# In the order of their ranks.
+# In the order of ranks.
 _REPLICAS = ("Master", "Worker")
 _CONTAINER = "pytorch"
 _MAX_RESTARTS: Path = ("spec", "failurePolicy", "maxRestarts")
 _RENDEZVOUS = ("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone")
-# What becomes of the pods of a job that has ended: theirs says which are removed, ours which are kept.
+# Pods after the job's end: their field lists the removed pods, ours the kept ones.
 _KEEP_PODS = {"None": "All", "All": "None", "Running": "Failed"}
 
 
 def convert_pytorch_job(manifest: Field) -> Draft:
-    """Returns the job that a PyTorchJob becomes; each field of it is answered."""
+    """Converts a PyTorchJob and answers each of its fields."""
     parts = [_part(name, manifest) for name in _REPLICAS if manifest.get("spec", "pytorchReplicaSpecs", name)]
     parts = _with_pods(parts)
     draft = combine(parts) if parts else Draft()
@@ -53,7 +52,7 @@ def _part(name: str, manifest: Field) -> Part:
 
 
 def _with_pods(parts: list[Part]) -> list[Part]:
-    """Returns the parts that have pods, where any has; templates of no pod are answered so."""
+    """Returns the parts with pods, if any has, and answers the templates of the others."""
     found = [part for part in parts if part.workers > 0] or parts[:1]
     for part in parts:
         if part not in found:
@@ -64,7 +63,7 @@ def _with_pods(parts: list[Part]) -> list[Part]:
 
 
 def _replicas(part: Field, position: int, draft: Draft, together: str) -> None:
-    """Answers how many pods a replica has."""
+    """Answers the number of pods of a replica."""
     replicas = part.get("replicas")
     grouped = draft.at(("spec", "workerGroups")) is not None
     path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
@@ -109,7 +108,7 @@ def _run_policy(policy: Field, draft: Draft) -> None:
 
 
 def _restarts(field: Field, draft: Draft) -> None:
-    """Puts a limit of restarts; the first that is given counts."""
+    """Puts a limit of restarts; the first one counts."""
     given = draft.at(_MAX_RESTARTS)
     if given is None:
         draft.keep(field, _MAX_RESTARTS)
@@ -121,7 +120,7 @@ def _scheduling(policy: Field, draft: Draft) -> None:
     gang: Path = ("spec", "scheduling", "gang")
     has_gang = draft.at(gang) is not None
     if not has_gang:
-        # Kubeflow's operator has it as an option of its own.
+        # Kubeflow's operator has an option for the scheduler.
         draft.set(gang, {"scheduler": "volcano"})
     assumed = "" if has_gang else "Volcano is assumed, as the manifest names no gang scheduler"
     for name, field in (policy.fields or {}).items():
@@ -142,7 +141,7 @@ def _scheduling(policy: Field, draft: Draft) -> None:
 
 
 def _restart_policies(parts: list[Part], draft: Draft) -> None:
-    """Answers the replicas' restartPolicy, of which the strictest counts for the group."""
+    """Answers the replicas' restartPolicy; the strictest counts for the group."""
     for part in parts:
         field = part.field.get("restartPolicy")
         if field is None:

@@ -1,22 +1,20 @@
-"""A TrainJob (trainer.kubeflow.org/v1alpha1) becomes a job as Kubeflow Trainer makes a JobSet of it and its runtime.
+"""Converts a TrainJob (trainer.kubeflow.org/v1alpha1) as Kubeflow Trainer does: by a JobSet from it and its runtime.
 
-The runtime's template is what the JobSet begins as; the TrainJob's patches, initializers and trainer are merged into
-it; what comes out is converted as any JobSet. Older releases' podTemplateOverrides, podSpecOverrides, labels and
-annotations are known too.
+The JobSet starts as the runtime's template. The TrainJob's patches, initializers and trainer are merged into it, and
+the result is converted like any JobSet. The runtime is given, or is one of Kubeflow Trainer's own (August 2026). Older
+releases' podTemplateOverrides, podSpecOverrides, labels and annotations are supported too.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from trainmaster.converting.draft import Draft
-from trainmaster.converting.fields import Field, Path
+from trainmaster.converting.commands import keep_processes
+from trainmaster.converting.fields import Draft, Field, Path, merged, sequence
 from trainmaster.converting.groups import answer_pods
 from trainmaster.converting.job_set import Training, convert_spec
-from trainmaster.converting.merging import merged, sequence
 from trainmaster.converting.metadata import convert_labels, convert_manager, convert_metadata, convert_suspend
-from trainmaster.converting.program import keep_processes
-from trainmaster.converting.runtimes import builtin, unknown
 
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 _TRAINER = "node"
@@ -34,7 +32,7 @@ _GANG: Path = ("spec", "scheduling", "gang")
 
 
 def convert_train_job(manifest: Field, runtime: Field | None) -> Draft:
-    """Returns the job that a TrainJob becomes; `runtime` is the one that it refers to, where that was given too."""
+    """Converts a TrainJob; `runtime` is the one that it refers to, if it was given."""
     spec = manifest.get("spec") or Field(None)
     name, namespace = manifest.text("metadata", "name"), manifest.text("metadata", "namespace")
     below = _runtime(spec, runtime)
@@ -79,7 +77,7 @@ def convert_train_job(manifest: Field, runtime: Field | None) -> Draft:
 
 
 def _runtime(spec: Field, given: Field | None) -> Field:
-    """Returns the spec of the runtime, and answers how the TrainJob refers to it."""
+    """Returns the runtime's spec, and answers the TrainJob's reference to it."""
     reference = spec.get("runtimeRef") or Field(None)
     name = reference.get("name")
     if given is not None:
@@ -188,7 +186,7 @@ def _with(job_set: Field, job: str, spec: Field) -> Field:
 
 
 def _name(name: str, owner: Field) -> Field:
-    """Returns a name to merge by, that no manifest has."""
+    """Returns a name for merging, which is in no manifest."""
     return Field(name, owner.path)
 
 
@@ -197,7 +195,7 @@ def _replicated(job_set: Field, name: str) -> Field | None:
 
 
 def _trains(job_set: Field) -> str:
-    """Returns the replicatedJob that trains: by its label, or by its name."""
+    """Returns the name of the replicatedJob that trains: by its label, or else the usual name."""
     labelled = [
         each.text("name")
         for each in job_set.each("replicatedJobs")
@@ -208,7 +206,7 @@ def _trains(job_set: Field) -> str:
 
 
 def _without_daemons(trains: str, job_set: Field) -> Field:
-    """Returns a JobSet's spec without the SSH daemons that mpirun starts its processes by."""
+    """Returns a JobSet's spec without the SSH daemons of mpirun."""
     fields = dict(job_set.fields or {})
     for each in job_set.each("replicatedJobs"):
         if each.text("name") == _TRAINER and trains != _TRAINER:
@@ -279,3 +277,39 @@ def _rest(spec: Field, template: Field, job_set: Field, draft: Draft) -> None:
     if held is not None:
         held.dropped("the TrainJob's own suspend counts")
     convert_manager(spec.get("managedBy"))
+
+
+# Kubeflow Trainer's runtimes that only start torchrun in an image of PyTorch.
+_TORCH_IMAGES = {"torch-distributed": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"}
+# Runtimes of other frameworks, whose content doesn't matter.
+_OTHERS = {
+    "deepspeed-distributed": "mpi",
+    "mlx-distributed": "mpi",
+    "jax-distributed": "jax",
+    "xgboost-distributed": "xgboost",
+}
+
+
+class Builtin(NamedTuple):
+    """Builtin is one of Kubeflow Trainer's own runtimes: its spec, and its image if it has one."""
+
+    spec: Mapping[str, Any]
+    image: str
+
+
+def builtin(name: str) -> Builtin | None:
+    """Returns one of Kubeflow Trainer's own runtimes, or None."""
+    if name in _TORCH_IMAGES:
+        return Builtin(_spec("torch", _TORCH_IMAGES[name]), _TORCH_IMAGES[name])
+    return Builtin(_spec(_OTHERS[name], ""), "") if name in _OTHERS else None
+
+
+def unknown() -> Mapping[str, Any]:
+    """Returns a replacement for a missing runtime: a container without an image."""
+    return _spec("torch", "")
+
+
+def _spec(framework: str, image: str) -> Mapping[str, Any]:
+    container = {"name": "node", **({"image": image} if image else {})}
+    job = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    return {"mlPolicy": {framework: {}}, "template": {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}}

@@ -9,7 +9,7 @@ from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.job import TrainingJob, has_index, items_of, worker_index
 from trainmaster.dashboard.reading import ViewerTransport
 from trainmaster.dashboard.shapes import MOST_PODS
-from trainmaster_operator.api.v1alpha1 import set_name
+from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_operator.wire.values import mapping, mappings, text, whole
 
@@ -75,7 +75,7 @@ def pod_row(pod: Mapping[str, Any]) -> PodRow:
 async def events_of(transport: AsyncTransport, job: TrainingJob, pods: Sequence[PodRow]) -> list[dict[str, Any]]:
     """Returns what happened to a job, its StatefulSets and the pods that aren't well, oldest first."""
     groups = mappings(mapping(job.raw.get("spec")).get("workerGroups"))
-    sets = [set_name(job.name, text(group.get("name"), 63), len(groups)) for group in groups]
+    sets = set_names(job.name, [text(group.get("name"), 63) for group in groups])
     troubled = [row["name"] for row in pods if not row["ready"] and row["phase"] != "Succeeded"]
     path = f"/api/v1/namespaces/{job.namespace}/events"
     found: list[Mapping[str, Any]] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.api.options import InvalidSetting, LogFormat, LogLevel, option
-from trainmaster_operator.api.quantities import quantity
 
 # Below it there is no room for what a few jobs need and for the blocks that are being made smaller.
 LEAST_BYTES = 16 * 1024 * 1024

@@ -24,7 +24,6 @@ from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster_operator.api.records import (
     DeletedRecord,
     EvidenceRecord,
-    JobIdentity,
     JobRecord,
     LogRecord,
     PodPlace,
@@ -32,6 +31,7 @@ from trainmaster_operator.api.records import (
     SampleRecord,
 )
 from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.wire.values import mapping
 
 Result = TypeVar("Result")

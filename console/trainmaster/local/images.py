@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainmaster_local.config import ClusterConfig, Image
 from trainmaster_operator.agent.build import zipapp_bytes
-from trainmaster_operator.rendering.paths import BUNDLED_AGENT
+from trainmaster_operator.rendering.agent_source import BUNDLED_AGENT
 
 # By this name `trainmaster_local.cluster.up` calls it in the cluster's own process.
 CONFIGURE = f"{__name__}:configure"

@@ -1,7 +1,8 @@
-"""The evidence of an attempt is what is kept of how it ended, after its pods are gone.
+"""The ConfigMaps `<job>-evidence` and `<job>-stacks`: how attempts ended, and stack traces that somebody requested.
 
-It is one JSON text by attempt in the ConfigMap `<job>-evidence`, key `attempt-<n>.json`. Anybody may have edited it, so
-`AttemptEvidence.parse` accepts whatever stands there. What ranks and agents reported in it has come over the wire.
+Evidence is one JSON text for each attempt (key `attempt-<n>.json`), which remains after the pods are gone. Stacks are
+those of the newest request: `stacks.json` has who answered and the state of each rank, `rank-<n>.txt` a rank's stacks.
+Anyone may have edited a ConfigMap, so parsing accepts any content.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _KEY = re.compile(r"attempt-(\d{1,9})\.json")
 
 
 def evidence_name(job: str) -> str:
-    """Returns the ConfigMap's name."""
+    """Returns the name of the ConfigMap."""
     return f"{job}-evidence"
 
 
@@ -37,17 +38,17 @@ def attempt_of(key: str) -> int | None:
 
 
 def clean(text: object, limit: int) -> str:
-    """Returns the beginning of a text that came from a pod: valid UTF-8, without control characters, bounded."""
+    """Returns the beginning of a text from a pod as valid UTF-8 without control characters."""
     raw = text[:limit] if isinstance(text, str) else ""
     return UNSAFE.sub("", raw.encode("utf-8", "replace").decode())
 
 
 @dataclass(frozen=True)
 class AttemptEvidence:
-    """AttemptEvidence is what is kept of one attempt; its sections are objects as they are on the wire.
+    """AttemptEvidence is what is kept of one attempt. Its sections are objects as on the wire.
 
-    `failure` is the status's own record; `workers` what each agent (or container) reported at the end, by index;
-    `ranks` how each rank stood in a stall, with the stacks of all its threads; `logs` ends of workers' logs.
+    `failure` is the status's own record; `workers` has what each agent (or container) reported at the end, by index;
+    `ranks` the state of each rank in a stall, with the stacks of all its threads; `logs` the ends of workers' logs.
     """
 
     attempt: int
@@ -71,7 +72,7 @@ class AttemptEvidence:
 
     @classmethod
     def parse(cls, text: str) -> AttemptEvidence | None:
-        """Reads a value back; None where it isn't one (anybody may have edited it)."""
+        """Parses a value of the ConfigMap; returns None if it isn't evidence."""
         try:
             data = mapping(loads(text))
         except ValueError:
@@ -93,3 +94,78 @@ def _by_index(value: object) -> Iterator[tuple[int, Any]]:
         index = decimal(key, MAX_INDEX)
         if index is not None:
             yield index, item
+
+
+STACKS_KEY = "stacks.json"
+
+
+def stacks_name(job: str) -> str:
+    """Returns the name of the ConfigMap."""
+    return f"{job}-stacks"
+
+
+def rank_key(rank: int) -> str:
+    """Returns the key of a rank's stacks in the ConfigMap."""
+    return f"rank-{rank}.txt"
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Stacks is the answer to one request.
+
+    `ranks` has the state of each rank, as objects on the wire with the stacks as `text`. `unanswered` lists workers
+    that didn't answer in time; `left_out` counts ranks that didn't fit; `problem` is the reason if nobody could be
+    asked. `withheld`: the job's output isn't kept (runPolicy.keepLogs), so there are no stacks.
+    """
+
+    request: str
+    attempt: int
+    collected_at: str = ""
+    ranks: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    unanswered: tuple[int, ...] = ()
+    left_out: int = 0
+    problem: str = ""
+    withheld: bool = False
+
+    def to_data(self) -> dict[str, str]:
+        """Returns the data of the ConfigMap."""
+        states = {str(rank): {**state, "text": ""} for rank, state in sorted(self.ranks.items())}
+        for state in states.values():
+            del state["text"]
+        head = {
+            "request": self.request,
+            "attempt": self.attempt,
+            "collectedAt": self.collected_at,
+            "ranks": states,
+            "unanswered": list(self.unanswered),
+            "leftOut": self.left_out,
+            "problem": self.problem,
+            "withheld": self.withheld,
+        }
+        texts = {rank_key(rank): text for rank, state in sorted(self.ranks.items()) if (text := state.get("text"))}
+        return {STACKS_KEY: json.dumps(head, separators=(",", ":")), **texts}
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Stacks | None:
+        """Parses the data of the ConfigMap; returns None if it has no stacks."""
+        try:
+            head = mapping(loads(str(data.get(STACKS_KEY, ""))))
+        except ValueError:
+            return None
+        if not isinstance(head.get("request"), str):
+            return None
+        indexes = ((decimal(key, MAX_INDEX), state) for key, state in mapping(head.get("ranks")).items())
+        states = {rank: mapping(state) for rank, state in indexes if rank is not None}
+        unanswered = head.get("unanswered")
+        return cls(
+            request=head["request"],
+            attempt=whole(head.get("attempt")) or 0,
+            collected_at=str(head.get("collectedAt") or ""),
+            ranks={rank: {**state, "text": str(data.get(rank_key(rank), ""))} for rank, state in states.items()},
+            unanswered=tuple(one for one in unanswered if whole(one) is not None)
+            if isinstance(unanswered, list)
+            else (),
+            left_out=whole(head.get("leftOut")) or 0,
+            problem=str(head.get("problem") or ""),
+            withheld=head.get("withheld") is True,
+        )

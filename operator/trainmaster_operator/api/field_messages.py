@@ -1,30 +1,45 @@
-"""Pydantic's errors become messages with a remedy: unknown fields, wrong types, values out of range."""
+"""Turns pydantic's errors into messages with a remedy: unknown fields, wrong types, values out of range.
+
+A field that is known elsewhere gets the place where it belongs: among the spec's own fields (read from the models), in
+a pod (`pod_schema`), or what replaces a field of another API (Kubeflow's PyTorchJob, MPIJob and TrainJob, JobSet,
+Volcano, Kubernetes' Job, and the command lines of launchers), for which there is a table.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from trainmaster_operator.api.misplaced import belongs, model_in
-from trainmaster_operator.api.nearest import SIMILAR, VERY_SIMILAR, nearest, only_longer
-from trainmaster_operator.api.problems import Problem
-from trainmaster_operator.api.v1alpha1 import SpecModel
+from trainmaster_operator.api.pod_schema.fields import POD, pod_types
+from trainmaster_operator.api.pod_template import REFUSED_POD_FIELDS, REFUSED_WORKER_FIELDS
+from trainmaster_operator.api.problems import (
+    SIMILAR,
+    VERY_SIMILAR,
+    Problem,
+    nearest,
+    only_longer,
+    plain,
+    typographic_quotes,
+    wrong_type,
+)
+from trainmaster_operator.api.v1alpha1 import JobSpec, SpecModel
 from trainmaster_operator.api.values import HALF_A_CHARACTER, out_of_range, show, unfit
-from trainmaster_operator.api.wrong_types import typographic_quotes, wrong_type
 
 # Tags of the discriminated union of resources.cpu, which pydantic puts into the location.
 _TAGS = frozenset({"object", "quantity"})
-# Values that a sentence can list.
+# Most values that a sentence lists.
 _FEW = 8
 _SOME = 2
 
 
 def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[SpecModel] | None = None) -> str:
-    """Returns the message for a field that isn't known at `path`: the nearest known one, or where it belongs."""
+    """Returns the message for a field that is unknown at `path`: the nearest known one, or where it belongs."""
     odd = [character for character in field if not character.isascii()]
     if odd:
         written = "".join(character for character in field if character.isascii()).strip()
@@ -40,14 +55,14 @@ def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[Spe
     if near is not None:
         return f"unknown field; did you mean {near}?"
     if len(known) > _FEW:
-        return "unknown field; remove it (`kubectl explain dtj.spec` has the fields that there are)"
+        return "unknown field; remove it (`kubectl explain dtj.spec` lists the fields)"
     return f"unknown field; use one of {', '.join(known)}" if known else "unknown field; remove it"
 
 
 def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> list[Problem]:
-    """Returns the problems of a `root`, which stands at `path`, in the order of its fields.
+    """Returns the problems of a `root` at `path`, in the order of its fields.
 
-    A field that is missing because it is misspelled, or elsewhere, isn't said to be missing too.
+    A field that is missing because it is misspelled or in another place is reported once.
     """
     details = error.errors(include_url=False)
     problems = [_problem_of(each, root, path) for each in details]
@@ -60,7 +75,7 @@ def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> lis
 
 
 def _stands_for(unknown: Problem, field: str) -> bool:
-    """Returns whether an unknown field's remedy is to write this one."""
+    """Returns whether the remedy for an unknown field is to write this one."""
     parent, _, name = field.rpartition(".")
     return unknown.message.endswith((f"; set {field}", f"; it belongs in {field}")) or (
         unknown.field.startswith(f"{parent}.") and unknown.message.endswith(f"; did you mean {name}?")
@@ -94,7 +109,7 @@ def _mistyped(detail: ErrorDetails, field: str, fields: tuple[str, ...]) -> str 
 
 def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, parent: str) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    # The setup line may hold what isn't meant for the readers of a status.
+    # The setup line may hold secrets, and more people can read a status.
     shown = "this text" if field == "setup" and isinstance(value, str) else show(value)
     match kind:
         case "extra_forbidden":
@@ -121,12 +136,12 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
     return f"{shown} can't be used; see the field in docs/reference.md"
 
 
-# Errors of our own types, which bring their sentences.
+# Errors of our own types, which have their own sentences.
 _OURS = frozenset({"quantity", "processes", "json", "time", "pattern"})
 
 
 def _alternatives(value: Any, expected: str) -> str:
-    """Returns the values that a field may have, or the one that was meant."""
+    """Returns the allowed values of a field, or the one that was meant."""
     known = re.findall(r"'([^']*)'", expected)
     given = str(value) if isinstance(value, str) else ""
     near = nearest(given, known, VERY_SIMILAR if len(known) <= _FEW else SIMILAR) or only_longer(given, known)
@@ -134,7 +149,7 @@ def _alternatives(value: Any, expected: str) -> str:
 
 
 def _described(model: type[SpecModel] | None, field: str) -> str:
-    """Returns what a missing field is: its values where it has a few, or the beginning of its description."""
+    """Describes a missing field: its values if they are few, or the beginning of its description."""
     for name, info in model.model_fields.items() if model is not None else ():
         if (info.alias or name) != field:
             continue
@@ -147,7 +162,7 @@ def _described(model: type[SpecModel] | None, field: str) -> str:
 
 
 def _required(model: type[SpecModel] | None) -> tuple[str, ...]:
-    """Returns the fields that a mapping must have, or some that it can have."""
+    """Returns the required fields of a mapping, or some of its optional ones."""
     fields = list(model.model_fields.items()) if model is not None else []
     required = [(name, info) for name, info in fields if info.is_required()]
     if not required or any(model_in(info.annotation) is not None for _, info in required):
@@ -160,7 +175,7 @@ def _field_names(model: type[SpecModel] | None) -> tuple[str, ...]:
 
 
 def _model_at(root: type[SpecModel], location: tuple[int | str, ...]) -> type[SpecModel] | None:
-    """Returns the model that pydantic's location in a `root` points to."""
+    """Returns the model at pydantic's location in a `root`."""
     model: type[SpecModel] | None = root
     for part in location:
         if isinstance(part, int) or part in _TAGS:
@@ -181,3 +196,160 @@ def _join(path: list[Any]) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
+
+
+# Most places that a sentence names.
+_MOST_PLACES = 2
+
+# What to do instead of using fields of other APIs.
+_OTHERS_FIELDS = {
+    "set spec.workers": "replicas numWorkers workerCount numNodes nnodes nodes nodeCount instanceCount parallelism "
+    "completions worldSize ntasks",
+    "set spec.warmStart.preload": "preload preloadModules preimport",
+    "set spec.spares": "hotSpares spareNodes spareReplicas standbyReplicas",
+    "set spec.processesPerWorker": "nproc nprocPerNode ntasksPerNode numProcPerNode procPerNode processesPerNode "
+    "slotsPerWorker ranksPerWorker",
+    "set spec.resources.gpus": "nvidia.com/gpu amd.com/gpu gpu count gpuCount numGpus gpusPerNode gpusPerWorker "
+    "resourcesPerNode gres",
+    "set spec.resources.cpu": "cpus",
+    "set spec.resources.memory": "mem",
+    "set spec.resources.sharedMemory": "shm shmSize sharedMemorySize",
+    "set gpus, cpu and memory in spec.resources": "limits requests",
+    "set spec.command, such as [python, train.py]": "entrypoint script cmd program main exec",
+    "set spec.training": "config trainingConfig hyperparameters mixedPrecision",
+    "set spec.failurePolicy.maxRestarts": "backoffLimit restartPolicy maxRetry maxRetries retries restarts "
+    "restartLimit restartCount",
+    "set spec.failurePolicy.backoff.initialSeconds": "backoffSeconds restartDelay restartDelaySeconds retryDelay "
+    "retryDelaySeconds delaySeconds restartBackoff restartBackoffSeconds",
+    "set spec.failurePolicy.startupSeconds": "startupTimeout startupTimeoutSeconds startTimeout startTimeoutSeconds "
+    "startupDeadlineSeconds",
+    "set spec.failurePolicy.hang.progressSeconds": "hangSeconds hangTimeout hangTimeoutSeconds stallSeconds "
+    "stallTimeout progressTimeout progressTimeoutSeconds progressDeadlineSeconds",
+    "set spec.elastic with minWorkers and maxWorkers": "elasticPolicy",
+    "set spec.elastic.minWorkers": "minReplicas minNodes",
+    "set spec.elastic.maxWorkers": "maxReplicas maxNodes",
+    "set spec.runPolicy.keepPods to None, Failed or All": "cleanPodPolicy",
+    "set spec.runPolicy.suspend": "suspended paused",
+    "set spec.runPolicy.ttlSecondsAfterFinished": "ttl ttlSeconds",
+    "set spec.runPolicy.activeDeadlineSeconds": "timeout time deadline activeDeadline",
+    "set spec.scheduling.gang.scheduler; all workers are one gang": "minAvailable schedulingPolicy gangScheduling "
+    "podGroup coscheduling",
+    "set spec.scheduling.queue": "queueName localQueue partition",
+    "set spec.scheduling.priorityClassName": "priorityClass",
+    "set spec.checkpoint.path": "checkpointDir checkpointPath",
+    f"set spec.checkpoint.volume.claimName, or mount it by {POD}.volumes": "persistentVolumeClaim pvc",
+    f"it belongs in {POD}.containers, where the worker's container is called worker": "container sidecars",
+    f"it belongs in {POD}.imagePullSecrets": "imagePullSecret",
+    f"it belongs in {POD}.serviceAccountName": "serviceAccount",
+    f"it belongs in {POD}.securityContext": "fsGroup fsGroupChangePolicy runAsGroup supplementalGroups sysctls "
+    "seLinuxOptions seccompProfile",
+    f"it belongs in {POD}.containers, in securityContext of the one with name: worker": "capabilities privileged "
+    "allowPrivilegeEscalation procMount",
+    "set spec.workers, spec.image and spec.command; anything else of a pod belongs in spec.podTemplate": "template "
+    "replicaSpecs pytorchReplicaSpecs tfReplicaSpecs mpiReplicaSpecs xgbReplicaSpecs jaxReplicaSpecs replicatedJobs "
+    "leaderWorkerTemplate trainer tasks jobTemplate podTemplateOverrides podSpec podSpecOverrides runtimeRef master "
+    "launcherSpec",
+    "the workers of a job find each other by themselves; remove it": "runLauncher runLauncherAsWorker "
+    "runLauncherAsNode launcherCreationPolicy mpiImplementation sshAuthMountPath rdzvBackend rdzvEndpoint rdzvHost "
+    "rdzvPort rdzvId rdzvConf masterAddr masterPort nodeRank",
+    f"it belongs in {POD}.containers, as env of the one with name: worker": "environment envVars environmentVariables",
+    f"it belongs in {POD}.containers, in resources of the one with name: worker": "ephemeralStorage",
+    f"set {POD}.nodeSelector to a label of such nodes": "gpuType instanceType nodeType",
+    f"mount it by {POD}.volumes": "storage disk",
+    "it belongs in metadata": "name namespace labels annotations generateName",
+    "it belongs at the top of the file, not indented": "apiVersion kind metadata spec status",
+}
+# Settings of training programs that people write into the spec itself.
+_TRAINING_FIELDS = frozenset(
+    ["seed", "epochs", "lr", "learningrate", "model", "dataset", "batchsize", "optimizer", "steps"]
+)
+_BY_PLAIN_NAME = {plain(name): remedy for remedy, names in _OTHERS_FIELDS.items() for name in names.split()}
+# An extended resource, such as nvidia.com/mig-1g.5gb.
+_RESOURCE = re.compile(r"[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._-]+")
+_GROUP = re.compile(r"spec\.workerGroups\[\d+\]")
+_OF_A_GROUP = re.compile(r"spec(?=\.(workers|resources)\b)")
+_PODS_FIELDS = {plain(name): name for name in pod_types()["PodSpec"].fields}
+_CONTAINERS_FIELDS = {plain(name): name for name in pod_types()["Container"].fields}
+
+
+def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
+    """Returns where a field belongs that the model at `path` doesn't know, as the remedy of a sentence.
+
+    In order: the same name further down, the name in another API, the same name elsewhere (for all workers, in a pod,
+    in a group). A name that is only similar to one elsewhere is no hint.
+    """
+    is_below = model is not None and path.startswith("spec.")
+    own = _places_described(field, "spec", _places(JobSpec))
+    remedies = (
+        _places_described(field, path, _places(model)) if model is not None and is_below else None,
+        "it belongs in spec.training" if path == "spec" and plain(field) in _TRAINING_FIELDS else None,
+        _of_others(field),
+        own if own is not None and "[]" not in own else None,
+        _of_pods(field),
+        own,
+    )
+    remedy = next((each for each in remedies if each is not None), None)
+    if remedy is None or remedy == f"it belongs in {path}.{field}":
+        return None
+    # A group has workers and resources of its own.
+    group = _GROUP.match(path)
+    return remedy if group is None else _OF_A_GROUP.sub(group[0], remedy)
+
+
+def _of_others(field: str) -> str | None:
+    remedy = _BY_PLAIN_NAME.get(plain(field))
+    if remedy is None and _RESOURCE.fullmatch(field):
+        return f"set spec.resources.gpus, and spec.accelerator.resourceName to {field}"
+    return remedy
+
+
+def _of_pods(field: str) -> str | None:
+    name = plain(field)
+    if name in _PODS_FIELDS:
+        return REFUSED_POD_FIELDS.get(_PODS_FIELDS[name], f"it belongs in {POD}.{_PODS_FIELDS[name]}")
+    if name in _CONTAINERS_FIELDS and _CONTAINERS_FIELDS[name] in REFUSED_WORKER_FIELDS:
+        return REFUSED_WORKER_FIELDS[_CONTAINERS_FIELDS[name]]
+    if name in _CONTAINERS_FIELDS:
+        return f"it belongs in {POD}.containers, as {_CONTAINERS_FIELDS[name]} of the one with name: worker"
+    return None
+
+
+def _places_described(field: str, path: str, places: Mapping[str, tuple[str, ...]]) -> str | None:
+    found = next((places[name] for name in places if plain(name) == plain(field)), None)
+    return (
+        None if found is None else f"it belongs in {' or '.join(f'{path}.{place}' for place in found[:_MOST_PLACES])}"
+    )
+
+
+@cache
+def _places(model: type[SpecModel]) -> Mapping[str, tuple[str, ...]]:
+    """Returns the shallowest places of each field name below a model, relative to it."""
+    found: dict[str, list[str]] = {}
+    for name, place in _below(model):
+        found.setdefault(name, []).append(place)
+    least = {name: min(place.count(".") for place in places) for name, places in found.items()}
+    return {name: tuple(each for each in places if each.count(".") == least[name]) for name, places in found.items()}
+
+
+def _below(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:
+    for python_name, info in model.model_fields.items():
+        name = info.alias or python_name
+        yield name, path + name
+        inner = model_in(info.annotation)
+        if inner is not None:
+            yield from _below(inner, f"{path}{name}{'[]' if _is_list(info.annotation) else ''}.")
+
+
+def model_in(annotation: Any) -> type[SpecModel] | None:
+    """Returns the model in a field's annotation: the annotation itself, optional or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, SpecModel):
+        return annotation
+    for part in get_args(annotation):
+        found = model_in(part)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_list(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) is list or any(_is_list(part) for part in get_args(annotation))

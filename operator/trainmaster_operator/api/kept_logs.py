@@ -1,23 +1,28 @@
-"""The logs that are kept of a job's workers stand in the ConfigMap `<job>-logs`, for people and for `kubectl dtj logs`.
+"""The ConfigMap `<job>-logs` keeps the ends of the workers' logs, for people and for `kubectl dtj logs`.
 
-`worker-0.log` is text, which plain kubectl shows. `worker-0.times` has what merging the workers' lines needs: when each
-of them was printed (in few characters: the differences in milliseconds, to the base of 36), and whether lines before
-them are missing. Anybody may have edited either, so `KeptLog.parse` accepts whatever stands there.
+`worker-0.log` is text that plain kubectl shows. `worker-0.times` has what merging the workers' lines needs: the time of
+each line (as base-36 differences in milliseconds, to save space), and whether earlier lines are missing. Anyone may
+have edited either, so `KeptLog.parse` accepts any content.
+
+A container's log contains several attempts. The agent prints `--- attempt 2 ---` at the start of one; lines of ranks
+begin with `[rank 3]: `. Other processes in the container could print such a mark too, so a mark counts only if its
+number is higher than the last. If requested, the kubelet puts the time before each line.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from trainmaster_operator.api.attempt_marks import marked_attempt
+from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.values import decimal, loads, mapping
 
-# Bytes that are kept of one worker's log.
+# Bytes kept of one worker's log.
 LONGEST_LOG = 64 * 1024
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -27,7 +32,7 @@ _OVERHEAD_BYTES, _TIME_BYTES = 40, 12
 
 
 def logs_name(job: str) -> str:
-    """Returns the ConfigMap's name."""
+    """Returns the name of the ConfigMap."""
     return f"{job}-logs"
 
 
@@ -37,19 +42,19 @@ def log_key(worker: int) -> str:
 
 
 def times_key(worker: int) -> str:
-    """Returns the key of what is known of the lines of a worker's log."""
+    """Returns the key of the times of a worker's log."""
     return f"worker-{worker}.times"
 
 
 @dataclass(frozen=True)
 class KeptLog:
-    """KeptLog is the end of one worker's log: its lines, and when each was printed (milliseconds since the epoch)."""
+    """KeptLog is the end of one worker's log: its lines and their times (milliseconds since the epoch)."""
 
     lines: tuple[str, ...] = ()
     times: tuple[int, ...] | None = None
-    """One for each line; None where they aren't known."""
+    """One for each line; None if they are unknown."""
     cut: bool = False
-    """Lines that were printed before these weren't kept."""
+    """Earlier lines weren't kept."""
 
     def to_data(self, worker: int) -> dict[str, str]:
         """Returns the entries of the ConfigMap's data."""
@@ -60,9 +65,9 @@ class KeptLog:
         return data
 
     def ending(self, limit: int) -> KeptLog:
-        """Returns the last lines, whole ones, whose entries of the ConfigMap have at most `limit` bytes.
+        """Returns the last whole lines whose entries in the ConfigMap have at most `limit` bytes.
 
-        Of a line that alone is longer it is the end.
+        If the last line alone is longer, its end is returned.
         """
         first, left = len(self.lines), limit - _OVERHEAD_BYTES
         while first > 0:
@@ -81,10 +86,10 @@ class KeptLog:
         return KeptLog(self.lines[first:], None if self.times is None else self.times[first:], cut=True)
 
     def before(self, line: str, time: int | None) -> KeptLog:
-        """Returns what was printed before a pod's log, which begins with this line at this time.
+        """Returns the lines before a pod's log, which begins with this line at this time.
 
-        What was kept of a pod while it was still there is at the end of this log. It begins where the pod's log does:
-        at the attempt that it begins with, or else at its time.
+        The end of this log may have been kept from the same pod. It begins where the pod's log does: at its first
+        attempt, or else at its first time.
         """
         attempt, times = marked_attempt(line), self.times
         for at, own in enumerate(self.lines):
@@ -99,7 +104,7 @@ class KeptLog:
         return self
 
     def continued(self, later: KeptLog) -> KeptLog:
-        """Returns this log and behind it another one, which may repeat the end of this one."""
+        """Returns this log followed by a later one, which may repeat the end of this one."""
         if not later.lines:
             return self
         earlier = self._without_end(later) or self.before(
@@ -113,9 +118,9 @@ class KeptLog:
         return KeptLog((*earlier.lines, *later.lines), times, self.cut)
 
     def _without_end(self, later: KeptLog) -> KeptLog | None:
-        """Returns this log without its last lines that another one has at the same times; None where there are none.
+        """Returns this log without its last lines that a later log has at the same times; None if there are none.
 
-        Then the other one may begin before them: more is kept of a log when there is more room.
+        The later log may begin before these lines, since more is kept when there is more room.
         """
         if self.times is None or later.times is None:
             return None
@@ -126,7 +131,7 @@ class KeptLog:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], worker: int) -> KeptLog | None:
-        """Reads a worker's log from the ConfigMap's data; None where there is none."""
+        """Parses a worker's log in the data of the ConfigMap; returns None if there is none."""
         text = data.get(log_key(worker))
         if not isinstance(text, str):
             return None
@@ -139,14 +144,14 @@ class KeptLog:
         return cls(lines, times if times is not None and len(times) == len(lines) else None, known.get("cut") is True)
 
     def _time_bytes(self, at: int) -> int:
-        """Returns the most bytes that the time of the line before `at` needs: a difference, or the first time whole."""
+        """Returns the most bytes for the time of the line before `at`."""
         if self.times is None:
             return 0
         return len(_to_base_36(self.times[at - 1] - self.times[at - 2])) + 1 if at > 1 else 0
 
 
 def kept_workers(data: Mapping[str, Any]) -> list[int]:
-    """Returns the workers of which a log was kept, by the keys of the ConfigMap."""
+    """Returns the workers with a kept log, by the keys of the ConfigMap."""
     matches = map(_KEY.fullmatch, data)
     indexes = (decimal(match[1], MAX_INDEX) for match in matches if match)
     return sorted({index for index in indexes if index is not None})
@@ -179,3 +184,55 @@ def _to_base_36(number: int) -> str:
         rest, digit = divmod(rest, 36)
         digits = _DIGITS[digit] + digits
     return f"-{digits}" if number < 0 else digits
+
+
+_MARK = re.compile(r"--- attempt (\d{1,9}) ---")
+
+
+def marked_attempt(line: str) -> int | None:
+    """Returns the attempt that begins after this line; None for any other line."""
+    match = _MARK.fullmatch(line) if line.startswith("---") else None
+    return int(match[1]) if match else None
+
+
+def lines_of_attempt(lines: Sequence[str], attempt: int, *, newest: int, whole: bool) -> Sequence[str]:
+    """Returns an attempt's lines of a log, without the mark; none if they can't be distinguished from another's.
+
+    `newest`: the newest attempt. `whole`: the log has its first line. Then the lines before the first mark belong to
+    the attempt before it; otherwise they may belong to an attempt whose mark is missing.
+    """
+    marks: list[tuple[int, int]] = []
+    for at, line in enumerate(lines):
+        begins = marked_attempt(line)
+        if begins is not None and begins > (marks[-1][1] if marks else 0):
+            marks.append((at, begins))
+    # The next attempt begins after the last line.
+    marks.append((len(lines), max(newest, marks[-1][1] if marks else 0) + 1))
+    for (at, begins), (end, _) in pairwise(marks):
+        if begins == attempt:
+            return lines[at + 1 : end]
+    end, following = marks[0]
+    return lines[:end] if attempt < following and (whole or following == attempt + 1) else ()
+
+
+# Characters of a time with seconds, nanoseconds and a zone.
+_SHORTEST, _LONGEST = 20, 35
+
+
+class StampedLine(NamedTuple):
+    """StampedLine is a line and its time in seconds since the epoch, or None."""
+
+    time: float | None
+    text: str
+
+
+def stamped_line(line: str) -> StampedLine:
+    """Splits a line into its time and its text."""
+    end = line.find(" ", _SHORTEST, _LONGEST + 1)
+    if end < 0 or line[10] != "T" or line[4] != "-":
+        # An empty line may be just a time.
+        end = len(line)
+        if not _SHORTEST <= end <= _LONGEST or line[10] != "T" or line[4] != "-":
+            return StampedLine(None, line)
+    time = to_datetime(line[:end], zoned=True)
+    return StampedLine(None, line) if time is None else StampedLine(time.timestamp(), line[end + 1 :])

@@ -1,77 +1,54 @@
-"""A spec has limits of size, which are checked before anything in it is read.
+"""Size limits of a spec, checked before anything in it is parsed.
 
-One job's size must cost only itself, so a spec beyond these limits is refused by reading no more of it than they
-allow. The API server counts neither bytes nor depth of what it has no schema for, so that it accepts such a job, and
-the operator refuses it with the sentences of here, as `trainmaster validate` does. A size is that of compact JSON in
-UTF-8; a legal job that has one of each is about as large as what etcd takes (1.5 MiB, with its managed fields).
+A job's size must not cost other jobs anything, so the check stops reading a spec that exceeds a limit. The API server
+limits neither bytes nor depth where it has no schema, and accepts such a job; then the operator refuses it with these
+sentences, as `trainmaster validate` does. Sizes are those of compact JSON in UTF-8. A job at all limits is about as
+large as etcd allows (1.5 MiB, with its managed fields).
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster_operator.api.json_codec import compact, least_bytes
 from trainmaster_operator.api.problems import Problem
 from trainmaster_operator.api.values import HALF_A_CHARACTER, show
 
-# Items of any list of podTemplate and training; lists of the spec's own fields have limits of their own.
+# Items in any list in podTemplate and training. Lists of the spec's own fields have their own limits.
 MAX_ITEMS = 1_000
-# Lists and mappings in each other, each field of the spec by itself.
+# Depth of lists and mappings, for each field of the spec.
 MAX_NESTING = 64
-# What a sentence each is worth, of a pod that is wrong everywhere.
+# Most problems of one pod that are reported.
 MAX_POD_PROBLEMS = 20
 KIB = 1024
-# Bytes. What is mounted into pods goes into a ConfigMap, which holds 1 MiB, as YAML.
+# Bytes. What pods mount is YAML in a ConfigMap, which holds 1 MiB.
 MAX_BYTES: Mapping[str, int] = {"podTemplate": 256 * KIB, "training": 512 * KIB}
-# Bytes of all other fields together: 128 KiB is also what Linux takes for one argument (MAX_ARG_STRLEN).
+# Bytes of all other fields together. 128 KiB is also Linux's limit for one argument (MAX_ARG_STRLEN).
 MAX_OTHER_BYTES = 128 * KIB
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# A character takes at most this many bytes of JSON (a control character: \u0000).
+# Most bytes of JSON for a character (a control character: \u0000).
 _BYTES_A_CHARACTER = 6
 
 
 def check_size(spec: Mapping[str, Any]) -> Problem | None:
-    """Returns the first field of a raw spec that is found to be too large, if any is."""
+    """Returns a problem for the first field of a raw spec that is too large, or None."""
     others = {name: value for name, value in spec.items() if name not in MAX_BYTES}
     parts = [("spec", others, MAX_OTHER_BYTES)]
     parts += [(f"spec.{name}", spec[name], most) for name, most in MAX_BYTES.items() if name in spec]
     return next((problem for path, value, most in parts if (problem := _check(path, value, most)) is not None), None)
 
 
-def is_larger(value: Any, most: int) -> bool:
-    """Returns whether a value from JSON is larger than about `most` bytes; reads no more of it than that."""
-    # The outermost value has no comma.
-    size = -1
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        size += _least_bytes(one)
-        if size > most:
-            return True
-        if isinstance(one, dict):
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
-    return False
-
-
-def compact(value: Any) -> bytes:
-    """Returns a value as compact JSON in UTF-8. Raises TypeError or ValueError for what JSON can't hold."""
-    # Half a pair of surrogates, which JSON's \ud800 gives, is no UTF-8; it has to come back as it was.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-
-
 def _check(path: str, value: Any, most: int) -> Problem | None:
     # The outermost value has no comma.
     size = -1
-    # Each with its depth and its place; the place is written out only for a sentence.
+    # Values with their depth and place. The place is formatted only for a sentence.
     waiting: list[tuple[Any, int, tuple[Any, ...]]] = [(value, 0 if path == "spec" else 1, ())]
     while waiting:
         one, depth, place = waiting.pop()
-        size += _least_bytes(one)
+        size += least_bytes(one)
         if size > most:
             return _too_large(path, value, most)
         if isinstance(one, str):
@@ -103,7 +80,7 @@ def _check(path: str, value: Any, most: int) -> Problem | None:
 
 
 def _has_half_a_character(text: str) -> bool:
-    # Python knows of ASCII text that it is, without reading it.
+    # isascii() doesn't read the text.
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 
@@ -111,15 +88,6 @@ def _too_large(path: str, value: Any, most: int) -> Problem:
     if path == "spec":
         return Problem(path, None, f"has more than {most} bytes beside podTemplate and training; use at most {most}")
     return Problem(path, None, f"has more than {most} bytes as JSON; use at most {most}, and mount what is larger")
-
-
-def _least_bytes(value: Any) -> int:
-    """Returns the bytes of JSON that a value has at least, what is in it not counted, with a comma."""
-    if isinstance(value, str):
-        return len(value) + 3
-    if isinstance(value, dict):
-        return 2 + sum(len(name) if isinstance(name, str) else 1 for name in value) + 3 * len(value)
-    return 2
 
 
 def _written(path: str, place: tuple[Any, ...], most: int = MAX_NESTING + 1) -> str:

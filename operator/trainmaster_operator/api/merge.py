@@ -1,12 +1,12 @@
 """Merges a partial pod template over a rendered one, as Kubernetes' strategic merge patch does.
 
 Maps merge key by key and `null` deletes a key. The lists in `MERGE_KEYS` merge item by item by their key, new items at
-the end; all other lists are replaced. `$patch: delete` in an item removes it, `$patch: replace` in a map replaces that
+the end; other lists are replaced. `$patch: delete` in an item removes it, `$patch: replace` in a map replaces that
 map, `- $patch: replace` in a list replaces that list. The keys are the `patchMergeKey` tags of k8s.io/api/core/v1.
 
-Two lists go further than that patch. Ports merge by number and protocol, as in Kubernetes' server-side apply: a number
-may be open for TCP and for UDP. Tolerations are atomic in Kubernetes, so that a job tolerating one more taint would
-lose its short tolerations for lost nodes; here they merge by key and effect.
+Two lists differ from that patch. Ports merge by number and protocol, as in Kubernetes' server-side apply: a number may
+be open for TCP and UDP. Tolerations are atomic in Kubernetes, so a job that tolerates one more taint would lose its
+short tolerations for lost nodes; here they merge by key and effect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from trainmaster_operator.api.values import show
 
-# Keys are by the last name of the path: no two lists of a pod with the same name have different keys.
+# Keys by the last name of a path; lists of the same name have the same keys everywhere in a pod.
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),
@@ -34,14 +34,14 @@ MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "volumeDevices": ("devicePath",),
     "tolerations": ("key", "effect"),
 }
-# Keys that an item may lack, with what it has then.
+# Defaults of keys that an item may lack.
 KEY_DEFAULTS: Mapping[str, str | None] = {"protocol": "TCP", "key": None, "effect": None}
 
 DIRECTIVE = "$patch"
 
 
 class MergeError(ValueError):
-    """A patch can't be merged; the text has the place, and a sentence on what is wrong there."""
+    """A patch can't be merged; the text has the place and what is wrong there."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
@@ -56,7 +56,7 @@ def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "po
         return _without_directives(patch, path)
     if directive is not None and directive != "merge":
         raise MergeError(
-            f"{path}.{DIRECTIVE}", f"{show(directive)} is not a directive of this place; use merge, replace or delete"
+            f"{path}.{DIRECTIVE}", f"{show(directive)} is not a directive here; use merge, replace or delete"
         )
     merged = dict(original)
     for name, value in patch.items():
@@ -107,15 +107,15 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, 
 
 
 class _KeyedList:
-    """_KeyedList has an index by its merge keys, so that merging n items into it takes n steps and not n squared.
+    """_KeyedList is indexed by its merge keys, so that merging n items takes n steps instead of n squared.
 
-    A place stays an item's own when others are deleted. Where items share an identity, the first of them is found.
+    An item keeps its place when others are deleted. If items share an identity, the first of them is found.
     """
 
     def __init__(self, items: Sequence[Any], keys: tuple[str, ...]) -> None:
         self._keys = keys
         self._items: list[Any] = []
-        # Items have a heap of places, by identity.
+        # By identity: a heap of places.
         self._places: dict[Hashable, list[int]] = {}
         for item in items:
             self.append(item)
@@ -135,12 +135,12 @@ class _KeyedList:
         self._items.append(item)
 
     def delete(self, place: int) -> None:
-        """Delete what `find` has found there."""
+        """Deletes the item that `find` found at this place."""
         heapq.heappop(self._places[self._identity(self._items[place])])
         self._items[place] = None
 
     def replace(self, place: int, item: Mapping[str, Any]) -> None:
-        """Put an item in the place of what `find` has found there; merging may have changed its identity."""
+        """Replaces the item that `find` found at this place; merging may have changed its identity."""
         before, after = self._identity(self._items[place]), self._identity(item)
         self._items[place] = item
         if before != after:
@@ -152,7 +152,7 @@ class _KeyedList:
 
 
 def _hashable(value: Any) -> Hashable:
-    """Returns a value of JSON that can be a key: equal ones are equal, and a list or mapping equals nothing else."""
+    """Returns a JSON value as a dictionary key, so that equal values have equal keys."""
     if isinstance(value, Mapping):
         return frozenset((name, _hashable(one)) for name, one in value.items())
     if isinstance(value, list):
@@ -169,5 +169,5 @@ def _without_directives(patch: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _plain(value: Any, path: str) -> Any:
-    """Returns a value of an atomic list, which holds no directives but may hold maps."""
+    """Returns an item of an atomic list, without the directives of maps in it."""
     return merge({}, value, path) if isinstance(value, Mapping) else value

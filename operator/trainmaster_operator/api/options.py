@@ -1,6 +1,6 @@
-"""A setting of a process is a field of a dataclass, declared once: its name, unit, default and why.
+"""Declares a setting of a process once, as a field of a dataclass: name, unit, default and reason.
 
-The command line, the environment's variables and the tables in docs/ are made from the fields that have an `Option`.
+The command line, environment variables and tables in docs/ are generated from the fields that have an `Option`.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class InvalidSetting(Exception):
-    """A setting's text can't be read; one sentence says what it should be."""
+    """The text of a setting is invalid; the message says what it should be."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """Declares how a setting is given: as `--name` on the command line, or by the variable `TRAINMASTER_NAME`."""
+    """Option declares a setting: `--name` on the command line, or the variable `TRAINMASTER_NAME`."""
 
-    # A sentence with the unit, for --help and docs.
+    # A sentence with the unit, for --help and the docs.
     help: str
-    # Of the option, where it isn't the field's own: the singular of what may be given repeatedly.
+    # The option's name if it differs from the field's: the singular for a repeatable option.
     name: str = ""
     short: str = ""
-    # Without `TRAINMASTER_`; the option's name where it is empty.
+    # Without `TRAINMASTER_`; if empty, the option's name.
     variable: str = ""
-    # Further variables that are read where the first isn't set.
+    # Variables that are read if the first isn't set.
     more_variables: tuple[str, ...] = ()
     # The range of a number.
     least: float | None = None
     most: float | None = None
-    # The value that is meant by what was given.
+    # Parses the given value.
     parse: Callable[[Any], Any] = lambda given: given
-    # What stands for the default, where that depends on other settings.
+    # The default in words, if it depends on other settings.
     default_text: str = ""
-    # For benchmarks and tests: neither in --help nor a variable.
+    # For benchmarks and tests: not in --help, and without a variable.
     hidden: bool = False
 
 
@@ -45,11 +45,11 @@ OPTION = "option"
 
 
 def option(help: str, **how: Any) -> dict[str, Option]:
-    """Returns the metadata of a field that is an option."""
+    """Returns the metadata of a dataclass field that is an option."""
     return {OPTION: Option(help, **how)}
 
 
 def option_of(metadata: Mapping[str, Any]) -> Option | None:
-    """Returns the option of a field with this metadata; None where the field isn't one."""
+    """Returns the option in a field's metadata, or None."""
     found = metadata.get(OPTION)
     return found if isinstance(found, Option) else None

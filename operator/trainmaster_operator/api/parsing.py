@@ -1,37 +1,42 @@
-"""Reads a job as the user wrote it: either a checked `JobSpec`, or everything that is wrong with it.
+"""Parses a job as the user wrote it into a checked `JobSpec`, or reports everything that is wrong with it.
 
-What is too large is refused before it is read (`limits`). Fields are checked by the models, which refuse unknown ones
-(`field_messages` has the texts), then relations between fields by `rules`, then podTemplate and
-`training`. As in the API server,
-the rules only see a spec whose fields are right.
+A spec that is too large is refused unread (`limits`). The models check fields and refuse unknown ones (`field_messages`
+has the messages). Then follow the relations between fields (`rules`), podTemplate, command and `training`. As in the
+API server, the rules only see a spec whose fields are valid.
+
+Metadata is checked as strictly as the API server does for any object (apimachinery,
+pkg/api/validation/objectmeta.go): unknown fields and labels that are numbers are refused first. Fields that the API
+server sets are allowed, since `kubectl get -o yaml` prints them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstraints, ValidationError
+from pydantic_core import PydanticCustomError
 
-from trainmaster_operator.api.accelerator_names import device_names
+from trainmaster_operator.api.command_words import check_words
 from trainmaster_operator.api.field_messages import problems_of, unknown_field
+from trainmaster_operator.api.kubernetes_syntax import check_annotations, check_labels, label_key_problem, quantity
 from trainmaster_operator.api.limits import check_size
-from trainmaster_operator.api.metadata import check_metadata
 from trainmaster_operator.api.pod_schema import worker_resources
+from trainmaster_operator.api.pod_schema.resources import device_names
 from trainmaster_operator.api.pod_template import check_pod_template
 from trainmaster_operator.api.problems import InvalidJob, Problem
-from trainmaster_operator.api.quantities import quantity
 from trainmaster_operator.api.rules import check_rules
+from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.api.training_schema import check_training
-from trainmaster_operator.api.v1alpha1 import API_VERSION, CPU, KIND, JobSpec
-from trainmaster_operator.api.values import show
-from trainmaster_operator.api.words import check_words
+from trainmaster_operator.api.v1alpha1 import API_VERSION, CPU, KIND, JobSpec, SpecModel
+from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show, unfit
 from trainmaster_operator.wire.values import mapping
 
 __all__ = ["InvalidJob", "ParsedJob", "Problem", "parse_job", "parse_spec"]
 
-# The API server appends this to generateName (apiserver/pkg/storage/names): the base is cut so that it fits.
+# The API server cuts generateName and appends this (apiserver/pkg/storage/names).
 _GENERATED_SUFFIX = "xxxxx"
 _GENERATED_BASE = 58
 _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -41,23 +46,23 @@ _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
 class ParsedJob:
     """ParsedJob is a DistributedTrainingJob that can run."""
 
-    # "" where the manifest doesn't say; kubectl's current namespace decides then.
+    # Empty if the manifest has none; then kubectl's current namespace counts.
     namespace: str
-    # A job with generateName has a name here such as the API server will make.
+    # For a job with generateName: a name like the one that the API server will create.
     name: str
     spec: JobSpec
 
 
 def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
-    """Check a whole manifest. Raises InvalidJob."""
+    """Parses a whole manifest. Raises InvalidJob."""
     problems = [*_check_top_level(raw), *check_metadata(raw.get("metadata"))]
     metadata = mapping(raw.get("metadata"))
     name = metadata.get("name") or _generated(metadata.get("generateName"))
     spec = None
-    # Fields of the spec at the top are in `problems`: the spec is there, but not indented.
+    # Fields of the spec at the top level are in `problems`: the spec isn't missing, but not indented.
     is_indented = raw.get("spec") is not None or not set(raw) - set(_TOP_LEVEL)
     try:
-        # Without a name there is nothing to say of its length.
+        # A missing name has no length to check.
         spec = parse_spec(raw.get("spec"), name if isinstance(name, str) else "job")
     except InvalidJob as error:
         found = [each for each in error.problems if is_indented or each.field != "spec"]
@@ -68,13 +73,13 @@ def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
 
 
 def parse_spec(raw_spec: Any, name: str) -> JobSpec:
-    """Check the spec of the job called `name`. Raises InvalidJob."""
+    """Parses the spec of the job called `name`. Raises InvalidJob."""
     if raw_spec is None:
         raise InvalidJob([Problem("spec", None, "is missing; give the job a spec")])
     if isinstance(raw_spec, Mapping) and (problem := check_size(raw_spec)) is not None:
         raise InvalidJob([problem])
     try:
-        # Python's own names of the fields are no other way to write them.
+        # Users can't write the fields by their Python names.
         spec = JobSpec.model_validate(raw_spec, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidJob(problems_of(error, JobSpec, "spec")) from error
@@ -89,7 +94,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
 
 
 def _check_cpu(spec: JobSpec) -> Iterator[Problem]:
-    """Kubernetes refuses a request above its limit when the StatefulSet is made; CEL can't see into `cpu`."""
+    """Checks requests against limits, which CEL can't do for `cpu`; Kubernetes would refuse the StatefulSet."""
     given = [("spec.resources", spec.resources)]
     for position, group in enumerate(spec.worker_groups or []):
         given.append((f"spec.workerGroups[{position}].resources", group.resources))
@@ -124,3 +129,115 @@ def _generated(prefix: Any) -> str | None:
 
 def _of_generated(problem: Problem) -> Problem:
     return replace(problem, field="metadata.generateName") if problem.field == "metadata.name" else problem
+
+
+MAX_ANNOTATION_BYTES = 256 * 1024
+_MAX_NAMESPACE = 63
+_EXCLUSIVE_FINALIZERS = frozenset({"orphan", "foregroundDeletion"})
+
+_TextMap = dict[str, str | None]
+
+
+def _time(text: str) -> str:
+    if to_datetime(text, zoned=True) is None:
+        raise PydanticCustomError(
+            "time", "{shown} is not a time; remove it, the API server sets it", {"shown": show(text)}
+        )
+    return text
+
+
+_Time = Annotated[str, AfterValidator(_time)]
+_Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+class OwnerReference(SpecModel):
+    """OwnerReference names an owner, with which this object is deleted."""
+
+    api_version: _Text
+    kind: _Text
+    name: _Text
+    uid: _Text
+    controller: StrictBool | None = None
+    block_owner_deletion: StrictBool | None = None
+
+
+class ManagedFields(SpecModel):
+    """ManagedFields records which client set which fields; the API server writes it."""
+
+    manager: str | None = None
+    operation: str | None = None
+    api_version: str | None = None
+    time: _Time | None = None
+    fields_type: str | None = None
+    fields_v1: dict[str, Any] | None = None
+    subresource: str | None = None
+
+
+class ObjectMeta(SpecModel):
+    """ObjectMeta has the fields of every object's metadata, with their types."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    labels: _TextMap = Field(default_factory=dict)
+    annotations: _TextMap = Field(default_factory=dict)
+    finalizers: list[str] = Field(default_factory=list)
+    owner_references: list[OwnerReference] = Field(default_factory=list)
+    managed_fields: list[ManagedFields] = Field(default_factory=list)
+    uid: str | None = None
+    resource_version: str | None = None
+    generation: StrictInt | None = None
+    creation_timestamp: _Time | None = None
+    deletion_timestamp: _Time | None = None
+    deletion_grace_period_seconds: StrictInt | None = None
+    self_link: str | None = None
+
+
+def check_metadata(raw: Any) -> list[Problem]:
+    """Returns what is wrong with a job's metadata; `rules` checks the name further."""
+    if raw is None:
+        return [Problem("metadata", None, "is empty or missing; give metadata with a name, indented")]
+    try:
+        metadata = ObjectMeta.model_validate(raw, by_alias=True, by_name=False)
+    except ValidationError as error:
+        return problems_of(error, ObjectMeta, "metadata")
+    return list(_check_values(metadata))
+
+
+_NO_NAME = Problem("metadata.name", None, "is missing; give the job a name")
+
+
+def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
+    if not metadata.name and not metadata.generate_name:
+        yield _NO_NAME
+    # The API server appends to a final hyphen.
+    beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
+    if beginning and not _fits(SUBDOMAIN_PATTERN, beginning):
+        yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))
+    if len(metadata.namespace) > _MAX_NAMESPACE:
+        message = f"{show(metadata.namespace)} is too long; use at most {_MAX_NAMESPACE} characters"
+        yield Problem("metadata.namespace", metadata.namespace, message)
+    elif metadata.namespace and not _fits(DNS_LABEL_PATTERN, metadata.namespace):
+        yield Problem("metadata.namespace", metadata.namespace, unfit(metadata.namespace, DNS_LABEL_PATTERN))
+    yield from check_labels("metadata.labels", metadata.labels)
+    yield from check_annotations("metadata.annotations", metadata.annotations)
+    yield from _annotations_too_large(metadata.annotations)
+    for position, finalizer in enumerate(metadata.finalizers):
+        if (wrong := label_key_problem(finalizer)) is not None:
+            yield Problem(f"metadata.finalizers[{position}]", finalizer, wrong)
+    if set(metadata.finalizers) >= _EXCLUSIVE_FINALIZERS:
+        yield Problem("metadata.finalizers", None, "orphan and foregroundDeletion can't be combined; keep one")
+    if sum(owner.controller is True for owner in metadata.owner_references) > 1:
+        message = "more than one owner has controller: true; keep it on one"
+        yield Problem("metadata.ownerReferences", None, message)
+
+
+def _annotations_too_large(annotations: Mapping[str, str | None]) -> Iterator[Problem]:
+    size = sum(len(f"{key}{value or ''}".encode("utf-8", "surrogatepass")) for key, value in annotations.items())
+    if size > MAX_ANNOTATION_BYTES:
+        message = f"has {size} bytes; use at most {MAX_ANNOTATION_BYTES} for all annotations together"
+        yield Problem("metadata.annotations", None, message)
+
+
+def _fits(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern.strip("^$"), text) is not None

@@ -1,18 +1,20 @@
-"""A podTemplate has to be what Kubernetes takes (`pod_schema`), and may not change what attempts rely on in their pods.
+"""Checks a podTemplate: Kubernetes must accept it (`pod_schema`), and it must not change what attempts rely on.
 
-The API server checks the most common types in podTemplate only, so the operator and the command line check all of it.
+The API server checks only the most common types in podTemplate, so the operator and the command line check all of it.
+Paths are compared as the kernel resolves them: `/run//trainmaster/` and `/run/./trainmaster` are `/run/trainmaster`.
+CEL can't resolve `..` within a path, so `matching` leaves such paths to `is_below`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from trainmaster_operator.api.labels import check_annotations, check_labels
+from trainmaster_operator.api.kubernetes_syntax import check_annotations, check_labels
 from trainmaster_operator.api.limits import MAX_POD_PROBLEMS
 from trainmaster_operator.api.merge import DIRECTIVE, MergeError, merge
-from trainmaster_operator.api.paths import RESERVED_PATHS, is_below
 from trainmaster_operator.api.pod_schema import (
     AGENT_CONTAINER,
     WORKER_CONTAINER,
@@ -20,13 +22,14 @@ from trainmaster_operator.api.pod_schema import (
     check_fields,
     check_relations,
 )
+from trainmaster_operator.api.pod_schema.relations import mapping_items
 from trainmaster_operator.api.problems import Problem
 from trainmaster_operator.api.v1alpha1 import PodTemplate
 from trainmaster_operator.api.values import show
 
 RESERVED_PREFIX = "trainmaster-"
 RESERVED_VARIABLES = frozenset(
-    {
+    [
         "MASTER_ADDR",
         "MASTER_PORT",
         "NNODES",
@@ -37,7 +40,7 @@ RESERVED_VARIABLES = frozenset(
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
         "TORCHELASTIC_ERROR_FILE",
-    }
+    ]
 )
 RESERVED_VARIABLE_PREFIXES = ("PET_", "TRAINMASTER_")
 RESERVED_LABELS = frozenset(
@@ -50,18 +53,18 @@ RESERVED_LABELS = frozenset(
 )
 RESERVED_DOMAIN = "trainmaster.dev/"
 
-# Fields of the PodSpec, and what to do instead.
+# Refused fields of the PodSpec, and what to do instead.
 REFUSED_POD_FIELDS = {
-    "restartPolicy": "a StatefulSet's pods always have Always; remove it",
-    "hostname": "the workers find each other by the names that the StatefulSet gives; remove it",
-    "subdomain": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "restartPolicy": "pods of a StatefulSet always have Always; remove it",
+    "hostname": "the workers find each other by the StatefulSet's names; remove it",
+    "subdomain": "the workers find each other by the StatefulSet's names; remove it",
     "hostNetwork": "set spec.interconnect.hostNetwork",
-    "setHostnameAsFQDN": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "setHostnameAsFQDN": "the workers find each other by the StatefulSet's names; remove it",
     "ephemeralContainers": "only kubectl debug adds these; remove it",
     "activeDeadlineSeconds": "set spec.runPolicy.activeDeadlineSeconds",
     "priorityClassName": "set spec.scheduling.priorityClassName",
 }
-# Fields of the worker's container, and what to do instead.
+# Refused fields of the worker's container, and what to do instead.
 REFUSED_WORKER_FIELDS = {
     "image": "set spec.image",
     "imagePullPolicy": "set spec.imagePullPolicy",
@@ -72,15 +75,14 @@ REFUSED_WORKER_FIELDS = {
 }
 _LISTS = ("containers", "initContainers", "volumes")
 _WORKER_LISTS = ("env", "ports", "volumeMounts")
-# A probe has one of these at most.
+# A probe has at most one handler.
 _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
 def check_pod_template(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
-    """Yields what is wrong with a podTemplate: of each field, and what is in it, the first thing, and of a pod that is
-    wrong everywhere MAX_POD_PROBLEMS at most.
+    """Yields what is wrong with a podTemplate: the first problem of each field, and at most MAX_POD_PROBLEMS in all.
 
-    `devices` are the extended resources that the job's fields ask for, `worker` is all that they ask for.
+    `devices` are the extended resources that the job's own fields request; `worker` has all their requests and limits.
     """
     fields: list[str] = []
     for problem in islice(_check(template, devices, worker), MAX_POD_PROBLEMS):
@@ -113,7 +115,7 @@ def _check(template: PodTemplate, devices: frozenset[str], worker: WorkerResourc
 
 
 def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
-    yield from _dropping(path, pod, "what is rendered")
+    yield from _dropping(path, pod, "what the operator renders")
     yield from _refused(path, pod, REFUSED_POD_FIELDS)
     grace = pod.get("terminationGracePeriodSeconds")
     if "terminationGracePeriodSeconds" in pod and (type(grace) is not int or not 1 <= grace <= 86_400):
@@ -126,18 +128,18 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
         yield from _check_list(f"{path}.{field}", pod.get(field, []))
     if "containers" in pod and pod["containers"] is None:
         yield Problem(f"{path}.containers", None, "null would delete the worker; remove it")
-    for position, container in _items(pod.get("containers")):
+    for position, container in mapping_items(pod.get("containers")):
         if container.get("name") == WORKER_CONTAINER:
             yield from _check_worker(f"{path}.containers[{position}]", container, devices)
-    for position, container in _items(pod.get("initContainers")):
+    for position, container in mapping_items(pod.get("initContainers")):
         here = f"{path}.initContainers[{position}]"
         if container.get("name") == AGENT_CONTAINER:
-            yield Problem(here, AGENT_CONTAINER, "pods mount the agent, and nothing installs it; remove it")
-    for position, volume in _items(pod.get("volumes")):
+            yield Problem(here, AGENT_CONTAINER, "pods mount the agent, so no container installs it; remove it")
+    for position, volume in mapping_items(pod.get("volumes")):
         name = volume.get("name")
         if isinstance(name, str) and name.startswith(RESERVED_PREFIX):
             yield Problem(
-                f"{path}.volumes[{position}].name", name, f"{show(name)} is Trainmaster's own; use another name"
+                f"{path}.volumes[{position}].name", name, f"{show(name)} is reserved for Trainmaster; use another name"
             )
 
 
@@ -148,23 +150,23 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
         if field in worker and worker[field] is None:
             yield Problem(f"{path}.{field}", None, "null would delete what the agent needs; remove it")
         yield from _check_list(f"{path}.{field}", worker.get(field))
-    for position, variable in _items(worker.get("env")):
+    for position, variable in mapping_items(worker.get("env")):
         name = variable.get("name")
         if isinstance(name, str) and (name in RESERVED_VARIABLES or name.startswith(RESERVED_VARIABLE_PREFIXES)):
             yield Problem(f"{path}.env[{position}].name", name, f"{name} is set by Trainmaster; remove it")
-    for position, mount in _items(worker.get("volumeMounts")):
+    for position, mount in mapping_items(worker.get("volumeMounts")):
         mount_path = str(mount.get("mountPath", ""))
         if is_below(mount_path, RESERVED_PATHS):
             yield Problem(
                 f"{path}.volumeMounts[{position}].mountPath",
                 mount_path,
-                f"{show(mount_path)} is Trainmaster's own; mount it elsewhere",
+                f"{show(mount_path)} is reserved for Trainmaster; mount it elsewhere",
             )
     probe = worker.get("livenessProbe")
     if isinstance(probe, Mapping) and DIRECTIVE not in probe and probe.get("httpGet", probe) is not None:
         for handler in _OTHER_HANDLERS:
             if probe.get(handler) is not None:
-                message = "the agent's own probe has httpGet, and a probe has one way to ask; add httpGet: null"
+                message = "the agent's own probe has httpGet, and a probe has one handler; add httpGet: null"
                 yield Problem(f"{path}.livenessProbe.{handler}", probe[handler], message)
     resources = worker.get("resources")
     if isinstance(resources, Mapping):
@@ -178,7 +180,7 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
 def _dropping(path: str, value: Mapping[str, Any], what: str) -> Iterator[Problem]:
     if DIRECTIVE in value:
         directive = value[DIRECTIVE]
-        message = f"{show(directive)} would drop {what}; give only the fields to change"
+        message = f"{show(directive)} would remove {what}; give only the fields to change"
         yield Problem(f"{path}.{DIRECTIVE}", directive, message)
 
 
@@ -191,13 +193,40 @@ def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> 
 
 
 def _check_list(path: str, value: Any) -> Iterator[Problem]:
-    """Checks that the list doesn't replace the rendered one."""
-    for position, item in _items(value):
+    """Checks that a list doesn't replace the rendered one."""
+    for position, item in mapping_items(value):
         if dict(item) == {DIRECTIVE: "replace"}:
-            message = "would drop what is rendered; give only the items to add or change"
+            message = "would remove what the operator renders; give only the items to add or change"
             yield Problem(f"{path}[{position}]", "replace", message)
 
 
-def _items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if isinstance(value, list):
-        yield from ((position, item) for position, item in enumerate(value) if isinstance(item, Mapping))
+RESERVED_PATHS = ("/run/trainmaster", "/etc/trainmaster", "/opt/trainmaster")
+# Paths of the container runtime.
+SYSTEM_PATHS = ("/dev", "/proc", "/sys")
+# A volume at one of these would hide the image's programs and settings; below them a volume is fine.
+IMAGE_PATHS = ("/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr")
+
+
+def hides_the_image(path: str) -> bool:
+    """Returns whether a volume at an absolute path would hide what the image needs to run programs."""
+    return _resolved(path) in ("/", *IMAGE_PATHS)
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Returns whether an absolute path is one of the folders or inside one."""
+    resolved = _resolved(path)
+    return any(resolved == folder or resolved.startswith(f"{folder}/") for folder in folders)
+
+
+def matching(folders: Iterable[str]) -> str:
+    """Returns a regular expression (RE2) for paths that hide the image, and for the folders and paths inside them."""
+    # The parent of the root is the root.
+    first, further = r"/([.]{0,2}/)*", r"/([.]?/)*"
+    names = "|".join(folder.strip("/").replace("/", further) for folder in folders)
+    hidden = "|".join(path.strip("/") for path in IMAGE_PATHS)
+    return rf"^{first}([.]{{0,2}}|({hidden})(/[.]?)*|({names})(/.*)?)$"
+
+
+def _resolved(path: str) -> str:
+    # normpath keeps two slashes at the beginning, which have a meaning on some systems.
+    return "/" + posixpath.normpath(path).lstrip("/")

@@ -1,19 +1,20 @@
-r"""Text that others wrote is made safe to show: who reads it sees what is there, and nothing else happens.
+r"""Escapes text from pods and users, so that showing it has no side effect.
 
-Names, messages, figures and logs come from pods and from whoever may write to the API. Escape sequences among them
-would be commands to a terminal (OSC 52 fills the clipboard, CSI moves the cursor, \r writes over what was there), and
-Unicode's bidirectional controls show a text in another order than it has. Every such character is shown as its escape
-(\x1b, \u202e): hidden it would still deceive. What Trainmaster prints, logs and writes into events goes through here.
+Names, messages, figures and logs come from pods and from everyone who can write to the API. Escape sequences in them
+are commands to a terminal (OSC 52 fills the clipboard, CSI moves the cursor, \r overwrites a line), and Unicode's
+bidirectional controls reorder the text. Every such character is shown as its escape (\x1b, \u202e), because hiding it
+would deceive readers. Everything that Trainmaster prints, logs and writes into events passes through here.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
-# Controls (Cc) but line feed and tab, formats (Cf) but the joiners that scripts and emoji need, surrogates, and the two
-# separators that some programs read as the end of a line.
+# Controls (Cc) except line feed and tab, formats (Cf) except the joiners that scripts and emoji need, surrogates, and
+# the two separators that some programs read as line breaks.
 _UNSAFE = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f"
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000110bd\U000110cd\U00013430-\U0001343f"
@@ -25,28 +26,33 @@ _NAMES = {"\n": "\\n", "\r": "\\r"}
 
 
 def printable(text: str) -> str:
-    """Returns the text with its line breaks and tabs, and every other control character as its escape."""
+    """Returns the text with every control character escaped, except line breaks and tabs."""
     return UNSAFE.sub(_escape, text)
 
 
 def one_line(text: str) -> str:
-    """Returns the same in one line: a line break is escaped too, so that no text passes for a line of its own."""
+    """Returns the text on one line: line breaks are escaped too, so no text can pose as a separate line."""
     return _UNSAFE_IN_A_LINE.sub(_escape, text)
 
 
 def json_text(value: Any) -> str:
-    """Returns indented JSON for a program, or for a terminal: what is unsafe is escaped as JSON does it."""
+    """Returns indented JSON for a program or a terminal; unsafe characters are escaped as in JSON."""
     return UNSAFE.sub(_escape_json, json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def json_line(value: Any) -> str:
-    """Returns the same in one line."""
+    """Returns such JSON on one line."""
     return UNSAFE.sub(_escape_json, json.dumps(value, ensure_ascii=False))
 
 
 def yaml_escapes(text: str) -> str:
-    """Returns YAML whose strings with unsafe characters are double-quoted, with these characters as YAML's escapes."""
+    """Returns YAML with unsafe characters as YAML's escapes; strings that have some must be double-quoted."""
     return UNSAFE.sub(_escape_yaml, text)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns the names as one text, with at most the first three."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -58,7 +64,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _escape_json(match: re.Match[str]) -> str:
-    # Beyond 16 bits JSON writes a pair; json.dumps leaves only DEL as it is.
+    # JSON needs a pair above 16 bits. json.dumps escapes all of these but DEL.
     return "\\u007f" if match[0] == "\x7f" else json.dumps(match[0])[1:-1]
 
 

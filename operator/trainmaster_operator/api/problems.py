@@ -1,12 +1,19 @@
-"""Each problem of a job is one sentence, with the field, the value and the remedy."""
+"""A problem of a job is one sentence: the field, what is wrong with its value, and the remedy.
+
+Misspelled names are compared with the known ones, ignoring case and word separators. A value of the wrong type gets the
+remedy that fits it: quotes are removed only where there are some.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmaster_operator.api.printable import one_line
+from trainmaster_operator.api.values import number, show
 
 if TYPE_CHECKING:
     from trainmaster_operator.api.v1alpha1 import JobSpec
@@ -14,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """Problem is one thing that is wrong. `message` says why the value can't be and what to do."""
+    """Problem is one thing that is wrong. `message` says what is wrong with the value, and what to do."""
 
-    # Kubernetes writes it so: spec.workerGroups[1].name
+    # As Kubernetes writes it: spec.workerGroups[1].name
     field: str
     value: Any
     message: str
@@ -26,9 +33,9 @@ class Problem:
 
 
 class InvalidJob(ValueError):
-    """The job can't run; `problems` is everything that is wrong with it, in the order of the spec's fields.
+    """The job can't run. `problems` lists everything that is wrong, in the order of the spec's fields.
 
-    `spec` is there where each field by itself is right, so that a job goes on that was accepted before a check was new.
+    `spec` is set if each field by itself is valid, so that a job accepted before a check was added keeps running.
     """
 
     def __init__(self, problems: Sequence[Problem], spec: JobSpec | None = None) -> None:
@@ -37,7 +44,7 @@ class InvalidJob(ValueError):
         self.spec = spec
 
     def shortened(self, characters: int) -> str:
-        """Returns as many whole sentences as fit, and how many more there are."""
+        """Returns as many whole sentences as fit, and the number of those left out."""
         shown = ""
         for position, problem in enumerate(self.problems):
             left = len(self.problems) - position - 1
@@ -47,3 +54,125 @@ class InvalidJob(ValueError):
                 return f"{shown}; and {left + 1} more"
             shown = longer
         return shown[:characters]
+
+
+# Similarity (difflib's ratio) from which a known name was probably meant, and from which it was surely meant.
+SIMILAR = 0.7
+VERY_SIMILAR = 0.85
+# No name of ours is longer, and the time for a comparison grows with the square of the length.
+_LONGEST = 100
+# A shorter beginning fits by chance.
+_SHORTEST_BEGINNING = 3
+
+
+def plain(name: str) -> str:
+    """Returns the form in which names are compared: maxRestarts, max_restarts and MAX-RESTARTS are equal."""
+    return re.sub(r"[-_. \xa0]", "", name).casefold()
+
+
+def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> str | None:
+    """Returns the known name that was probably meant: the same in another case, or similar by at least `least`."""
+    meant = {plain(each): each for each in known}
+    near = difflib.get_close_matches(plain(name)[:_LONGEST], meant, n=1, cutoff=least)
+    return meant[near[0]] if near else None
+
+
+def only_longer(name: str, known: Iterable[str]) -> str | None:
+    """Returns the only known name that begins with this one: OOMKilled for OOM."""
+    given = plain(name)
+    longer = [each for each in known if plain(each).startswith(given)]
+    return longer[0] if len(longer) == 1 and len(given) >= _SHORTEST_BEGINNING else None
+
+
+# What the value should be, by pydantic's type of the error.
+_WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+# The remedy if nothing is known about the value.
+EXPECTED = {
+    "int_type": "a whole number; write it without quotes and without a fraction",
+    "int_from_float": "a whole number; write it without a fraction",
+    "float_type": "a number; write it without quotes",
+    "string_type": "text; write it in quotes",
+    "bool_type": "true or false; write one of them without quotes",
+    "list_type": "a list; write its items in brackets or one a line after '-'",
+    "dict_type": "a mapping; give its fields",
+}
+_PLACEHOLDER = re.compile(
+    r"\$\{.*\}|\$[A-Za-z_]+|<.*>|\{\{.*\}\}|%\w+%|TODO|FIXME|TBD|CHANGEME|\.\.\.|…", re.IGNORECASE
+)
+_TYPOGRAPHIC = re.compile("[\u201c\u201d\u201e\u201f\u2018\u2019\u201a\xab\xbb]")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)(?:s(?:ec)?)?)?", re.IGNORECASE)
+_DURATION_UNITS = (86_400, 3_600, 60, 1)
+_LONGEST_DURATION = 20
+# Longest value that a remedy repeats.
+_LONGEST_VALUE = 40
+# Number of fields that a remedy names.
+_MOST_FIELDS = 3
+
+
+def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (), *, remedy: str = "") -> str | None:
+    """Returns the message for a value of the wrong type, by pydantic's error `kind`; None for other errors.
+
+    `field` is the field's name; `fields` are those of the mapping that it should be. `remedy` replaces the general one.
+    """
+    wanted = _WANTED.get(kind)
+    if wanted is None:
+        return None
+    if isinstance(value, str) and _PLACEHOLDER.fullmatch(value.strip()):
+        return f"{show(value)} is a placeholder; put {wanted} there"
+    if kind in ("int_type", "float_type") and "Seconds" in field and isinstance(value, str):
+        return f"{show(value)} is not a number; give seconds as a number, such as {number(_seconds(value) or 5)}"
+    return f"{show(value)} is not {wanted}; {remedy or _remedy(kind, value, fields)}"
+
+
+def typographic_quotes(value: Any) -> str | None:
+    """Returns the message for a text in typographic quotes, which YAML takes as part of the text."""
+    if not isinstance(value, str) or not (_TYPOGRAPHIC.match(value) or _TYPOGRAPHIC.fullmatch(value[-1:])):
+        return None
+    return f"{show(value)} has typographic quotes, which YAML takes as text; write ' or \" instead"
+
+
+def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str:
+    match kind:
+        case "int_type" | "int_from_float":
+            if isinstance(value, float):
+                return "write it without a fraction"
+            is_quoted = isinstance(value, str) and _INTEGER.fullmatch(value)
+            return "write it without quotes" if is_quoted else "use one, such as 2"
+        case "float_type":
+            is_quoted = isinstance(value, str) and _NUMBER.fullmatch(value)
+            return "write it without quotes" if is_quoted else "use one, such as 0.5"
+        case "finite_number":
+            return "use one"
+        case "string_type":
+            return "give one text" if isinstance(value, list | dict) or value is None else "write it in quotes"
+        case "bool_type":
+            return "write one of them without quotes" if isinstance(value, str) else "use one of them"
+        case "list_type":
+            return "write its items in brackets or one a line after '-'"
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z]+:\S*", value):
+        return "write a space after ':'"
+    if isinstance(value, str) and len(fields) == 1 and len(value) < _LONGEST_VALUE:
+        return f"write {{{fields[0]}: {value}}}"
+    named = list(fields[:_MOST_FIELDS])
+    return f"give its fields, such as {' and '.join(named)}" if named else "give its fields"
+
+
+def _seconds(text: str) -> float | None:
+    """Returns the seconds of a duration as people write it: 300, 5s, 1h30m."""
+    parts = _DURATION.fullmatch(text.replace(" ", "")) if len(text) < _LONGEST_DURATION else None
+    if parts is None:
+        return None
+    return sum(float(part) * unit for part, unit in zip(parts.groups(), _DURATION_UNITS, strict=True) if part)

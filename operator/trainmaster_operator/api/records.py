@@ -1,14 +1,14 @@
-"""A record is what the operator sends to the history of jobs (`trainmaster history`), one JSON object a line.
+"""Records are what the operator sends to the history of jobs (`trainmaster history`), one JSON object per line.
 
 | record | when | what |
 |---|---|---|
-| `JobRecord` | a job's status was written, and once after the operator started | the job, and where its pods are |
+| `JobRecord` | a job's status was written, or the operator has started | the job, and the places of its pods |
 | `DeletedRecord` | the job was deleted | |
 | `SampleRecord` | every few seconds while ranks run | the figures of all ranks, in columns |
 | `EvidenceRecord` | evidence of an attempt was kept | `AttemptEvidence`, as JSON |
-| `LogRecord` | the end of a worker's log was kept, or a pod of a deleted job has ended | `KeptLog` |
+| `LogRecord` | the end of a worker's log was kept, or a pod of a deleted job ended | `KeptLog` |
 
-Records of one job come in their order. One that comes twice changes nothing, so that what wasn't acknowledged is sent
+Records of one job are sent in order. A repeated record changes nothing, so records that weren't acknowledged are sent
 again.
 """
 
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_HOST, MAX_INDEX, MAX_NODE, MAX_UID
 from trainmaster_operator.wire.values import (
     ProtocolError,
@@ -46,17 +47,8 @@ MAX_NAME = 253
 
 
 @dataclass(frozen=True)
-class JobIdentity:
-    """JobIdentity names one life of a job: of two jobs that had one name, `uid` is another."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True)
 class PodPlace:
-    """PodPlace says where a worker is: its pod, and the pod's node; empty until it has one."""
+    """PodPlace is a worker's pod and node; the node is empty until the pod is scheduled."""
 
     worker: int
     pod: str
@@ -65,7 +57,7 @@ class PodPlace:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """JobRecord is a job as it is at `at` (seconds since the epoch): the object, without `metadata.managedFields`."""
+    """JobRecord is a job at `at` (seconds since the epoch): the object without `metadata.managedFields`."""
 
     kind: ClassVar[str] = "job"
     at: float
@@ -74,14 +66,14 @@ class JobRecord:
 
     @property
     def key(self) -> JobIdentity:
-        """Returns which job it is."""
+        """Returns the identity of the job."""
         metadata = mapping(self.job.get("metadata"))
         return JobIdentity(str(metadata.get("namespace")), str(metadata.get("name")), str(metadata.get("uid")))
 
 
 @dataclass(frozen=True)
 class DeletedRecord:
-    """DeletedRecord says that a job was deleted."""
+    """DeletedRecord reports that a job was deleted."""
 
     kind: ClassVar[str] = "deleted"
     at: float
@@ -92,8 +84,8 @@ class DeletedRecord:
 class SampleRecord:
     """SampleRecord has the figures of an attempt's ranks at `at` (seconds since the epoch).
 
-    `ranks` are in order; `workers` has each one's worker. `columns` has for each of FIGURES that any rank reports one
-    number for each rank, None where it reports none.
+    `ranks` are in order; `workers` has the worker of each. `columns` has, for each of FIGURES that any rank reports,
+    one number for each rank, or None.
     """
 
     kind: ClassVar[str] = "sample"
@@ -107,7 +99,7 @@ class SampleRecord:
 
 @dataclass(frozen=True)
 class EvidenceRecord:
-    """EvidenceRecord has what was kept of an attempt that ended badly: `AttemptEvidence.to_json`."""
+    """EvidenceRecord has the evidence of a failed attempt: `AttemptEvidence.to_json`."""
 
     kind: ClassVar[str] = "evidence"
     at: float
@@ -118,7 +110,7 @@ class EvidenceRecord:
 
 @dataclass(frozen=True)
 class LogRecord:
-    """LogRecord has the end of a worker's log, which may begin with lines that an earlier one has."""
+    """LogRecord has the end of a worker's log, which may repeat lines of an earlier record."""
 
     kind: ClassVar[str] = "log"
     at: float

@@ -1,26 +1,28 @@
-"""The rules between fields are each written once for Python and once for the API server, with one sentence for both.
+"""The rules between fields, each in Python (`holds`) and in CEL (`cel`), with one message for both.
 
-A rule (`rule`) belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema.
+A rule belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema. `holds` sees the parsed model,
+`cel` the same value as `self`; `shown` reads the values for the message on both sides.
 
-CEL's cost is estimated from the schema before a CRD is accepted (k8s.io/apiserver/pkg/apis/cel: 10,000,000 a rule), so
-lists and strings that rules walk over have limits, and no rule compares a list's items with each other.
+The API server estimates a rule's cost from the schema (k8s.io/apiserver/pkg/apis/cel: at most 10,000,000 a rule). So
+lists and strings that rules read have limits, and no rule compares the items of a list with each other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from operator import attrgetter
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
 
-from trainmaster_operator.api.paths import RESERVED_PATHS, SYSTEM_PATHS, hides_the_image, is_below, matching
+from trainmaster_operator.api.kubernetes_syntax import quantity
+from trainmaster_operator.api.pod_template import RESERVED_PATHS, SYSTEM_PATHS, hides_the_image, is_below, matching
 from trainmaster_operator.api.problems import Problem
-from trainmaster_operator.api.quantities import quantity
-from trainmaster_operator.api.rule import Rule, Shown, TransitionRule
 from trainmaster_operator.api.v1alpha1 import (
     BUNDLED_IMAGE,
     Accelerator,
@@ -39,8 +41,87 @@ from trainmaster_operator.api.v1alpha1 import (
     WorkerGroup,
     is_bundled,
 )
+from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, is_image, show
 from trainmaster_operator.wire.limits import MAX_WORKERS
+
+_VERBS = {"string": "%s", "int": "%d"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Shown is a value in a message: as a CEL expression of type string or int, and from the parsed model."""
+
+    cel: str
+    get: Callable[[Any], Any]
+    type: Literal["string", "int"] = "string"
+
+
+def _field(path: str, type: Literal["string", "int"] = "string") -> Shown:
+    """Returns a field of the model as a value to show."""
+    return Shown(f"self.{path}", attrgetter(".".join(map(to_snake, path.split(".")))), type)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Rule is a rule of one model."""
+
+    model: type[Any]
+    # The field at fault, relative to the model; "" is the model itself.
+    field: str
+    cel: str
+    holds: Callable[[Any], bool]
+    # One sentence, with {names} of `shown` in it.
+    message: str
+    shown: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
+    # The API server's reason: Required for a field that must be there, Forbidden for one that may not be.
+    reason: Literal["FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"] = "FieldValueInvalid"
+
+    def problem(self, path: str, value: Any) -> Problem | None:
+        """Returns the problem of a parsed model at a path, or None if the rule holds."""
+        if self.holds(value):
+            return None
+        values = {name: shown.get(value) for name, shown in self.shown.items()}
+        at = f"{path}.{self.field}" if path and self.field else path or self.field
+        return Problem(at, next(iter(values.values()), None), self.message.format(**values))
+
+    def message_expression(self) -> str | None:
+        """Returns the message as a CEL expression if it shows values.
+
+        It uses format() instead of `+`. The API server assumes any length for the text of a number, string(x), so
+        joining it with `+` exceeds the cost budget, and the whole CRD is refused (cel-go, checker/cost.go).
+        """
+        if not self.shown:
+            return None
+        parts = re.split(r"\{(\w+)\}", self.message)
+        verbs = [
+            _VERBS[self.shown[part].type] if position % 2 else part.replace("%", "%%")
+            for position, part in enumerate(parts)
+        ]
+        return f"{json.dumps(''.join(verbs))}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
+
+
+@dataclass(frozen=True)
+class TransitionRule:
+    """TransitionRule makes a field of the spec immutable. Only the API server sees the old and the new value."""
+
+    field: str
+    message: str
+    # The field may be absent in a stored object.
+    optional: bool
+    # A condition in CEL under which the field may change.
+    unless: str = ""
+
+    @property
+    def cel(self) -> str:
+        """Returns the rule in CEL, which also refuses to add or remove the field."""
+        same = f"self.{self.field} == oldSelf.{self.field}"
+        if not self.optional:
+            return same
+        has, had = f"has(self.{self.field})", f"has(oldSelf.{self.field})"
+        same = f"({self.unless} || {same})" if self.unless else same
+        return f"{has} == {had} && (!{has} || {same})"
+
 
 # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
 # value has at most 63 (k8s.io/kubernetes issue 64023). A pod's name and a Service's then fit too.
@@ -49,7 +130,7 @@ MAX_SET_NAME = 52
 
 @dataclass(frozen=True)
 class NamedSpec:
-    """NamedSpec is what the rules on the job's name read; in CEL it is the whole object."""
+    """NamedSpec is the input of the rules on the job's name; in CEL that is the whole object."""
 
     name: str
     spec: JobSpec
@@ -57,7 +138,7 @@ class NamedSpec:
 
 _FIXED = "can't be changed once the job exists; delete the job and apply it again"
 _ALWAYS_SET = ("image", "launcher", "backend", "processesPerWorker", "successPolicy")
-_MAY_BE_ABSENT = (
+_MAY_BE_ABSENT = [
     "imagePullPolicy",
     "command",
     "args",
@@ -75,13 +156,13 @@ _MAY_BE_ABSENT = (
     "progress",
     "securityContext",
     "podTemplate",
-)
+]
 TRANSITIONS: tuple[TransitionRule, ...] = (
     *(TransitionRule(name, _FIXED, optional=False) for name in _ALWAYS_SET),
     *(TransitionRule(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
     TransitionRule(
         "code",
-        "can't be changed once the job exists, its digest apart; delete the job and apply it again",
+        "can't be changed once the job exists, except for its digest; delete the job and apply it again",
         optional=True,
         unless="(has(self.code.configMap) && has(oldSelf.code.configMap) && "
         "self.code.configMap == oldSelf.code.configMap) || "
@@ -101,7 +182,7 @@ TRANSITIONS: tuple[TransitionRule, ...] = (
     ),
 )
 
-# Written out, because the API server can't bound the cost of map().sum(): it doesn't know how long map()'s list is.
+# Written out, because the API server can't bound the cost of map().sum(): it doesn't know the length of map()'s list.
 _SUM_OF_GROUPS = " + ".join(
     f"(size(self.workerGroups) > {position} ? self.workerGroups[{position}].workers : 0)"
     for position in range(MAX_GROUPS)
@@ -114,7 +195,7 @@ NAME_RULES: tuple[Rule, ...] = (
         NamedSpec,
         "metadata.name",
         cel=f"self.metadata.name.matches('{JOB_NAME_PATTERN}')",
-        # fullmatch, because Python's $ also matches before a line's end.
+        # fullmatch, because Python's $ also matches before a final line break.
         holds=lambda job: re.fullmatch(JOB_NAME_PATTERN.strip("^$"), job.name) is not None,
         message="'{name}' is not a name that a Service can have; use lower case letters, digits and '-', beginning "
         "with a letter and ending with a letter or digit",
@@ -137,8 +218,10 @@ NAME_RULES: tuple[Rule, ...] = (
         f"self.spec.workerGroups.all(g, size(self.metadata.name) + 1 + size(g.name) <= {MAX_SET_NAME})",
         holds=lambda job: (
             len(job.name) > MAX_SET_NAME
-            or len(job.spec.worker_groups or []) < 2
-            or all(len(job.name) + 1 + len(group.name) <= MAX_SET_NAME for group in job.spec.worker_groups)
+            or all(
+                len(name) <= MAX_SET_NAME
+                for name in set_names(job.name, [group.name for group in job.spec.worker_groups or []])
+            )
         ),
         message="'{name}', joined with a group's name by '-', has more than "
         f"{MAX_SET_NAME} characters, for which the labels of the pods leave no room; shorten one of the two",
@@ -146,14 +229,14 @@ NAME_RULES: tuple[Rule, ...] = (
     ),
 )
 
-# Less is a mistake of the unit: container runtimes refuse it, and Python alone needs more.
+# Less is a mistake of the unit: container runtimes refuse it, and Python itself needs more.
 LEAST_MEMORY = "4Mi"
 LEAST_SHARED_MEMORY = "4Ki"
 _UNITS = "without a suffix it counts in bytes, and m is a thousandth of one: write Mi or Gi, such as 512Mi"
 
 
 def _at_least(field: str, least: str) -> str:
-    """Returns in CEL that a quantity isn't below `least`, unless it is none, no quantity or 0."""
+    """Returns CEL that refuses a quantity below `least`, except for no quantity, an invalid one and 0."""
     bytes_ = int(quantity(least))
     return (
         f"!has(self.{field}) || (type(self.{field}) == int ? self.{field} <= 0 || self.{field} >= {bytes_} : "
@@ -177,7 +260,7 @@ RULES: tuple[Rule, ...] = (
         "",
         cel="has(self.workers) || has(self.workerGroups)",
         holds=lambda spec: spec.workers is not None or spec.worker_groups is not None,
-        message="says nothing of workers; set spec.workers to the number of pods, or give spec.workerGroups",
+        message="has no workers; set spec.workers to the number of pods, or spec.workerGroups",
         reason="FieldValueRequired",
     ),
     Rule(
@@ -185,23 +268,23 @@ RULES: tuple[Rule, ...] = (
         "workers",
         cel="!(has(self.workers) && has(self.workerGroups))",
         holds=lambda spec: spec.workers is None or spec.worker_groups is None,
-        message="{workers} is given beside spec.workerGroups; remove spec.workers, or make it a group",
-        shown={"workers": Shown("self.workers", lambda spec: spec.workers, "int")},
+        message="{workers} can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
+        shown={"workers": _field("workers", "int")},
     ),
     Rule(
         JobSpec,
         "resources",
         cel="!(has(self.resources) && has(self.workerGroups))",
         holds=lambda spec: spec.worker_groups is None or "resources" not in spec.model_fields_set,
-        message="is given beside spec.workerGroups; move it into the groups",
+        message="can't be combined with spec.workerGroups; move it into the groups",
     ),
     Rule(
         JobSpec,
         "spares",
         cel="!(has(self.spares) && has(self.workerGroups))",
         holds=lambda spec: spec.spares is None or spec.worker_groups is None,
-        message="{spares} is given beside spec.workerGroups; move it into the group that shall have spares",
-        shown={"spares": Shown("self.spares", lambda spec: spec.spares, "int")},
+        message="{spares} can't be combined with spec.workerGroups; move it into the group that needs spares",
+        shown={"spares": _field("spares", "int")},
     ),
     Rule(
         JobSpec,
@@ -217,7 +300,7 @@ RULES: tuple[Rule, ...] = (
         holds=lambda spec: is_image(spec.image),
         message="'{image}' is not an image that can be pulled; use registry/repository:tag, without https://, spaces "
         "or capitals in the repository, such as ghcr.io/team/train:1.0",
-        shown={"image": Shown("self.image", lambda spec: spec.image)},
+        shown={"image": _field("image")},
     ),
     Rule(
         JobSpec,
@@ -226,7 +309,7 @@ RULES: tuple[Rule, ...] = (
         holds=lambda spec: spec.command is not None or is_bundled(spec.image),
         message="is missing, and the image '{image}' has no program that Trainmaster knows; set it to what trains, "
         "such as [python, train.py]",
-        shown={"image": Shown("self.image", lambda spec: spec.image)},
+        shown={"image": _field("image")},
         reason="FieldValueRequired",
     ),
     Rule(
@@ -263,7 +346,7 @@ RULES: tuple[Rule, ...] = (
         "",
         cel="has(self.pattern) != has(self.preset)",
         holds=lambda rules: (rules.pattern is None) != (rules.preset is None),
-        message="names no lines, or twice; give exactly one of pattern and preset",
+        message="has none or both of pattern and preset; set exactly one of them",
     ),
     Rule(
         CheckpointVolume,
@@ -280,8 +363,8 @@ RULES: tuple[Rule, ...] = (
         "hostPath",
         cel="!has(self.hostPath) || !self.hostPath.matches('(^|/)[.][.](/|$)')",
         holds=lambda volume: volume.host_path is None or ".." not in volume.host_path.split("/"),
-        message="'{path}' goes up with '..'; use the path itself",
-        shown={"path": Shown("self.hostPath", lambda volume: volume.host_path)},
+        message="'{path}' contains '..'; use a path without it",
+        shown={"path": _field("hostPath")},
     ),
     Rule(
         Checkpoint,
@@ -291,7 +374,7 @@ RULES: tuple[Rule, ...] = (
             not (hides_the_image(checkpoint.path) or is_below(checkpoint.path, (*RESERVED_PATHS, *SYSTEM_PATHS)))
         ),
         message="'{path}' is where the system or Trainmaster keeps files; use another path, such as /checkpoints",
-        shown={"path": Shown("self.path", lambda checkpoint: checkpoint.path)},
+        shown={"path": _field("path")},
     ),
     Rule(
         Code,
@@ -337,8 +420,8 @@ RULES: tuple[Rule, ...] = (
         holds=lambda elastic: elastic.min_workers <= elastic.max_workers,
         message="{min} is more than maxWorkers, which is {max}; use at most {max}",
         shown={
-            "min": Shown("self.minWorkers", lambda elastic: elastic.min_workers, "int"),
-            "max": Shown("self.maxWorkers", lambda elastic: elastic.max_workers, "int"),
+            "min": _field("minWorkers", "int"),
+            "max": _field("maxWorkers", "int"),
         },
     ),
     Rule(
@@ -352,11 +435,11 @@ RULES: tuple[Rule, ...] = (
             or spec.elastic.min_workers > spec.elastic.max_workers
             or spec.elastic.min_workers <= spec.workers <= spec.elastic.max_workers
         ),
-        message="{workers} is outside of spec.elastic; use {min} to {max}",
+        message="{workers} is outside spec.elastic; use {min} to {max}",
         shown={
-            "workers": Shown("self.workers", lambda spec: spec.workers, "int"),
-            "min": Shown("self.elastic.minWorkers", lambda spec: spec.elastic.min_workers, "int"),
-            "max": Shown("self.elastic.maxWorkers", lambda spec: spec.elastic.max_workers, "int"),
+            "workers": _field("workers", "int"),
+            "min": _field("elastic.minWorkers", "int"),
+            "max": _field("elastic.maxWorkers", "int"),
         },
     ),
     Rule(
@@ -364,7 +447,7 @@ RULES: tuple[Rule, ...] = (
         "elastic",
         cel="!(has(self.elastic) && has(self.workerGroups))",
         holds=lambda spec: spec.elastic is None or spec.worker_groups is None,
-        message="can't be given with spec.workerGroups; use spec.workers, or remove it",
+        message="can't be combined with spec.workerGroups; use spec.workers, or remove it",
     ),
     Rule(
         Scheduling,
@@ -374,8 +457,8 @@ RULES: tuple[Rule, ...] = (
             scheduling.queue is None
             or (scheduling.gang is not None and scheduling.gang.scheduler in ("volcano", "kueue"))
         ),
-        message="'{queue}' is nobody's queue; set gang.scheduler to volcano or kueue, or remove it",
-        shown={"queue": Shown("self.queue", lambda scheduling: scheduling.queue)},
+        message="'{queue}' has no scheduler that knows queues; set gang.scheduler to volcano or kueue, or remove it",
+        shown={"queue": _field("queue")},
     ),
     Rule(
         Scheduling,
@@ -391,7 +474,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
-    """Yields what the rules say against a spec whose fields are right by themselves."""
+    """Yields the problems of a spec whose fields are each valid."""
     for rule in NAME_RULES:
         problem = rule.problem("", NamedSpec(name, spec))
         if problem is not None:
@@ -419,20 +502,20 @@ def _check_model(path: str, model: BaseModel) -> Iterator[Problem]:
 
 
 def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
-    """The API server checks this by itself: the list is a map by name (x-kubernetes-list-map-keys)."""
+    """Checks what the API server refuses by itself: the list is a map by name (x-kubernetes-list-map-keys)."""
     seen: set[str] = set()
     for position, group in enumerate(groups):
         if group.name in seen:
             yield Problem(
                 f"spec.workerGroups[{position}].name",
                 group.name,
-                f"{show(group.name)} is the name of another group; give each group its own",
+                f"{show(group.name)} is already the name of another group; use another name",
             )
         seen.add(group.name)
 
 
 def _unanswerable_reasons(rules: list[FailureRule]) -> Iterator[Problem]:
-    """The API server checks this by itself: the schema lists the reasons that rules are asked about."""
+    """Checks what the API server refuses by itself: the schema lists the reasons that rules can answer."""
     answerable = get_args(AnswerableReason)
     for position, rule in enumerate(rules):
         for place, reason in enumerate(rule.reasons or ()):

@@ -1,11 +1,11 @@
-"""From the operator's keys follow the signatures under assignments, and the token of a job's agents.
+"""Signs assignments with the operator's keys, and derives the token of a job's agents.
 
-An assignment decides what runs with a job's data and rights, and stands where whoever may read pods reads it. So it is
-signed: agents have the public keys in their environment, and accept nothing else. The token opens the agents' port. It
-keeps unauthenticated connections out and decides nothing; it is derived from a Secret that every namespace with jobs
-has.
+An assignment decides what runs with a job's data and rights. It is in an annotation that others may be able to write,
+so it is signed: agents have the public keys in their environment and accept only signed assignments. The token
+authenticates connections to the agents' port, and decides nothing else. It is derived from a Secret that every
+namespace with jobs has.
 
-Keys and secrets are values here; `controller.signing_keys` reads and makes them.
+Keys and secrets are values here; the controller reads and creates them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 SEED_BYTES = 32
 AGENTS_SECRET_KEY = "secret"
 AGENTS_SECRET_TYPE = "trainmaster.dev/agents"
-# A pass asks for the same signature twice or three times (template, annotation, push).
+# A pass needs the same signature two or three times (template, annotation, push).
 REMEMBERED_SIGNATURES = 64
-# Workers of the assignments that were read last: of 25 of the largest jobs, or of ten thousand small ones.
+# Workers in the assignments that are remembered: 25 of the largest jobs, or ten thousand small ones.
 REMEMBERED_WORKERS = 100_000
 
 
 @dataclass(frozen=True)
 class AgentsSecret:
-    """AgentsSecret is the Secret of a namespace's agents. Its name follows from its value, so it never changes."""
+    """AgentsSecret is the Secret of a namespace's agents. Its name depends on its value, so it never changes."""
 
     name: str
     value: str = field(repr=False)
@@ -47,7 +47,7 @@ class AgentsSecret:
 class SigningKeys:
     """SigningKeys has private Ed25519 keys (32 bytes each), the newest first, and the seed of the namespaces' secrets.
 
-    Every assignment is signed with all keys, so that pods go on that were made when only an older one was known.
+    Every assignment is signed with all keys, so that pods created with an older key accept it.
     """
 
     private: tuple[bytes, ...] = field(repr=False)
@@ -60,12 +60,12 @@ class SigningKeys:
         return ",".join(base64.b64encode(_public(seed)).decode() for seed in self.private)
 
     def sign(self, assignment: Assignment) -> str:
-        """Returns the assignment as it travels: its JSON object with `signatures`."""
+        """Returns the assignment as on the wire: its JSON object with `signatures`."""
         data = assignment.to_wire()
         return canonical({**data, SIGNATURES: dict(_signatures(self.private, signed_text(data)))})
 
     def read(self, text: object) -> Assignment:
-        """Returns an annotation's assignment, of whichever job. Raises ProtocolError if no key has signed it."""
+        """Returns an annotation's assignment, of any job. Raises ProtocolError if no key has signed it."""
         if not isinstance(text, str):
             raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not a text")
         try:
@@ -103,9 +103,9 @@ class SigningKeys:
 
 
 class _Read:
-    """_Read keeps what was read last, by digest of its text, so that each text is checked once, and pods share values.
+    """_Read caches assignments by the digest of their text, so that each text is verified once and pods share values.
 
-    It is bounded by the workers that are listed, because they use the memory: about 250 bytes each.
+    The listed workers limit it, because they use the memory: about 250 bytes each.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class _Read:
 
 @lru_cache(maxsize=32)
 def _key(seed: bytes) -> Ed25519PrivateKey:
-    # Here: the command line renders jobs, and needs no keys for it.
+    # Imported late: the command line renders jobs without keys.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed)

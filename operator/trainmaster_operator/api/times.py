@@ -1,7 +1,7 @@
-"""Times are seconds since the epoch inside, and RFC 3339 in the status.
+"""Times are seconds since the epoch in the code, and RFC 3339 in the status.
 
-Milliseconds are kept, because recoveries take tenths of a second. Clocks jump (another operator's machine, NTP), so an
-interval that comes out negative counts as zero.
+Milliseconds are kept, because recoveries take tenths of a second. Clocks jump (another operator's machine, NTP), so a
+negative interval counts as zero.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainmaster_operator.wire.values import MAX_TIME
 
 
 def to_text(seconds: float) -> str:
-    """Returns `2026-11-21T04:00:00.123Z`, rounded up, so that a time to wait for is never read as an earlier one."""
+    """Returns `2026-11-21T04:00:00.123Z`, rounded up, so that no wait ends early."""
     milliseconds = math.ceil(_shown(seconds) * 1000 - 1e-6)
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
@@ -30,22 +30,38 @@ def to_micro_text(seconds: float) -> str:
 
 
 def _shown(seconds: float) -> float:
-    """Returns the time, or the nearest that can be written, from 1970 to the end of 9999: statuses can be edited."""
+    """Limits a time to what can be formatted (1970 to 9999), because anyone may have edited a status."""
     return min(seconds, MAX_TIME) if seconds >= 0 else 0.0
 
 
-def to_seconds(text: str | None) -> float | None:
-    """Returns the seconds since the epoch; None for no time, and for what isn't one (somebody edited the status)."""
-    if text is None:
-        return None
+def to_datetime(value: object, *, zoned: bool = False) -> datetime | None:
+    """Parses RFC 3339. Returns None for anything that isn't a time.
+
+    A time without a zone is in UTC; `zoned`: it is no time.
+    """
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if moment is None or moment.tzinfo is not None:
+        return moment
+    return None if zoned else moment.replace(tzinfo=UTC)
+
+
+def to_seconds(value: object) -> float | None:
+    """Returns the seconds since the epoch of a time in RFC 3339, or None: anyone may have edited a status."""
+    moment = to_datetime(value)
+    return None if moment is None else moment.timestamp()
 
 
 def since(now: float, text: str | None) -> float:
-    """Returns the seconds from a time of the status until now; 0 for no time and for one in the future."""
+    """Returns the seconds from a time in the status until now; 0 for no time or one in the future."""
     moment = to_seconds(text)
     return 0.0 if moment is None else max(now - moment, 0.0)
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration for people: `0.4 s`, `14 s`, `5 min`, `3 h`."""
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -1,9 +1,9 @@
-"""`training` is checked by the bundled loop's own schema, as the loop would refuse it after all pods have started.
+"""Checks `training` by the bundled loop's schema, so that mistakes show before all pods have started.
 
-`training_schema.json` is made from the loop's models (`make generate`), because nothing of the operator imports the
-loop. It is that of one version, so only a job of this version's image is checked: a loop of another one may have other
-fields. A job with a command of its own is free, too, and so are the options of a task `module:function`. Values are
-read as leniently as the loop reads them (pydantic: `'3'` is a number). Which settings don't go together, the loop says.
+`training_schema.json` is generated from the loop's models (`make generate`), because the operator doesn't import the
+loop. Another version of the loop may have other fields, so only jobs with this version's image are checked, and only
+without a command of their own. Options of a task `module:function` aren't checked. Values are read as leniently as by
+the loop (pydantic: `'3'` is a number). The loop itself reports settings that can't be combined.
 """
 
 from __future__ import annotations
@@ -17,53 +17,47 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.nearest import nearest
-from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.problems import Problem, nearest, typographic_quotes, wrong_type
 from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
 from trainmaster_operator.api.values import out_of_range, show
-from trainmaster_operator.api.wrong_types import typographic_quotes, wrong_type
 
 SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-# Comparing names takes time, and a document can have many wrong ones.
+# A document can have many wrong names, and comparing them takes time.
 _MOST_PROBLEMS = 10
-# Fields that a sentence can list.
+# Most fields that a sentence lists.
 _FEW = 8
-# A longer regular expression takes long to compile.
+# Longer regular expressions aren't compiled, because that takes time.
 _LONGEST_EXPRESSION = 1000
 _PATH = "spec.training"
 _WHOLE = re.compile(r"\s*[-+]?[0-9]+(?:_[0-9]+)*(?:[.]0*)?\s*")
 _SWITCHES = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
-# What other libraries' trainers call a field, for a document's outermost names.
+# Names in other libraries' trainers, for the outermost fields.
 ALIASES: Mapping[str, str] = {
-    "accumulate_grad_batches": "batch.accumulation",
-    "amp": "precision.compute",
-    "bf16": "precision.compute",
-    "checkpoint_dir": "checkpoint.path",
-    "clip_grad_norm": "optimizer.max_norm",
-    "dataset": "task.options",
-    "fp16": "precision.compute",
-    "gradient_accumulation_steps": "batch.accumulation",
-    "batch_size": "batch.size",
-    "learning_rate": "optimizer.lr",
-    "max_grad_norm": "optimizer.max_norm",
-    "model": "task.options",
-    "num_train_epochs": "epochs",
-    "num_workers": "data.workers",
-    "output_dir": "checkpoint.path",
-    "per_device_train_batch_size": "batch.per_rank",
-    "save_every": "checkpoint.every_steps",
-    "save_steps": "checkpoint.every_steps",
-    "train_batch_size": "batch.size",
-    "warmup_steps": "schedule.warmup",
+    alias: field
+    for field, aliases in {
+        "batch.accumulation": "accumulate_grad_batches gradient_accumulation_steps",
+        "batch.per_rank": "per_device_train_batch_size",
+        "batch.size": "batch_size train_batch_size",
+        "checkpoint.every_steps": "save_every save_steps",
+        "checkpoint.path": "checkpoint_dir output_dir",
+        "data.workers": "num_workers",
+        "epochs": "num_train_epochs",
+        "optimizer.lr": "learning_rate",
+        "optimizer.max_norm": "clip_grad_norm max_grad_norm",
+        "precision.compute": "amp bf16 fp16",
+        "schedule.warmup": "warmup_steps",
+        "task.options": "dataset model",
+    }.items()
+    for alias in aliases.split()
 }
-# JSON Schema's keywords, with pydantic's names of the same bounds, and when a number is beyond one.
+# JSON Schema's keywords, with pydantic's name of the bound and the comparison for a number beyond it.
 _BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     "minimum": ("ge", operator.lt),
     "exclusiveMinimum": ("gt", operator.le),
     "maximum": ("le", operator.gt),
     "exclusiveMaximum": ("lt", operator.ge),
 }
-# The loop's types, as pydantic's errors call them.
+# Types of the loop, by pydantic's names of errors.
 _KINDS = {
     "integer": "int_type",
     "number": "float_type",
@@ -75,18 +69,18 @@ _KINDS = {
 
 
 def check_training(spec: JobSpec) -> Iterator[Problem]:
-    """Yields what the bundled loop would refuse of a job's `training`, at most ten."""
+    """Yields at most ten problems that the bundled loop would find in `training`."""
     ours = spec.image == DEFAULT_IMAGE or spec.image.startswith(f"{DEFAULT_IMAGE}@")
     options = {argument.split("=", 1)[0] for argument in spec.args}
     if spec.training is None or spec.command is not None or not ours or "--config" in options:
         return
-    # What `--set` adds isn't missing.
+    # `--set` may add what is missing.
     partial = "--set" in options
     yield from islice(_check_document(spec.training.value(), partial), _MOST_PROBLEMS)
 
 
 def _check_document(document: dict[str, Any], partial: bool) -> Iterator[Problem]:
-    # The loop leaves out a section that is null: its comments are all that it has.
+    # The loop ignores a null section, which has only comments.
     given = {name: value for name, value in document.items() if value is not None}
     yield from _check(_PATH, given, SCHEMAS["config"], partial)
     task = given.get("task")
@@ -97,7 +91,7 @@ def _check_document(document: dict[str, Any], partial: bool) -> Iterator[Problem
     if name not in tasks:
         near = nearest(name, tasks)
         remedy = f"did you mean {near}?" if near else f"use {', '.join(tasks)}, or your own as module:function"
-        yield Problem(f"{_PATH}.task.name", name, f"{show(name)} is no task; {remedy}")
+        yield Problem(f"{_PATH}.task.name", name, f"{show(name)} is not a task; {remedy}")
     elif isinstance(task.get("options"), dict):
         yield from _check(f"{_PATH}.task.options", task["options"], tasks[name], partial)
 
@@ -127,7 +121,7 @@ def _check_section(path: str, value: Any, schema: Mapping[str, Any], partial: bo
     if not isinstance(value, dict):
         yield Problem(path, value, wrong_type("dict_type", value, fields=list(fields)) or "")
         return
-    # What a misspelled field stands for isn't said to be missing, too.
+    # A misspelled field isn't also reported as missing.
     given = {name for name, child in value.items() if child is not None}
     for name, child in value.items():
         if name in fields:
@@ -164,12 +158,12 @@ def _elsewhere(name: str, fields: Mapping[str, Any]) -> str:
     if found:
         return f"did you mean {' or '.join(found)}?"
     if len(fields) > _FEW:
-        return "remove it (docs/training-reference.md has the fields that there are)"
+        return "remove it (docs/training-reference.md lists the fields)"
     return f"use one of {', '.join(fields)}"
 
 
 def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with a value that isn't a section; None where it fits."""
+    """Returns what is wrong with a value that isn't a section, or None."""
     if "enum" in schema:
         # YAML 1.1 reads a bare `off` as false.
         known = schema["enum"]
@@ -191,7 +185,7 @@ def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
         try:
             re.compile(read)
         except (re.error, RecursionError, OverflowError):
-            return f"{show(value)} is no regular expression; correct it"
+            return f"{show(value)} is not a valid regular expression; correct it"
     return None
 
 
@@ -203,7 +197,7 @@ def _out_of_range(value: float, schema: Mapping[str, Any]) -> str | None:
 
 
 def _read(value: Any, kind: str) -> Any:
-    """Returns a value as the loop reads it for a field of this kind; None where it can't be read so."""
+    """Returns a value as the loop reads it for this type, or None if it can't."""
     match kind:
         case "integer" if isinstance(value, str):
             return int(float(value)) if _WHOLE.fullmatch(value) and len(value) < 300 else None

@@ -1,11 +1,11 @@
-"""JSON of any size is decoded piece by piece, and only the fields that a shape names are kept.
+"""Decodes JSON of any size piece by piece, and keeps only the fields that a shape names.
 
-Others decide how large an object is, and Python's objects take ten to thirty times the room of their text. So nothing
-but a piece of the text is in memory, and the objects of the fields that are kept. A small value is decoded at once and
-pruned; of a larger one regular expressions pass over what isn't kept, without making objects of it.
+Users decide how large an object is, and Python's objects take ten to thirty times the memory of their text. So only a
+piece of the text and the kept fields are in memory. A small value is decoded at once and pruned. In a larger one,
+regular expressions skip what isn't kept without creating objects.
 
-A shape is a mapping of fields that are kept to their shapes, `Each` for the items of a list, or `Whole`. What isn't of
-the kind that the shape says is left out: readers count it as missing.
+A shape is a mapping from kept fields to their shapes, `Each` for the items of a list, or `Whole`. Values of another
+kind than their shape are left out, and readers treat them as missing.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainmaster_operator.api.decoding import decode
-from trainmaster_operator.api.limits import is_larger
+from trainmaster_operator.api.json_codec import decode, is_larger
 
-# Bytes of a piece of the text: regular expressions hold the interpreter for two milliseconds with it.
+# Bytes of a piece of text: regular expressions hold the interpreter for two milliseconds at a time.
 PIECE = 64 * 1024
-# Characters of a value that is decoded at once. Pods have about 10,000.
+# Most characters of a value that is decoded at once. A pod has about 10,000.
 AT_ONCE = 16 * 1024
-# By this name an object lists those of its `marked` fields that are too large to be kept. No shape names it.
+# In this field an object lists its `marked` fields that were too large. No shape names it.
 LEFT_OUT = "leftOut"
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Keeps a value as it is, unless it has more than about `most` bytes of JSON.
+    """Keeps a value unchanged, unless it has more than about `most` bytes of JSON.
 
-    `marked`: the object says that it was left out. `beyond`: what is kept of a larger one.
+    `marked`: the object lists the field if it was left out. `beyond`: what is kept of a larger value.
     """
 
     most: int = 4 * 1024
@@ -45,7 +44,7 @@ class Whole:
 class Each:
     """Keeps the first `most` items of a list, each by its shape.
 
-    `take` is given each one as soon as it is there, and nothing is kept; no more are read once it returns False.
+    `take` gets each item as soon as it is decoded, and nothing is kept. Reading stops once it returns False.
     """
 
     item: Shape
@@ -54,15 +53,15 @@ class Each:
 
 
 Shape = Whole | Each | Mapping[str, "Shape"]
-# What a value isn't, of which nothing is kept.
+# Markers for a value of which nothing is kept.
 _NOTHING: Any = object()
 _TOO_LARGE: Any = object()
-# Characters of a name that a shape could have.
+# Most characters of a name in a shape.
 _LONGEST_NAME = 1_000
 
 _STRING = r'"(?:[^"\\]++|\\.)*+"'
 _VALUES = rf'[^"\[\]{{}}]++|{_STRING}'
-# Brackets in each other that are passed at once. Each level is one more time that an unclosed value is looked at.
+# Depth of brackets that are skipped at once. Each level scans an unclosed value once more.
 for _level in range(3):
     _VALUES = rf'[^"\[\]{{}}]++|{_STRING}|[\[{{](?:{_VALUES})*+[\]}}]'
 _BALANCED = re.compile(rf"(?:{_VALUES})*+", re.DOTALL)
@@ -74,13 +73,13 @@ _decode_first = json.JSONDecoder().raw_decode
 
 
 def prune(value: Any, shape: Shape) -> Any:
-    """Returns what `Trimmer` keeps of a document that is decoded already."""
+    """Returns what `Trimmer` would keep of a decoded document."""
     kept = _prune(value, shape)
     return None if kept is _NOTHING or kept is _TOO_LARGE else kept
 
 
 class Trimmer:
-    """Trims documents that follow each other, as those of a watch do, or a single one."""
+    """Trimmer decodes a sequence of documents, as in a watch, or a single one."""
 
     def __init__(self, shape: Shape) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -90,22 +89,22 @@ class Trimmer:
         next(self._work)
 
     def feed(self, piece: bytes) -> list[Any]:
-        """Returns the documents that this piece completes; a ValueError in the place of one that isn't JSON."""
-        return self._go_on(self._decoder.decode(piece))
+        """Returns the documents that this piece completes; a ValueError stands for one that isn't JSON."""
+        return self._resume(self._decoder.decode(piece))
 
     def end(self) -> list[Any]:
-        """Returns what the end of the text completes."""
+        """Returns the documents that the end of the text completes."""
         self._ended = True
-        return self._go_on(self._decoder.decode(b"", True))
+        return self._resume(self._decoder.decode(b"", True))
 
-    def _go_on(self, more: str) -> list[Any]:
+    def _resume(self, more: str) -> list[Any]:
         self._text = self._text[self._at :] + more
         self._at = 0
         next(self._work, None)
         found, self._found = self._found, []
         return found
 
-    # Each of these is at `_text[_at]`, and yields where it needs more text. What is before `_at` is then gone.
+    # Each of these reads at `_text[_at]` and yields to get more text; the text before `_at` is then dropped.
 
     def _documents(self, shape: Shape) -> Iterator[None]:
         while True:
@@ -122,7 +121,7 @@ class Trimmer:
                 self._found.append(None if value is _NOTHING or value is _TOO_LARGE else value)
 
     def _is_at_end(self) -> bool:
-        """Passes over blanks; returns whether no more text is there yet."""
+        """Skips blanks and returns whether the text is used up."""
         self._at = _end(_BLANK, self._text, self._at)
         return self._at == len(self._text)
 
@@ -133,7 +132,7 @@ class Trimmer:
         return self._text[self._at]
 
     def _more(self) -> Iterator[None]:
-        """Awaits more text. Raises ValueError where none comes."""
+        """Waits for more text. Raises ValueError if the text has ended."""
         if self._ended:
             raise ValueError("the text ends within a value")
         yield
@@ -158,11 +157,11 @@ class Trimmer:
         return (yield from self._items(shape) if isinstance(shape, Each) else self._object(shape))
 
     def _at_once(self, shape: Shape) -> Generator[None, None, Any]:
-        """Decodes a small value; returns _TOO_LARGE for another, and for what json refuses."""
+        """Decodes a small value. Returns _TOO_LARGE for a larger one, and for what json refuses."""
         wanted = 0
         while True:
             text = self._text[self._at : self._at + AT_ONCE]
-            # A line ends with its document, after which nothing more may come for hours.
+            # A document ends with its line, and the next may come hours later.
             if self._ended or len(text) >= wanted or "\n" in text:
                 wanted = min(2 * len(text), AT_ONCE)
                 try:
@@ -223,9 +222,9 @@ class Trimmer:
         return kept.items
 
     def _length(self, most: int, *, depth: int = 0, retain: bool = False) -> Generator[None, None, int | None]:
-        """Returns the length of the value here, which stays; passes over one that is longer than `most`: None.
+        """Returns the length of the value at `_at` without reading it, or skips a value longer than `most` (None).
 
-        `depth`: of brackets that are open already. `retain`: a longer one stays too. Raises ValueError for no value.
+        `depth`: number of open brackets. `retain`: don't skip a longer value. Raises ValueError if there is no value.
         """
         first = self._text[self._at] if depth == 0 else ""
         if first in ("]", "}"):
@@ -237,7 +236,7 @@ class Trimmer:
         while True:
             end = _end(_SCALAR if is_scalar else _IN_STRING if in_string else _BALANCED, self._text, self._at + length)
             char = self._text[end : end + 1]
-            # In a string it may be a backslash whose character hasn't come.
+            # In a string this may be a backslash whose character is still missing.
             needs_more = not char or (in_string and char != '"')
             if is_scalar:
                 needs_more &= not self._ended
@@ -257,21 +256,21 @@ class Trimmer:
 
 
 def _hands_on(shape: Shape) -> bool:
-    """Returns whether somebody takes items of this list, or of a list of this object, before it is whole."""
+    """Returns whether items of this list, or of a list in this object, are handed over before its end."""
     if isinstance(shape, Each):
         return shape.take is not None
     return isinstance(shape, Mapping) and any(isinstance(each, Each) and each.take for each in shape.values())
 
 
 class _Marked:
-    """Holds what is kept of a value that is too large."""
+    """_Marked holds what is kept of a value that is too large."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class _Items:
-    """Holds what is kept of a list, as long as there may be `more` of it."""
+    """_Items holds what is kept of a list; `more`: it takes further items."""
 
     def __init__(self, shape: Each) -> None:
         self.items: list[Any] = []
@@ -290,7 +289,7 @@ class _Items:
 
 
 def _keep(kept: dict[str, Any], name: str, value: Any, shape: Shape) -> None:
-    """Puts a field's value into what is kept of an object."""
+    """Adds a field's value to the kept part of an object."""
     if value is _TOO_LARGE or isinstance(value, _Marked):
         if isinstance(shape, Whole) and shape.marked:
             kept.setdefault(LEFT_OUT, []).append(name)
@@ -300,7 +299,7 @@ def _keep(kept: dict[str, Any], name: str, value: Any, shape: Shape) -> None:
 
 
 def _prune(value: Any, shape: Shape, length: int | None = None) -> Any:
-    """`length`: of the text, where it is known: what is within it isn't longer."""
+    """Returns the kept part of a decoded value. `length`: of its text, if known, which limits all parts of it."""
     if isinstance(shape, Whole):
         if (length is not None and length <= shape.most) or not is_larger(value, shape.most):
             return value
@@ -324,7 +323,7 @@ def _prune(value: Any, shape: Shape, length: int | None = None) -> Any:
 
 
 def _passed(text: str, at: int, depth: int) -> tuple[int, int]:
-    """Passes over brackets, as many as follow each other, until the outermost is closed; returns place and depth."""
+    """Skips consecutive brackets until the outermost is closed. Returns the place and the depth."""
     run = text[at : _end(_BRACKETS, text, at)]
     closing = run.count("]") + run.count("}")
     if closing < depth:
@@ -337,15 +336,15 @@ def _passed(text: str, at: int, depth: int) -> tuple[int, int]:
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Returns where a pattern ends that matches at least nothing."""
+    """Returns the end of a match; the pattern may match nothing."""
     found = pattern.match(text, at)
     return at if found is None else found.end()
 
 
 @cache
 def _others(names: frozenset[str]) -> re.Pattern[str]:
-    """Returns what passes over fields of an object that have none of these names, as many as are there."""
+    """Returns a pattern that skips all consecutive fields of an object with other names than these."""
     ours = "|".join(map(re.escape, sorted(names)))
-    # A number ends where something follows; a name with a backslash may be one of ours.
+    # A number ends before the next character. A name with a backslash may be one of these names.
     value = rf'{_STRING}|[^\s"\[\]{{}},:]++(?=[\s,}}\]])|[\[{{](?:{_VALUES})*+[\]}}]'
     return re.compile(rf'(?:[\s,]*+(?!"(?:{ours})")"[^"\\]*+"\s*+:\s*+(?:{value}))*+', re.DOTALL)

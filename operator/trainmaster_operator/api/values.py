@@ -1,7 +1,7 @@
-"""The spec is made of these kinds of value, each as strict in Python as the CRD is in the API server.
+"""The types of the spec's fields. Each is as strict in Python as the CRD is in the API server.
 
-Where pydantic and OpenAPI differ by nature (quantities are int-or-string), the type brings its own OpenAPI schema.
-Every pattern is anchored and has a hint, because a regular expression is no remedy.
+Where pydantic and OpenAPI differ (quantities are int-or-string), the type has its own OpenAPI schema. Every pattern is
+anchored and has a hint, because a regular expression doesn't help users.
 """
 
 from __future__ import annotations
@@ -9,18 +9,28 @@ from __future__ import annotations
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field, PlainValidator, StrictInt, StringConstraints, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    StrictInt,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from trainmaster_operator.api.json_codec import compact
 from trainmaster_operator.wire.limits import MAX_PROCESSES, MAX_WORKERS
 from trainmaster_operator.wire.log_rules import MAX_PATTERN_CHARACTERS, check_pattern
 
 # Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go), without minus: no resource may be negative.
-# Kubernetes takes longer exponents too, and then a minute for one comparison (measured with 1e999999999 on 1.36.2).
+# Kubernetes accepts longer exponents, and then needs a minute for one comparison (1e999999999 on 1.36.2).
 QUANTITY_PATTERN = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,3})?$"
 SHORT_EXPONENT_PATTERN = r"^[^eE]*([eE].{0,4})?$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -28,8 +38,8 @@ DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 EXTENDED_RESOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
-# A reference as container runtimes read one (github.com/distribution/reference): registry, repository, tag, digest. A
-# first part with capitals is a registry.
+# An image reference (github.com/distribution/reference): registry, repository, tag, digest. A first part with capitals
+# is a registry.
 _REPOSITORY = r"[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
 _REGISTRY = (
     r"([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?([.][A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*|\[[a-fA-F0-9:]+\])(:[0-9]+)?"
@@ -43,9 +53,9 @@ LABEL_KEY_PATTERN = (
 INTERFACE_PATTERN = r"^[A-Za-z0-9][-A-Za-z0-9_.,:@]*$"
 BACKEND_PATTERN = r"^[a-z][a-z0-9_:,]*$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
-# A colon separates mount paths in the container runtimes, so Kubernetes refuses it.
+# Kubernetes refuses a colon, which separates mount paths in container runtimes.
 ABSOLUTE_PATH_PATTERN = r"^/[^:]+$"
-# No part begins with a dot, so that none goes up.
+# No part begins with a dot, so no path leads upwards.
 RELATIVE_PATH_PATTERN = r"^[A-Za-z0-9_][-A-Za-z0-9_.]*(/[A-Za-z0-9_][-A-Za-z0-9_.]*)*$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 
@@ -62,10 +72,10 @@ HINTS = {
     DIGEST_PATTERN: "use the archive's SHA-256 in 64 hexadecimal digits, as sha256sum prints it",
 }
 
-# Of text with half a pair of surrogates, which no UTF-8 has: an API server would refuse it or change it.
-HALF_A_CHARACTER = "has half of a character, which is no Unicode; write the whole character"
+# Half a pair of surrogates isn't UTF-8; an API server would refuse or change it.
+HALF_A_CHARACTER = "has half of a character, which is not valid Unicode; write the whole character"
 
-# What is wrong with a number, by pydantic's name for the bound.
+# What is wrong with a number, by pydantic's name of the bound.
 _OUT_OF_RANGE = {
     "ge": "is too small; use at least",
     "gt": "is too small; use more than",
@@ -73,15 +83,15 @@ _OUT_OF_RANGE = {
     "lt": "is too large; use less than",
 }
 
-# Quantities beyond 32 characters are refused, so that the cost of rules over them is bounded.
+# Longer quantities are refused, which bounds the cost of rules over them.
 MAX_QUANTITY_LENGTH = 32
 MAX_GROUPS = 8
-# A leader has room for as many that it doesn't know from the assignment (agent/network/workers.py, MAX_OTHERS).
+# A leader accepts this many workers beyond those in the assignment (agent/network/workers.py, MAX_OTHERS).
 MAX_SPARES = 32
-# One process uses at least one device, where it uses any.
+# A process that uses devices uses at least one.
 MAX_DEVICES = MAX_PROCESSES
 MAX_RESTARTS = 1_000_000
-# A year: longer limits are a mistake of the unit.
+# A year. Longer limits are mistakes of the unit.
 MAX_SECONDS = 31_536_000
 
 BYTES_SENTENCE = "is not a quantity; use 0 or more with a suffix, such as 512Mi or 16Gi"
@@ -92,12 +102,12 @@ _QUANTITY = re.compile(QUANTITY_PATTERN.removesuffix("$") + r"\Z")
 
 def is_image(reference: str) -> bool:
     """Returns whether a reference names an image that can be pulled."""
-    # `$` would let a last line break pass.
+    # `$` would match before a final line break.
     return re.fullmatch(IMAGE_PATTERN.strip("^$"), reference) is not None
 
 
 def value_rule(cel: str, sentence: str) -> dict[str, Any]:
-    """Returns a rule on a value by itself. The sentence goes on after the value, which is shown as `show` shows it."""
+    """Returns a rule on a single value. The sentence follows the value, which is shown as by `show`."""
     cut = '"\'%s... (%d characters)".format([self.substring(0, 59), size(self) + 2])'
     shown = f"size(self) <= 78 ? \"'%s'\".format([self]) : {cut}"
     if "type(self)" in cel:
@@ -124,15 +134,15 @@ def _quantity(value: Any, sentence: str) -> int | str:
 
 
 def _cores(value: Any) -> int | str:
-    """Returns a number with a fraction as text: Kubernetes reads a pod's `cpu: 0.5` as '0.5'."""
+    """Returns a fraction as text: Kubernetes reads a pod's `cpu: 0.5` as '0.5'."""
     if isinstance(value, float) and 0 <= value < math.inf:
-        # Kubernetes has no smaller part than a billionth.
+        # Kubernetes' smallest unit is a billionth.
         return _quantity(f"{Decimal(repr(round(value, 9))):f}", CORES_SENTENCE)
     return _quantity(value, CORES_SENTENCE)
 
 
 def _progress_pattern(value: str) -> str:
-    """The API server can't check this: its expressions are RE2's. So the operator says it in the job's status."""
+    """Checks a pattern that the API server, whose expressions are RE2, can't check; the status then has the error."""
     problem = check_pattern(value)
     if problem is not None:
         raise PydanticCustomError("pattern", "{shown} {problem}", {"shown": show(value), "problem": problem})
@@ -148,7 +158,7 @@ def _processes(value: Any) -> int | str:
 
 
 def show(value: Any) -> str:
-    """Returns a value as a sentence shows it: short, and on one line."""
+    """Returns a value for a sentence: short and on one line."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, dict):
@@ -158,7 +168,7 @@ def show(value: Any) -> str:
     elif value is None:
         text = "null"
     elif isinstance(value, int) and abs(value) >= 10**40:
-        # Python refuses to write out what has more than 4,300 digits.
+        # Python refuses to format more than 4,300 digits.
         text = "a number of more than 40 digits"
     elif isinstance(value, float):
         text = number(value)
@@ -168,7 +178,7 @@ def show(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Returns a text in quotes as it stands in the file: escaped is only what can't be seen, and no backslash."""
+    """Returns a text in quotes as in its file: only invisible characters are escaped, and no backslash."""
     quote = '"' if "'" in text and '"' not in text else "'"
     seen = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return f"{quote}{seen}{quote}"
@@ -180,7 +190,7 @@ def unfit(value: Any, pattern: str) -> str:
 
 
 def number(value: float) -> str:
-    """Returns a number as people write it: 31536000 and not 3.1536e+07, 0.0001 and not 1e-04."""
+    """Returns a number as people write it: 31536000 instead of 3.1536e+07, 0.0001 instead of 1e-04."""
     if value == 0 or not 1e-6 <= abs(value) < 1e21:
         return repr(value).replace("e+", "e").replace("e-0", "e-").removesuffix(".0")
     text = f"{Decimal(repr(value)):f}"
@@ -190,11 +200,11 @@ def number(value: float) -> str:
 _QUANTITY_SCHEMA = {
     "x-kubernetes-int-or-string": True,
     "maxLength": MAX_QUANTITY_LENGTH,
-    # What the first alternative answers keeps rules from reading a text that would take them long.
+    # Refuses long exponents here, so that no rule reads them.
     "allOf": [
         {"anyOf": [{"enum": ["a number with a suffix, such as 512Mi or 16Gi"]}, {"pattern": SHORT_EXPONENT_PATTERN}]}
     ],
-    # isQuantity and not matches: an API server that takes this text for one of 3 MiB would find the latter too costly.
+    # Not matches(): the API server assumes a text of 3 MiB here, and would find that too costly.
     "x-kubernetes-validations": [
         value_rule(
             "type(self) == int ? self >= 0 : type(self) == string && isQuantity(self) && !self.startsWith('-')",
@@ -213,8 +223,8 @@ _PROCESSES_SCHEMA = {
 }
 
 Quantity = Annotated[int | str, PlainValidator(_bytes), WithJsonSchema(_QUANTITY_SCHEMA)]
-# Where no rule can be (`CPUOrQuantity`), the first alternative of a schema that nothing fits is what the API server
-# shows, so it says what would be right.
+# Where no rule is possible (`CPUOrQuantity`), the API server shows the first alternative of a schema, so that one
+# describes what is right.
 CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"
 NO_LIST = {"minItems": 1, "maxItems": 0}
 NO_MAPPING = {"minProperties": 1, "maxProperties": 0}
@@ -241,7 +251,7 @@ Image = Annotated[str, StringConstraints(max_length=512)]
 Interface = Annotated[str, StringConstraints(pattern=INTERFACE_PATTERN, max_length=63)]
 ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN, max_length=200)]
 Backend = Annotated[str, StringConstraints(pattern=BACKEND_PATTERN, max_length=64)]
-# Linux takes no longer argument (MAX_ARG_STRLEN, in bytes and with the zero at its end).
+# Linux's limit for one argument (MAX_ARG_STRLEN, in bytes, with the final zero).
 Argument = Annotated[str, StringConstraints(max_length=131_071)]
 AbsolutePath = Annotated[str, StringConstraints(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)]
 RelativePath = Annotated[str, StringConstraints(pattern=RELATIVE_PATH_PATTERN, max_length=512)]
@@ -250,7 +260,7 @@ WorkerCount = Annotated[StrictInt, Field(ge=1, le=MAX_WORKERS)]
 SpareCount = Annotated[StrictInt, Field(ge=0, le=MAX_SPARES)]
 Devices = Annotated[StrictInt, Field(ge=0, le=MAX_DEVICES)]
 Count = Annotated[StrictInt, Field(ge=0, le=MAX_RESTARTS)]
-# Whole seconds, as Kubernetes counts deadlines; and seconds with fractions, for what the agents measure.
+# Whole seconds as in Kubernetes' deadlines, and seconds with fractions for what agents measure.
 WholeSeconds = Annotated[StrictInt, Field(ge=0, le=MAX_SECONDS)]
 PositiveWholeSeconds = Annotated[StrictInt, Field(ge=1, le=MAX_SECONDS)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
@@ -259,6 +269,64 @@ Factor = Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)]
 
 
 def out_of_range(bound: Mapping[str, Any]) -> str:
-    """Returns what is wrong with a number beyond a bound, which has pydantic's name for it: ge, gt, le or lt."""
+    """Returns what is wrong with a number beyond a bound (ge, gt, le or lt, as in pydantic)."""
     [(name, limit)] = bound.items()
     return f"{_OUT_OF_RANGE[name]} {number(limit)}"
+
+
+# Bytes from which compression is worth its 20 microseconds.
+_WORTH_IT = 512
+
+
+class CompactMapping:
+    """CompactMapping holds a JSON mapping as compressed text, for fields that only rendering reads.
+
+    As Python objects, 1.3 MB of `training` take 23 MB for as long as the job exists. As compressed JSON it is at most
+    as large as it was written. Text of random characters shrinks least, by a fifth.
+    """
+
+    __slots__ = ("_compressed", "_text")
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        """Raises TypeError or ValueError for what JSON can't hold."""
+        text = compact(dict(value))
+        self._compressed = len(text) >= _WORTH_IT
+        self._text = zlib.compress(text, 1) if self._compressed else text
+
+    def value(self) -> dict[str, Any]:
+        """Returns a new copy of the mapping."""
+        text = zlib.decompress(self._text) if self._compressed else self._text
+        return cast(dict[str, Any], json.loads(text.decode("utf-8", "surrogatepass")))
+
+    def __len__(self) -> int:
+        """Returns the number of bytes held."""
+        return len(self._text)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CompactMapping) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return f"<a mapping in {len(self)} bytes>"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            cls._checked,
+            handler.generate_schema(dict[str, Any]),
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.value),
+        )
+
+    @classmethod
+    def _checked(cls, value: dict[str, Any]) -> CompactMapping:
+        try:
+            return cls(value)
+        except (TypeError, ValueError) as error:
+            raise PydanticCustomError(
+                "json", "can't be written as JSON ({why}); use text, numbers, lists and mappings", {"why": str(error)}
+            ) from error

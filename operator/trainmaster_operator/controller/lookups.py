@@ -39,7 +39,7 @@ from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbi
 from trainmaster_operator.controller.cache.records import JobKey, LookupResults, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import event_time, string_pairs
-from trainmaster_operator.reconciling.observed.kueue_admission import workload_child
+from trainmaster_operator.reconciling.observed.gangs import workload_child
 from trainmaster_operator.reconciling.observed.situation import CLOCK_SLACK, RUN_PHASES
 from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, Flavor, PodView, RefusedWrite
 from trainmaster_operator.rendering import scheduler_of

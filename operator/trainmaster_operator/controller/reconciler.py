@@ -29,7 +29,7 @@ from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
 from trainmaster_operator.controller.writing.executor import Executor
 from trainmaster_operator.reconciling.decision import Decision
 from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
-from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.reconciling.transition import condition
 from trainmaster_operator.rendering import Settings as RenderingSettings
 from trainmaster_operator.serving.logs import current_attempt, current_job
 

@@ -1,8 +1,8 @@
-"""`decide` turns what was observed of a job into what is done and reported. It is pure and total.
+"""`decide` turns what was observed of a job into a status, actions and events. It is pure and total.
 
-The policies are asked in the order in which they outrank each other, and the first that answers decides
-the next status. Actions and events follow from that status, not from how it came about: an operator that was killed
-between any two writes, decides the rest again.
+The policies are asked in order of precedence, and the first answer decides the next status. Actions and events follow
+from that status alone, however it came about, so an operator that was killed between any two writes decides the rest
+again.
 """
 
 from __future__ import annotations
@@ -11,43 +11,54 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
-from trainmaster_operator.reconciling.actions.agent_config_map import ensure_agent
-from trainmaster_operator.reconciling.actions.assignments import assign, desired_assignment, touch
-from trainmaster_operator.reconciling.actions.children import apply_children, scaled_to_zero
-from trainmaster_operator.reconciling.actions.pod_group import delete_pod_group
-from trainmaster_operator.reconciling.actions.stacks import collect_stacks
+from trainmaster_operator.reconciling.actions import stuck_pods
+from trainmaster_operator.reconciling.actions.assignments import (
+    assign,
+    desired_assignment,
+    names_first_pods_at,
+    next_touch_at,
+    touch,
+)
+from trainmaster_operator.reconciling.actions.children import (
+    apply_children,
+    delete_pod_group,
+    ensure_agent,
+    next_look_at,
+    scaled_to_zero,
+)
 from trainmaster_operator.reconciling.actions.stuck_pods import delete_silent_pods, delete_stuck_pods
 from trainmaster_operator.reconciling.decision import Action, Decision, DeleteJob
-from trainmaster_operator.reconciling.observed.situation import Situation, survey
+from trainmaster_operator.reconciling.observed.lineup import alone_until, saves_until
+from trainmaster_operator.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation, survey
 from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job, Observed
 from trainmaster_operator.reconciling.policies import (
     attempts,
-    deadlines,
+    backoff,
     elastic,
     joining,
+    lifecycle,
     requests,
     scheduling_backoff,
+    spares,
     startup,
 )
 from trainmaster_operator.reconciling.policies.quarantine import move_workers
 from trainmaster_operator.reconciling.policies.queueing import queued, workload_actions
-from trainmaster_operator.reconciling.policies.replacement import replace, replace_pods
-from trainmaster_operator.reconciling.policies.stand_in import stand_in
-from trainmaster_operator.reconciling.policies.success import success
-from trainmaster_operator.reconciling.policies.suspension import resume, suspend
 from trainmaster_operator.reconciling.status.events import events_between
 from trainmaster_operator.reconciling.status.next_status import failed_at_once, left_alone, next_status, unreadable
-from trainmaster_operator.reconciling.timers import requeue_after
+from trainmaster_operator.reconciling.status.progress import progress_due_at
+from trainmaster_operator.reconciling.status.stacks import collect_stacks, next_stacks_at
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.rendering import Settings
+from trainmaster_operator.wire.assignment import Assignment
 
 POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
-    success,
-    suspend,
+    lifecycle.success,
+    lifecycle.suspend,
     queued,
-    deadlines.active_deadline,
+    lifecycle.active_deadline,
     attempts.create,
-    resume,
+    lifecycle.resume,
     attempts.reattribute,
     joining.leave_out,
     elastic.resize,
@@ -57,12 +68,12 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     elastic.reopen_resized,
     requests.reopen_stopped,
     requests.end_back_off,
-    stand_in,
+    spares.stand_in,
     elastic.shrink,
     startup.deadline,
     scheduling_backoff.retry,
     scheduling_backoff.begin,
-    replace,
+    backoff.replace,
     attempts.reopen,
     joining.fall_back,
     joining.join,
@@ -98,18 +109,18 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
 
 
 def is_accepted(job: Job, observed: Observed) -> bool:
-    """Returns whether an operator has accepted the job: one that was never is Pending or new, and has nothing."""
+    """Returns whether an operator has accepted the job. One that wasn't is new or Pending, and has no children."""
     status = job.status
     has_children = any(child.owner_uid == job.uid for child in observed.children)
     return status.attempt > 0 or status.phase not in (None, "Pending") or has_children
 
 
 def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: float) -> Decision:
-    """Decides on a job whose spec can't be run, or not be read."""
+    """Decides on a job whose spec is invalid or can't be parsed."""
     status = job.status
     if status.phase not in TERMINAL_PHASES:
         status = (left_alone if is_accepted(job, observed) else failed_at_once)(job, invalid, now)
-    expires = deadlines.expires_at(dataclasses.replace(job, status=status))
+    expires = lifecycle.expires_at(dataclasses.replace(job, status=status))
     if expires is not None and now >= expires:
         return Decision(status, (DeleteJob(job.uid),))
     wait = None if expires is None else expires - now
@@ -117,12 +128,12 @@ def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: flo
 
 
 def _next(situation: Situation) -> Transition:
-    """Returns the first policy's answer; `advance`, the last, always has one."""
+    """Returns the first policy's answer; the last policy, `advance`, always answers."""
     return next(transition for policy in POLICIES if (transition := policy(situation)) is not None)
 
 
 def _actions(situation: Situation) -> Iterator[Action]:
-    expires = deadlines.expires_at(situation.job)
+    expires = lifecycle.expires_at(situation.job)
     if expires is not None and situation.now >= expires:
         yield DeleteJob(situation.job.uid)
         return
@@ -138,8 +149,8 @@ def _actions(situation: Situation) -> Iterator[Action]:
         if assigned is not None:
             yield assigned
     yield from apply_children(situation, assignment)
-    # When the template holds the attempt: what comes in a pod's place must not begin it again.
-    yield from replace_pods(situation)
+    # After the template has the new attempt: a new pod must not start the old one again.
+    yield from backoff.replace_pods(situation)
     if scaled_to_zero(situation):
         released = delete_pod_group(situation)
         if released is not None:
@@ -150,3 +161,48 @@ def _actions(situation: Situation) -> Iterator[Action]:
         woken = touch(situation, assignment)
         if woken is not None:
             yield woken
+
+
+# Minimum wait, so that a time which passed without effect doesn't cause a busy loop.
+SHORTEST_WAIT = 0.05
+
+
+def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
+    """Returns the seconds until the earliest time at which a policy may answer differently, or None."""
+    due = min(_times(situation, assignment), default=None)
+    return None if due is None else max(due - situation.now, SHORTEST_WAIT)
+
+
+def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
+    now, status = situation.now, situation.status
+    candidates = [
+        startup.due_at(situation),
+        lifecycle.active_deadline_at(situation),
+        lifecycle.expires_at(situation.job),
+        stuck_pods.next_check_at(situation),
+        next_look_at(situation) if not situation.terminal else None,
+        next_touch_at(situation, assignment) if not situation.terminal else None,
+        names_first_pods_at(situation),
+        backoff.restart_at(situation) if status.phase == "Restarting" else None,
+        scheduling_backoff.begins_at(situation),
+        saves_until(situation) if status.phase == "Restarting" else None,
+        alone_until(situation),
+        spares.stands_in_at(situation),
+        joining.falls_back_at(situation),
+        joining.retries_at(situation),
+        elastic.grow_at(situation),
+        elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
+        _unreported_until(situation),
+        progress_due_at(situation),
+        next_stacks_at(situation) if not situation.terminal else None,
+    ]
+    yield from (at for at in candidates if at is not None and at > now)
+
+
+def _unreported_until(situation: Situation) -> float | None:
+    """Returns when the next worker without a report counts as up."""
+    if situation.status.phase not in ("Pending", "Starting") or situation.observed.stream.connected:
+        return None
+    waits = [situation.unreported_seconds(worker) for worker in situation.workers]
+    left = [UP_WITHOUT_REPORT_SECONDS - wait for wait in waits if 0 < wait < UP_WITHOUT_REPORT_SECONDS]
+    return situation.now + min(left) if left else None

@@ -18,7 +18,7 @@ from trainmaster_operator.wire.assignment import Assignment
 
 @dataclass(frozen=True)
 class PodRef:
-    """PodRef is a pod by name and uid; every write to it has the uid as precondition."""
+    """PodRef is a pod by name and uid. Every write to it has the uid as a precondition."""
 
     name: str
     uid: str
@@ -26,14 +26,14 @@ class PodRef:
 
 @dataclass(frozen=True)
 class Apply:
-    """Apply a rendered child on the server's side (hash annotation and replicas included; scaling is an apply too)."""
+    """Apply a rendered child by server-side apply, with its hash annotation and replicas."""
 
     manifest: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Assign:
-    """Send an assignment: push it to the leader's stream and patch the annotation of each of `pods`, concurrently."""
+    """Send an assignment: push it to the leader's stream and patch the annotation of each pod, concurrently."""
 
     assignment: Assignment
     pods: tuple[PodRef, ...]
@@ -42,7 +42,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class EnsureAgent:
-    """Look for the ConfigMap with the job's agent, and make it again where it is missing."""
+    """Check that the ConfigMap with the job's agent exists, and create it again if it is missing."""
 
     name: str
 
@@ -56,7 +56,7 @@ class Touch:
 
 @dataclass(frozen=True)
 class CollectStacks:
-    """Ask the leader for the stacks of these workers' ranks, and keep what they answer; nothing waits for that."""
+    """Request the stacks of these workers' ranks from the leader and keep the answers, without waiting."""
 
     request: str
     attempt: int
@@ -67,8 +67,8 @@ class CollectStacks:
 class DeletePod:
     """Delete a pod after a live read.
 
-    `force` (grace period 0) only where a live read of the node shows that it is lost; `lost_after`: seconds that the
-    node must have been unreachable for that.
+    `force` (grace period 0) applies only if a live read shows that the node is lost: unreachable for `lost_after`
+    seconds.
     """
 
     pod: PodRef
@@ -88,7 +88,7 @@ class DeleteChild:
 
 @dataclass(frozen=True)
 class WorkloadCondition:
-    """WorkloadCondition is a condition that the job's side sets on its Workload."""
+    """WorkloadCondition is a condition that the operator sets on the job's Workload."""
 
     type: Literal["Finished", "PodsReady", "Requeued"]
     status: bool
@@ -98,7 +98,7 @@ class WorkloadCondition:
 
 @dataclass(frozen=True)
 class ReportWorkload:
-    """Report the job to Kueue in its Workload's status. `release`: release the quota too, and why."""
+    """Report the job to Kueue in its Workload's status. `release`: the reason to release the quota too."""
 
     name: str
     uid: str
@@ -108,7 +108,7 @@ class ReportWorkload:
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """Delete the job itself (its time to live is over)."""
+    """Delete the job, whose time to live is over."""
 
     uid: str
 
@@ -118,7 +118,7 @@ Action = Apply | Assign | EnsureAgent | Touch | CollectStacks | DeletePod | Dele
 
 @dataclass(frozen=True)
 class JobEvent:
-    """JobEvent is a Kubernetes Event about the job, for a person."""
+    """JobEvent is a Kubernetes Event about the job, for people."""
 
     type: Literal["Normal", "Warning"]
     reason: str

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from trainmaster_operator.rendering.paths import BUNDLED_AGENT, MOUNTED_AGENT
-
+BUNDLED_AGENT = "/opt/trainmaster/agent.pyz"
+AGENT_DIRECTORY = "/run/trainmaster/agent"
+AGENT_FILE = "agent.pyz"
+MOUNTED_AGENT = f"{AGENT_DIRECTORY}/{AGENT_FILE}"
 # The volume in which pods have the agent.
 AGENT_VOLUME = "trainmaster-agent"
 

@@ -1,7 +1,7 @@
-"""The environment of a worker's container has MASTER_ADDR, MASTER_PORT, WORLD_SIZE, and what the agent reads.
+"""The environment of a worker's container: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, and what the agent reads.
 
-MASTER_PORT here is only what a program without the agent's rendezvous would use: each attempt has a port of its own
-(`wire.ports`), which the agent puts in its place.
+MASTER_PORT is only for programs without the agent's rendezvous: each attempt has its own port (`wire.ports`), which the
+agent sets. Also here: paths in the container, devices and variables of the collective libraries, and grace periods.
 """
 
 from __future__ import annotations
@@ -9,27 +9,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from trainmaster_operator.api.pod_schema.resources import resource_name
 from trainmaster_operator.api.signing import AGENTS_SECRET_KEY
-from trainmaster_operator.api.v1alpha1 import JobSpec
-from trainmaster_operator.rendering.accelerators import interconnect_environment
-from trainmaster_operator.rendering.grace_periods import rank_grace_seconds
-from trainmaster_operator.rendering.layout import (
-    GroupLayout,
-    JobIdentity,
-    stable_hosts,
-    worker_count,
-    worker_layout,
-    world_size,
-)
-from trainmaster_operator.rendering.paths import (
-    CODE_DIRECTORY,
-    MEMORY_DIRECTORY,
-    PODINFO_DIRECTORY,
-    STATE_DIRECTORY,
-    TEMPORARY_DIRECTORY,
-    TERMINATION_LOG,
-    TRAINING_FILE,
-)
+from trainmaster_operator.api.v1alpha1 import Accelerator, Interconnect, JobIdentity, JobSpec, Resources
+from trainmaster_operator.rendering.layout import GroupLayout, stable_hosts, worker_count, worker_layout, world_size
 from trainmaster_operator.rendering.settings import Settings
 from trainmaster_operator.wire.assignment import DEFAULT_MASTER_PORT
 from trainmaster_operator.wire.names import AGENT_PORT, POD_INDEX_LABEL, PUBLIC_KEYS_VARIABLE
@@ -38,7 +21,7 @@ from trainmaster_operator.wire.signing import canonical
 
 @dataclass(frozen=True)
 class EnvironmentVariable:
-    """EnvironmentVariable has a value, or is read from a field of the pod, or from a Secret that may be missing."""
+    """EnvironmentVariable has a value, or reads a field of the pod or an optional Secret."""
 
     name: str
     value: str | None = None
@@ -101,7 +84,7 @@ def worker_environment(
         variables.append(value("TRAINMASTER_CODE_DIR", folder))
         variables.append(value("TRAINMASTER_CODE_SOURCE", source))
     if spec.training is not None:
-        # By value and not by text: an operator of another version may write the file otherwise.
+        # By value, because an operator of another version may write a different text.
         digest = hashlib.sha256(canonical(spec.training.value()).encode()).hexdigest()
         variables.append(value("TRAINMASTER_TRAINING", f"{digest} {TRAINING_FILE}"))
     if spec.setup is not None:
@@ -118,7 +101,7 @@ def worker_environment(
     if spec.checkpoint is not None:
         variables.append(value("TRAINMASTER_CHECKPOINT_DIR", _literal(spec.checkpoint.path)))
     if has_read_only_root(spec):
-        # Torch Inductor's own choice asks for the user's name, which a user that no image knows hasn't.
+        # Torch Inductor's default needs the user's name, which is unknown for a user id without an entry in the image.
         variables.append(value("HOME", TEMPORARY_DIRECTORY))
         variables.append(value("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY_DIRECTORY}/torchinductor"))
     collectives = interconnect_environment(group.resources, group.accelerator, spec.interconnect)
@@ -127,12 +110,12 @@ def worker_environment(
 
 
 def has_read_only_root(spec: JobSpec) -> bool:
-    """Returns whether nothing of the image can be written to."""
+    """Returns whether the image is read-only."""
     return spec.security_context is not None and spec.security_context.read_only_root_filesystem is True
 
 
 def _trust(job: JobIdentity, settings: Settings) -> tuple[EnvironmentVariable, ...]:
-    """Returns the keys whose assignments the agent accepts, and the secret that it derives the job's token from."""
+    """Returns the keys for signed assignments, and the secret for the job's token."""
     if settings.keys is None:
         return ()
     secret = settings.keys.agents_secret(job.namespace)
@@ -147,6 +130,92 @@ def _seconds(value: float) -> str:
 
 
 def _literal(text: str) -> str:
-    """Returns a value that the kubelet hands on as it is: it expands $(NAME) and turns $$ into $ in every variable
+    """Escapes a value that the kubelet must not change: it expands $(NAME) and turns $$ into $ in every variable
     (k8s.io/kubernetes/third_party/forked/golang/expansion), which would break a shell's own $$ and $(...)."""
     return text.replace("$", "$$")
+
+
+# NCCL's levels in oneCCL (CCL_LOG_LEVEL) and CANN (ASCEND_GLOBAL_LOG_LEVEL: 0 debug ... 3 error).
+_ONECCL_LEVELS = {"VERSION": "warn", "WARN": "warn", "INFO": "info", "TRACE": "trace"}
+_CANN_LEVELS = {"VERSION": "2", "WARN": "2", "INFO": "1", "TRACE": "0"}
+# gloo uses torch's c10d logging. DETAIL checks every collective, which takes time, so only TRACE selects it.
+_TORCH_LEVELS = {"VERSION": "OFF", "WARN": "OFF", "INFO": "INFO", "TRACE": "DETAIL"}
+
+
+def extended_resources(resources: Resources, accelerator: Accelerator, interconnect: Interconnect) -> dict[str, str]:
+    """Returns the devices of one worker by resource name. Kubernetes requires equal requests and limits for these."""
+    devices: dict[str, str] = {}
+    if resources.gpus:
+        devices[resource_name(accelerator)] = str(resources.gpus)
+    if interconnect.rdma is not None:
+        devices[interconnect.rdma.resource_name] = str(interconnect.rdma.count)
+    return devices
+
+
+def interconnect_environment(
+    resources: Resources, accelerator: Accelerator, interconnect: Interconnect
+) -> dict[str, str]:
+    """Returns the variables of the collective libraries. RCCL (AMD) reads NCCL's names. gloo's are set for every kind,
+    because jobs on accelerators use gloo on the host."""
+    kind = accelerator.kind if resources.gpus else "none"
+    nccl = kind in ("nvidia", "amd", "custom")
+    environment: dict[str, str] = {}
+    if interconnect.debug is not None:
+        if nccl:
+            environment["NCCL_DEBUG"] = interconnect.debug
+        elif kind == "intel":
+            environment["CCL_LOG_LEVEL"] = _ONECCL_LEVELS[interconnect.debug]
+        elif kind == "ascend":
+            environment["ASCEND_GLOBAL_LOG_LEVEL"] = _CANN_LEVELS[interconnect.debug]
+            environment["ASCEND_SLOG_PRINT_TO_STDOUT"] = "1"
+        else:
+            environment["TORCH_DISTRIBUTED_DEBUG"] = _TORCH_LEVELS[interconnect.debug]
+    if interconnect.interface is not None:
+        environment["GLOO_SOCKET_IFNAME"] = interconnect.interface
+        if nccl:
+            environment["NCCL_SOCKET_IFNAME"] = interconnect.interface
+        elif kind == "ascend":
+            environment["HCCL_SOCKET_IFNAME"] = interconnect.interface
+        elif kind == "intel":
+            environment["FI_TCP_IFACE"] = interconnect.interface
+    if interconnect.nvlink is not None and nccl:
+        # NVLS 2 is "where the GPUs have it"; 1 would fail on those that don't.
+        environment["NCCL_P2P_DISABLE"] = "0" if interconnect.nvlink else "1"
+        environment["NCCL_NVLS_ENABLE"] = "2" if interconnect.nvlink else "0"
+    return environment
+
+
+STATE_DIRECTORY = "/run/trainmaster/state"
+# In memory; survives ranks and containers. Ranks keep the state here from which the next attempt resumes.
+MEMORY_DIRECTORY = "/run/trainmaster/memory"
+PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
+# For temporary files of all programs (tempfile, torchrun's logs, sockets of data loaders).
+TEMPORARY_DIRECTORY = "/tmp"
+CODE_DIRECTORY = "/run/trainmaster/code"
+TRAINING_DIRECTORY = "/etc/trainmaster"
+TRAINING_FILE = f"{TRAINING_DIRECTORY}/training.yaml"
+TERMINATION_LOG = "/dev/termination-log"
+
+
+# Time to save a checkpoint of a large model. A job without one ends at once on SIGTERM.
+GRACE_SECONDS = 60
+# Part of the grace period for the time between the last rank's end and SIGKILL to the agent.
+GRACE_RESERVE_SECONDS = 5
+# Time to save a checkpoint if the kubelet can't reach the agent. A hung agent saves none.
+PROBE_GRACE_SECONDS = 30
+
+
+def pod_grace_seconds(spec: JobSpec) -> int:
+    """Returns the pods' terminationGracePeriodSeconds, which the job may set in its podTemplate."""
+    asked = spec.pod_template.grace_seconds if spec.pod_template is not None else None
+    return GRACE_SECONDS if asked is None else asked
+
+
+def rank_grace_seconds(spec: JobSpec) -> int:
+    """Returns the time between SIGTERM and SIGKILL for ranks at a planned stop: the grace period minus the reserve."""
+    return max(pod_grace_seconds(spec) - GRACE_RESERVE_SECONDS, 1)
+
+
+def probe_grace_seconds(spec: JobSpec) -> int:
+    """Returns the grace period of a pod whose agent didn't answer the kubelet's probe."""
+    return min(pod_grace_seconds(spec), PROBE_GRACE_SECONDS)

@@ -1,34 +1,25 @@
-"""A job's groups, names, ranks and first assignment are pure functions of its spec.
+"""A job's groups, names, ranks and first assignment, as pure functions of its spec.
 
-Worker indexes are global: the first group has 0 to n-1, the next goes on from n. The index is the StatefulSet's ordinal
-(`ordinals.start`), so pod names, the pod-index label and the rank order are the same. A group's spares have the indexes
-after its workers'; they have no rank until one of them takes a worker's place.
+Worker indexes are global: the first group has 0 to n-1, the next starts at n. The index is the StatefulSet's ordinal
+(`ordinals.start`), so pod names, the pod-index label and the rank order agree. A group's spares have the indexes after
+its workers; they have no rank until one of them takes a worker's place.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmaster_operator.api.v1alpha1 import Accelerator, JobSpec, Resources, set_name
+from trainmaster_operator.api.v1alpha1 import Accelerator, JobIdentity, JobSpec, Resources
+from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.assignment import Assignment, master_port
 
-# The group of a job that gives `workers` and no groups.
+# The group of a job without worker groups.
 DEFAULT_GROUP = "worker"
 
 
 @dataclass(frozen=True)
-class JobIdentity:
-    """JobIdentity names the job that something is rendered for."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True)
 class GroupLayout:
-    """GroupLayout is a worker group: `count` workers of `processes` ranks, and `spares`, from the global index
-    `first_index` on."""
+    """GroupLayout is a worker group: `count` workers of `processes` ranks each, and `spares`, from `first_index` on."""
 
     name: str
     set_name: str
@@ -47,12 +38,12 @@ class GroupLayout:
 
     @property
     def indexes(self) -> range:
-        """Returns the indexes of the group's pods, spares too."""
+        """Returns the indexes of the group's pods, including spares."""
         return range(self.first_index, self.first_index + self.pods)
 
     @property
     def first_workers(self) -> range:
-        """Returns the indexes of those that the first attempt has."""
+        """Returns the indexes of the workers in the first attempt."""
         return range(self.first_index, self.first_index + self.count)
 
 
@@ -73,11 +64,12 @@ def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
         )
     layouts: list[GroupLayout] = []
     first = 0
-    for group in spec.worker_groups:
+    sets = set_names(job.name, [group.name for group in spec.worker_groups])
+    for group, name in zip(spec.worker_groups, sets, strict=True):
         layouts.append(
             GroupLayout(
                 name=group.name,
-                set_name=set_name(job.name, group.name, len(spec.worker_groups)),
+                set_name=name,
                 first_index=first,
                 count=group.workers,
                 processes=_processes(spec, group.resources),
@@ -97,19 +89,19 @@ def has_spares(layout: tuple[GroupLayout, ...]) -> bool:
 
 
 def _processes(spec: JobSpec, resources: Resources) -> int:
-    """Returns the ranks in a worker. Under the exec launcher a worker is one process, whatever devices it holds."""
+    """Returns the ranks in a worker. With launcher exec a worker is one process, regardless of its devices."""
     if spec.processes_per_worker != "auto":
         return spec.processes_per_worker
     return 1 if spec.launcher == "exec" else max(resources.gpus, 1)
 
 
 def world_size(layout: tuple[GroupLayout, ...]) -> int:
-    """Returns the ranks of the whole job."""
+    """Returns the number of ranks of the whole job."""
     return sum(group.count * group.processes for group in layout)
 
 
 def worker_count(layout: tuple[GroupLayout, ...]) -> int:
-    """Returns the workers of the whole job, spares apart."""
+    """Returns the number of workers of the whole job, without spares."""
     return sum(group.count for group in layout)
 
 
@@ -123,14 +115,14 @@ def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
 
 
 def processes_by_worker(layout: tuple[GroupLayout, ...]) -> tuple[int, ...] | None:
-    """Returns the ranks of each pod that trains, by global index; None where all have equally many."""
+    """Returns the ranks of each pod by global index, or None if all have equally many."""
     if len({group.processes for group in layout if group.count}) <= 1:
         return None
     return tuple(group.processes for group in layout for _ in group.indexes)
 
 
 def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
-    """Returns attempt 1: all workers, no spares, and no uids, because the pods don't exist yet."""
+    """Returns attempt 1 with all workers, and without uids, because the pods don't exist yet."""
     layout, hosts = worker_layout(job, spec), stable_hosts(job, spec)
     workers = tuple(index for group in layout for index in group.first_workers)
     processes = processes_by_worker(layout)

@@ -1,4 +1,4 @@
-"""A rendered child goes to the API server, if its hash says that it has to."""
+"""A rendered child of a job: its name, labels, owner and hash. A child with an equal hash needs no write."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster_operator.wire.names import HASH_ANNOTATION
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobIdentity
+from trainmaster_operator.wire.names import HASH_ANNOTATION, JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Manifest is an object to apply. Its annotations have `rendered_hash` too: an equal one there needs no write.
+    """Manifest is an object to apply. Its annotations include `rendered_hash`.
 
     `kind` is as `child_kind` names it.
     """
@@ -24,19 +25,19 @@ class Manifest:
     body: Mapping[str, Any]
 
 
-# Groups whose kinds are known by their short name.
+# API groups whose kinds have no suffix.
 _BUILT_IN = frozenset({"", "apps", "networking.k8s.io"})
 
 
 def child_kind(api_version: str, kind: str) -> str:
-    """Returns a kind that is unique among the children: as it is for built-in ones, else with its group, as kubectl
-    writes it (three gang schedulers have a PodGroup)."""
+    """Returns a kind that is unique among the children: with its group unless it is built in, as in kubectl (three gang
+    schedulers have a PodGroup)."""
     group, slash, _ = api_version.partition("/")
     return kind if not slash or group in _BUILT_IN else f"{kind}.{group}"
 
 
 def finish(body: dict[str, Any]) -> Manifest:
-    """Returns the manifest with the hash of the body, which is added to its annotations."""
+    """Returns the manifest with the hash of its body in the annotations."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     rendered_hash = hashlib.sha256(canonical.encode()).hexdigest()
     metadata = body["metadata"]
@@ -46,4 +47,44 @@ def finish(body: dict[str, Any]) -> Manifest:
         name=metadata["name"],
         rendered_hash=rendered_hash,
         body={**body, "metadata": {**metadata, "annotations": annotations}},
+    )
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Owner is the job as the owner of its children."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class ChildContext:
+    """ChildContext is what the template of every child reads."""
+
+    name: str
+    namespace: str
+    labels: Mapping[str, str]
+    owner: Owner
+
+
+def training_name(job: JobIdentity) -> str:
+    """Returns the name of the ConfigMap that holds spec.training."""
+    return f"{job.name}-training"
+
+
+def child_context(job: JobIdentity, name: str, labels: Mapping[str, str] | None = None) -> ChildContext:
+    """Returns name, labels and owner of a child."""
+    return ChildContext(
+        name=name,
+        namespace=job.namespace,
+        labels={
+            JOB_NAME_LABEL: job.name,
+            JOB_UID_LABEL: job.uid,
+            **(labels or {}),
+            MANAGED_BY_LABEL: "trainmaster",
+        },
+        owner=Owner(API_VERSION, KIND, job.name, job.uid),
     )

@@ -1,28 +1,34 @@
-"""A job becomes its children, in the order in which they are applied.
+"""Renders a job's children in the order in which they are applied.
 
-A template says what a manifest is. Only two things are done to what it gives: the pods' template of a StatefulSet gets
-the user's podTemplate (`api.merge`) and then the operator's overlay (`pod_overlay`), and every manifest gets an
-annotation with its own hash (`manifest.finish`), which no template can know.
+A template defines a manifest. Only two steps follow: the pod template of a StatefulSet gets the user's podTemplate
+(`api.merge`) and then the operator's overlay, and every manifest gets an annotation with its hash (`manifest.finish`).
+
+The overlay (`pod-overlay.yaml.j2`) must hold whatever podTemplate has, so it comes last: the pods' gang, the flavors
+that Kueue has admitted, and the nodes to avoid. Maps are merged, and lists only grow.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_operator.api.merge import merge
-from trainmaster_operator.api.v1alpha1 import JobSpec, PodTemplate
+from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec, PodTemplate
 from trainmaster_operator.rendering.agent_source import AgentConfigMap
-from trainmaster_operator.rendering.child import child_context, training_name
-from trainmaster_operator.rendering.engine import render_template
-from trainmaster_operator.rendering.layout import GroupLayout, JobIdentity, worker_layout
-from trainmaster_operator.rendering.manifest import Manifest, finish
-from trainmaster_operator.rendering.pod_group import has_pod_group, pod_group_context, scheduler_of
-from trainmaster_operator.rendering.pod_overlay import OverlayContext, Placement, lay_over, overlay_context
+from trainmaster_operator.rendering.engine import render_template, training_text
+from trainmaster_operator.rendering.gang_scheduling import (
+    GangScheduler,
+    has_pod_group,
+    pod_group_context,
+    scheduler_of,
+    workload_context,
+)
+from trainmaster_operator.rendering.layout import GroupLayout, worker_layout
+from trainmaster_operator.rendering.manifest import Manifest, child_context, finish, training_name
 from trainmaster_operator.rendering.settings import NetworkPeers, Settings
 from trainmaster_operator.rendering.stateful_set import set_context
-from trainmaster_operator.rendering.training_text import training_text
-from trainmaster_operator.rendering.workload import workload_context
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import AGENT_PORT, JOB_UID_LABEL
 
@@ -40,14 +46,13 @@ def render(
     agent: AgentConfigMap | None = None,
     settings: Settings | None = None,
 ) -> tuple[Manifest, ...]:
-    """Service, ConfigMap (for a training config), NetworkPolicy (where the settings say so), PodGroup or Workload (of a
-    gang), a StatefulSet for each group.
+    """Returns the Service, ConfigMap (for `training`), NetworkPolicy (if the settings have peers), PodGroup or Workload
+    (for a gang), and a StatefulSet for each group.
 
-    `assignment` goes into the pods' template. `replicas` overrides the number of pods by StatefulSet name: 0 for a
-    job that is suspended or finished. `avoid_nodes`: nodes that pods go to only if no other will do. For Kueue:
-    `placements` by group are what was admitted, `asked` is the number of workers where `spec` has the admitted one,
-    `priority` the value of the priority class. `agent` is the one that the job has begun with. `spec` must have been
-    checked by `api.parsing`.
+    `assignment` goes into the pod template. `replicas` overrides the number of pods by StatefulSet name, such as 0 for
+    a suspended job. `avoid_nodes`: nodes that pods use only if no other fits. For Kueue: `placements` by group are what
+    was admitted, `asked` is the user's number of workers if `spec` has the admitted one, `priority` is the value of the
+    priority class. `agent` is the one that the job has started with. `spec` must come from `api.parsing`.
     """
     settings = settings or Settings()
     manifests = [_service(job)]
@@ -60,14 +65,14 @@ def render(
         bodies.append(_stateful_set(job, spec, group, assignment, count, settings, agent))
     pods = [body["spec"]["template"]["spec"] for body in bodies]
     if settings.network_peers is not None and not spec.interconnect.host_network:
-        # Pods on their node's network can't be distinguished from the node: no NetworkPolicy holds for them.
+        # No NetworkPolicy applies to pods in their node's network.
         manifests.append(_network_policy(job, settings.network_peers))
     if has_pod_group(spec):
         context = pod_group_context(spec, zip((group.count for group in layout), pods, strict=True))
         template = f"podgroup-{scheduler_of(spec)}.yaml.j2"
         manifests.append(finish(render_template(template, child=child_context(job, job.name), gang=context)))
     elif scheduler_of(spec) == "kueue":
-        # Quota is for all pods, those of spares too.
+        # Quota covers all pods, including spares.
         counts = [(group.count if asked is None else asked) + group.spares for group in layout]
         names = [group.name for group in layout]
         workload = workload_context(spec, zip(names, counts, pods, strict=True), priority)
@@ -109,8 +114,7 @@ def _stateful_set(
     settings: Settings,
     agent: AgentConfigMap | None,
 ) -> dict[str, Any]:
-    """Returns the set as the job's spec has it: rendered, with the user's podTemplate merged over the pods'
-    template."""
+    """Returns the StatefulSet with the user's podTemplate merged over the pod template."""
     context = set_context(job, spec, group, assignment, replicas, settings, agent)
     body = render_template("statefulset.yaml.j2", child=context.child, set=context)
     if spec.pod_template is not None:
@@ -126,10 +130,70 @@ def _with_overlay(body: dict[str, Any], overlay: OverlayContext) -> dict[str, An
 
 
 def _patch(template: PodTemplate) -> dict[str, Any]:
-    """Returns the user's patch as it was written: its nulls delete, so only absent fields may be left out."""
+    """Returns the user's patch as written: nulls delete fields, so only absent fields are left out."""
     patch: dict[str, Any] = {}
     if template.metadata is not None:
         patch["metadata"] = template.metadata.model_dump(exclude_none=True)
     if template.spec is not None:
         patch["spec"] = template.spec.value()
     return patch
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Placement is what an admission adds to a pod template. Tolerations are JSON, so that placements are hashable."""
+
+    node_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class OverlayContext:
+    """OverlayContext is what the template of the overlay reads."""
+
+    group_name: str
+    gang_scheduler: GangScheduler | None
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    node_selector: Mapping[str, str]
+    tolerations: Sequence[Mapping[str, Any]]
+    avoided_nodes: Sequence[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """Returns whether the overlay adds nothing, so that it needn't be rendered."""
+        admitted = self.labels or self.annotations or self.node_selector or self.tolerations
+        return not admitted and not self.avoided_nodes and self.gang_scheduler in (None, "kueue")
+
+
+def overlay_context(
+    group_name: str, gang_scheduler: GangScheduler | None, placement: Placement, avoided_nodes: Sequence[str]
+) -> OverlayContext:
+    """Returns the context of a group's overlay. `group_name`: the job's PodGroup, if it has one."""
+    return OverlayContext(
+        group_name=group_name,
+        gang_scheduler=gang_scheduler,
+        labels=dict(placement.labels),
+        annotations=dict(placement.annotations),
+        node_selector=dict(placement.node_selector),
+        tolerations=tuple(json.loads(toleration) for toleration in placement.tolerations),
+        avoided_nodes=avoided_nodes,
+    )
+
+
+def lay_over(original: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the original with the overlay: maps are merged, missing list items are added, null adds nothing."""
+    merged = dict(original)
+    for name, value in overlay.items():
+        old = merged.get(name)
+        if value is None:
+            continue
+        if isinstance(value, Mapping):
+            merged[name] = lay_over(old or {}, value)
+        elif isinstance(value, list):
+            merged[name] = [*(old or []), *(item for item in value if item not in (old or []))]
+        else:
+            merged[name] = value
+    return merged

@@ -1,23 +1,23 @@
-"""The template of a StatefulSet gets frozen values computed from the spec, and nothing else.
+"""Computes the frozen values that the template of a StatefulSet reads.
 
-The template holds the manifest's shape and decides nothing but whether an optional field is there.
+The template has the manifest's shape, and only decides whether an optional field is present.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainmaster_operator.api.accelerator_names import resource_name
 from trainmaster_operator.api.pod_schema import requests_and_limits
-from trainmaster_operator.api.v1alpha1 import BUNDLED_USER, CheckpointVolume, JobSpec, Resources, Topology, is_bundled
-from trainmaster_operator.rendering.accelerators import extended_resources, toleration_seconds
-from trainmaster_operator.rendering.agent_source import AgentConfigMap, agent_command
-from trainmaster_operator.rendering.child import ChildContext, child_context, training_name
-from trainmaster_operator.rendering.environment import EnvironmentVariable, has_read_only_root, worker_environment
-from trainmaster_operator.rendering.grace_periods import pod_grace_seconds, probe_grace_seconds
-from trainmaster_operator.rendering.layout import GroupLayout, JobIdentity
-from trainmaster_operator.rendering.paths import (
+from trainmaster_operator.api.pod_schema.resources import resource_name
+from trainmaster_operator.api.v1alpha1 import CheckpointVolume, JobIdentity, JobSpec, Resources, Topology, is_bundled
+from trainmaster_operator.api.v1alpha1.names import BUNDLED_USER
+from trainmaster_operator.rendering.agent_source import (
+    AgentConfigMap,
+    agent_command,
+)
+from trainmaster_operator.rendering.environment import (
     CODE_DIRECTORY,
     MEMORY_DIRECTORY,
     PODINFO_DIRECTORY,
@@ -26,8 +26,16 @@ from trainmaster_operator.rendering.paths import (
     TERMINATION_LOG,
     TRAINING_DIRECTORY,
     TRAINING_FILE,
+    EnvironmentVariable,
+    extended_resources,
+    has_read_only_root,
+    pod_grace_seconds,
+    probe_grace_seconds,
+    worker_environment,
 )
-from trainmaster_operator.rendering.pod_group import scheduler_of
+from trainmaster_operator.rendering.gang_scheduling import scheduler_of
+from trainmaster_operator.rendering.layout import GroupLayout
+from trainmaster_operator.rendering.manifest import ChildContext, child_context, training_name
 from trainmaster_operator.rendering.settings import Settings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import AGENT_PORT, ASSIGNMENT_ANNOTATION, GROUP_LABEL, JOB_UID_LABEL
@@ -43,7 +51,7 @@ DEFAULT_SHARED_MEMORY = "8Gi"
 
 @dataclass(frozen=True)
 class VolumeContext:
-    """VolumeContext is the checkpoint volume: exactly one of the three."""
+    """VolumeContext is the checkpoint volume: a claim, a host path, or else an emptyDir."""
 
     path: str
     claim_name: str | None
@@ -52,8 +60,8 @@ class VolumeContext:
 
 @dataclass(frozen=True)
 class CodeContext:
-    """CodeContext is the volume that the code's archive is on: one that is named `volume`, of exactly one of the two
-    unless it is the checkpoints' too. A pod that has a claim twice never starts (k8s.io/kubernetes issue 82526)."""
+    """CodeContext is the volume with the code's archive: a ConfigMap, a claim, or the checkpoint volume if both use one
+    claim. A pod with the same claim twice never starts (k8s.io/kubernetes issue 82526)."""
 
     path: str
     volume: str
@@ -63,14 +71,14 @@ class CodeContext:
 
 @dataclass(frozen=True)
 class SetContext:
-    """SetContext is what the template of one StatefulSet gets."""
+    """SetContext is what the template of a StatefulSet reads."""
 
     child: ChildContext
     service_name: str
     replicas: int
     first_index: int
     selector: Mapping[str, str]
-    # All pods of the job have these, of whichever group.
+    # Labels of all pods of the job, in any group.
     siblings: Mapping[str, str]
     assignment: str
     assignment_annotation: str
@@ -91,14 +99,14 @@ class SetContext:
     scheduler_name: str | None
     priority_class_name: str | None
     topology: Topology | None
-    # A node that is lost should take a worker or a spare, not both: the label that names a node, else None.
+    # Label by which workers and spares avoid sharing a node, so that a lost node takes only one of them.
     apart_by: str | None
     host_network: bool
     added_capabilities: tuple[str, ...]
-    # All containers of the pod; the worker's own come from the job.
+    # For all containers of the pod; the worker's own setting comes from the job.
     pod_runs_as_non_root: bool
     security_context: Mapping[str, bool | int]
-    # Mounted where the root file system is read-only and the job mounts nothing there.
+    # Mounted if the root file system is read-only and the job mounts nothing there.
     temporary_directory: str | None
     fs_group: int | None
     device_taints: tuple[str, ...]
@@ -122,7 +130,7 @@ def set_context(
     settings: Settings,
     agent: AgentConfigMap | None,
 ) -> SetContext:
-    """Returns all that a group's StatefulSet is rendered from. `agent` is None for a job that has begun with none."""
+    """Returns the context of a group's StatefulSet. `agent` is the one that the job has started with, if any."""
     bundled = is_bundled(spec.image)
     source = None if bundled else agent or settings.agent
     devices = extended_resources(group.resources, group.accelerator, spec.interconnect)
@@ -164,7 +172,7 @@ def set_context(
         added_capabilities=("IPC_LOCK",) if spec.interconnect.rdma is not None else (),
         fs_group=BUNDLED_USER if bundled else None,
         device_taints=(resource_name(group.accelerator),) if group.resources.gpus else (),
-        toleration_seconds=toleration_seconds(spec.failure_policy.nodes.lost_after_seconds),
+        toleration_seconds=math.ceil(spec.failure_policy.nodes.lost_after_seconds),
         grace_seconds=pod_grace_seconds(spec),
         probe_grace_seconds=probe_grace_seconds(spec),
         agent_port=AGENT_PORT,
@@ -177,13 +185,12 @@ def set_context(
 
 
 def _apart_by(group: GroupLayout, topology: Topology | None) -> str | None:
-    """Returns the label by which a group's pods keep apart, where it has spares and no topology by node itself."""
+    """Returns the label by which a group's pods avoid each other, if it has spares and no topology by node."""
     return NODE_LABEL if group.spares and (topology is None or topology.key != NODE_LABEL) else None
 
 
 def _arguments(spec: JobSpec) -> tuple[str, ...]:
-    """Returns the user's program. Only the bundled image may leave `command` out; then the loop reads `training` by
-    itself."""
+    """Returns the user's program. Without `command`, which only the bundled image allows, the loop reads `training`."""
     if spec.command is not None:
         return (*spec.command, *spec.args)
     config = () if spec.training is None or "--config" in spec.args else ("--config", TRAINING_FILE)

@@ -21,7 +21,8 @@ from typing import Any
 import yaml
 
 from trainmaster.client.permission import REVIEWS
-from trainmaster_operator.api.records import JobIdentity, JobRecord, Record, SampleRecord, to_wire
+from trainmaster_operator.api.records import JobRecord, Record, SampleRecord, to_wire
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 
 WRITER = "the-writers"
 # What a token may do, as `verb resource[/subresource] namespace`.

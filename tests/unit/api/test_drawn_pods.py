@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.api.api_server import apply
-from trainmaster_operator.api.nearest import plain
 from trainmaster_operator.api.pod_schema import check_fields
-from trainmaster_operator.api.pod_schema.types import ListOf, MappingOf, Scalar, Struct, Type, pod_spec, pod_types
+from trainmaster_operator.api.pod_schema.fields import ListOf, MappingOf, Scalar, Struct, Type, pod_spec, pod_types
+from trainmaster_operator.api.problems import plain
 
 NAMES = st.from_regex(re.compile(r"[a-z]([a-z0-9]{0,8}[a-z0-9])?"), fullmatch=True)
 

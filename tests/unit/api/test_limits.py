@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tests.unit.api.api_server import apply, change
 from trainmaster.cli.main import app
 from trainmaster.client import InvalidRequest, JobClient
+from trainmaster_operator.api.json_codec import compact, is_larger
 from trainmaster_operator.api.limits import (
     KIB,
     MAX_BYTES,
@@ -21,8 +22,6 @@ from trainmaster_operator.api.limits import (
     MAX_NESTING,
     MAX_OTHER_BYTES,
     check_size,
-    compact,
-    is_larger,
 )
 from trainmaster_operator.api.parsing import InvalidJob, parse_spec
 
@@ -87,12 +86,12 @@ TOO_LARGE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "half of a character": (
         {"podTemplate": {"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": "\ud83d"}]}]}}},
-        "spec.podTemplate.spec.containers[0].env[0].value: has half of a character, which is no Unicode; write the "
-        "whole character",
+        "spec.podTemplate.spec.containers[0].env[0].value: has half of a character, which is not valid Unicode; "
+        "write the whole character",
     ),
     "half of a character in a name": (
         {"training": {"x": [{"a\ude00": 1}]}},
-        "spec.training.x[0]: has half of a character, which is no Unicode; write the whole character",
+        "spec.training.x[0]: has half of a character, which is not valid Unicode; write the whole character",
     ),
     "what JSON can't hold": (
         {"training": {"x": {"a" * 100_000: {1, 2}}}},

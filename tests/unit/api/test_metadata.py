@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster_operator.api.metadata import check_metadata
+from trainmaster_operator.api.parsing import check_metadata
 
 FORM = "use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
 DOMAIN = "use a domain before the '/', such as example.com/name"
@@ -63,7 +63,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "two finalizers that exclude each other": (
         {"finalizers": ["orphan", "foregroundDeletion"]},
-        "metadata.finalizers: orphan and foregroundDeletion exclude each other; keep one",
+        "metadata.finalizers: orphan and foregroundDeletion can't be combined; keep one",
     ),
     "an owner without a uid": (
         {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a"}]},
@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a time that is none": (
         {"creationTimestamp": "yesterday"},
-        "metadata.creationTimestamp: 'yesterday' is no time; remove it, the API server sets it",
+        "metadata.creationTimestamp: 'yesterday' is not a time; remove it, the API server sets it",
     ),
     "a text for a generation": (
         {"generation": "3"},

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.api.api_server import apply
+from trainmaster_operator.api.kubernetes_syntax import quantity_problem
 from trainmaster_operator.api.limits import MAX_POD_PROBLEMS
 from trainmaster_operator.api.parsing import InvalidJob, parse_spec
-from trainmaster_operator.api.pod_schema.values import quantity_problem
 
 POD = "spec.podTemplate.spec."
 WORKER = f"{POD}containers[0]."
@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a negative amount": (limits(cpu="-1"), f"{WORKER}resources.limits.cpu: '-1' is negative; use 0 or more"),
     "no resource": (
         limits(gpu=1),
-        f"{WORKER}resources.limits.gpu: 'gpu' is no resource; use cpu, memory or a device's full name, such as "
+        f"{WORKER}resources.limits.gpu: 'gpu' is not a resource; use cpu, memory or a device's full name, such as "
         "nvidia.com/gpu",
     ),
     "a request above its limit": (
@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a device that is only requested": (
         worker(resources={"requests": {"a.com/b": 2}}),
-        f"{WORKER}resources.requests[a.com/b]: is requested without a limit; set the same limit",
+        f"{WORKER}resources.requests[a.com/b]: is requested without a limit; set an equal limit",
     ),
     # Values.
     "a toleration's operator": (
@@ -178,7 +178,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a port out of range": (
         worker(ports=[{"containerPort": 70_000}]),
-        f"{WORKER}ports[0].containerPort: 70000 is no port; use 1 to 65535",
+        f"{WORKER}ports[0].containerPort: 70000 is not a port; use 1 to 65535",
     ),
     "a port's name": (
         worker(ports=[{"containerPort": 1, "name": "HTTP"}]),
@@ -187,7 +187,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the agent's port by another number": (
         worker(ports=[{"containerPort": 1, "name": "agent"}]),
-        f"{WORKER}ports[0].name: 'agent' is the name of another port; give each its own",
+        f"{WORKER}ports[0].name: 'agent' is already the name of another port; use another name",
     ),
     "a variable's name": (
         worker(env=[{"name": "A=B", "value": "1"}]),
@@ -200,7 +200,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a file mode": (
         volume(secret={"secretName": "x", "defaultMode": 1000}),
-        f"{POD}volumes[0].secret.defaultMode: 1000 is no file mode; write it in octal from 0000 to 0777, such as 0400",
+        f"{POD}volumes[0].secret.defaultMode: 1000 is not a file mode; write it in octal from 0000 to 0777, "
+        "such as 0400",
     ),
     "a claim for each pod": (
         {"volumeClaimTemplates": []},
@@ -219,8 +220,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a privileged worker": (
         worker(securityContext={"privileged": True}),
-        f"{WORKER}securityContext.privileged: needs allowPrivilegeEscalation: true, which the worker has as false; set "
-        "it beside",
+        f"{WORKER}securityContext.privileged: needs allowPrivilegeEscalation: true, which is false for the worker; set "
+        "it too",
     ),
     "a pod's security in a container": (
         worker(securityContext={"fsGroup": 3}),
@@ -250,7 +251,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     # Items of lists.
     "a variable in two items": (
         worker(env=[{"name": "A"}, {"value": "b"}]),
-        f"{WORKER}env[1].name: is missing; set it, or leave out the '-' where this goes on with the item before",
+        f"{WORKER}env[1].name: is missing; set it, or remove the '-' if this continues the item before",
     ),
     "a variable as Docker Compose has it": (
         worker(env=[{"A": "b"}]),
@@ -279,14 +280,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a mount of no volume": (
         worker(volumeMounts=[{"name": "data", "mountPath": "/data"}]),
-        f"{WORKER}volumeMounts[0].name: 'data' is the name of no volume; add it to spec.podTemplate.spec.volumes",
+        f"{WORKER}volumeMounts[0].name: 'data' is not the name of a volume; add it to spec.podTemplate.spec.volumes",
     ),
     "a mount of a volume by another name": (
         {
             **worker(volumeMounts=[{"name": "datas", "mountPath": "/data"}]),
             "volumes": [{"name": "data", "emptyDir": {}}],
         },
-        f"{WORKER}volumeMounts[0].name: 'datas' is the name of no volume; did you mean data?",
+        f"{WORKER}volumeMounts[0].name: 'datas' is not the name of a volume; did you mean data?",
     ),
     "two sources": (
         volume(emptyDir={}, hostPath={"path": "/x"}),
@@ -303,17 +304,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "PyTorchJob's container": (
         {"containers": [{"name": "pytorch", "image": "x"}]},
-        f"{POD}containers[0].name: 'pytorch' would run beside the worker; call it worker, or give a sidecar another "
-        "name",
+        f"{POD}containers[0].name: 'pytorch' would run as a sidecar of the worker; call it worker, or give "
+        "a sidecar another name",
     ),
     "a misspelled worker": (
         {"containers": [{"name": "workers", "image": "x"}]},
-        f"{POD}containers[0].name: 'workers' would run beside the worker; call it worker, or give a sidecar another "
-        "name",
+        f"{POD}containers[0].name: 'workers' would run as a sidecar of the worker; call it worker, or give "
+        "a sidecar another name",
     ),
     "an init container of the worker's name": (
         {"initContainers": [{"name": "worker", "image": "x"}]},
-        f"{POD}initContainers[0].name: 'worker' is the name of another container; give each its own",
+        f"{POD}initContainers[0].name: 'worker' is already the name of another container; use another name",
     ),
     "a toleration of all values": (
         {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},

@@ -24,12 +24,11 @@ def worker(**changes: Any) -> dict[str, Any]:
 REFUSED = {
     "another restart policy, which StatefulSets refuse": (
         {"spec": {"restartPolicy": "Never"}},
-        "spec.restartPolicy: 'Never' can't be set here; a StatefulSet's pods always have Always; remove it",
+        "spec.restartPolicy: 'Never' can't be set here; pods of a StatefulSet always have Always; remove it",
     ),
     "a host name": (
         {"spec": {"hostname": "gpu"}},
-        "spec.hostname: 'gpu' can't be set here; the workers find each other by the names that the StatefulSet gives; "
-        "remove it",
+        "spec.hostname: 'gpu' can't be set here; the workers find each other by the StatefulSet's names; remove it",
     ),
     "the node's network without its ports": (
         {"spec": {"hostNetwork": True}},
@@ -60,8 +59,8 @@ REFUSED = {
                 "volumes": [{"name": "x", "emptyDir": {}}],
             }
         },
-        "spec.containers[0].volumeMounts[0].mountPath: '/run/trainmaster/state' is Trainmaster's own; mount it "
-        "elsewhere",
+        "spec.containers[0].volumeMounts[0].mountPath: '/run/trainmaster/state' is reserved for "
+        "Trainmaster; mount it elsewhere",
     ),
     "a mount over the agent's files, written otherwise": (
         {
@@ -75,8 +74,8 @@ REFUSED = {
                 "volumes": [{"name": "x", "emptyDir": {}}],
             }
         },
-        "spec.containers[0].volumeMounts[0].mountPath: '/etc/../run//trainmaster/./state/' is Trainmaster's own; mount "
-        "it elsewhere",
+        "spec.containers[0].volumeMounts[0].mountPath: '/etc/../run//trainmaster/./state/' is reserved for "
+        "Trainmaster; mount it elsewhere",
     ),
     "the number of accelerators": (
         worker(resources={"limits": {"nvidia.com/gpu": "1"}}),
@@ -84,12 +83,12 @@ REFUSED = {
     ),
     "the worker's deletion": (
         worker(**{"$patch": "delete"}),
-        "spec.containers[0].$patch: 'delete' would drop the worker; give only the fields to change",
+        "spec.containers[0].$patch: 'delete' would remove the worker; give only the fields to change",
     ),
     "a probe that asks in two ways": (
         worker(livenessProbe={"tcpSocket": {"port": 8472}}),
-        "spec.containers[0].livenessProbe.tcpSocket: the agent's own probe has httpGet, and a probe has one way to "
-        "ask; add httpGet: null",
+        "spec.containers[0].livenessProbe.tcpSocket: the agent's own probe has httpGet, and a probe has one handler; "
+        "add httpGet: null",
     ),
     "all containers' deletion": (
         {"spec": {"containers": None}},
@@ -97,11 +96,11 @@ REFUSED = {
     ),
     "the replacement of all variables": (
         worker(env=[{"$patch": "replace"}]),
-        "spec.containers[0].env[0]: would drop what is rendered; give only the items to add or change",
+        "spec.containers[0].env[0]: would remove what the operator renders; give only the items to add or change",
     ),
     "the replacement of the pod": (
         {"spec": {"$patch": "replace"}},
-        "spec.$patch: 'replace' would drop what is rendered; give only the fields to change",
+        "spec.$patch: 'replace' would remove what the operator renders; give only the fields to change",
     ),
     "a container without a name": (
         {"spec": {"containers": [{"image": "x"}]}},
@@ -113,11 +112,11 @@ REFUSED = {
     ),
     "a volume with a reserved name": (
         {"spec": {"volumes": [{"name": "trainmaster-state", "emptyDir": {}}]}},
-        "spec.volumes[0].name: 'trainmaster-state' is Trainmaster's own; use another name",
+        "spec.volumes[0].name: 'trainmaster-state' is reserved for Trainmaster; use another name",
     ),
     "another agent": (
         {"spec": {"initContainers": [{"name": "trainmaster-agent", "image": "x"}]}},
-        "spec.initContainers[0]: pods mount the agent, and nothing installs it; remove it",
+        "spec.initContainers[0]: pods mount the agent, so no container installs it; remove it",
     ),
     "a grace period that isn't one": (
         {"spec": {"terminationGracePeriodSeconds": "60"}},
@@ -142,7 +141,7 @@ REFUSED = {
     ),
     "a directive that isn't one": (
         {"spec": {"securityContext": {"$patch": "remove"}}},
-        "spec.securityContext.$patch: 'remove' is not a directive of this place; use merge, replace or delete",
+        "spec.securityContext.$patch: 'remove' is not a directive here; use merge, replace or delete",
     ),
     "an unknown part": (
         {"specs": {}},

@@ -13,7 +13,6 @@ from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import (
     DeletedRecord,
     EvidenceRecord,
-    JobIdentity,
     JobRecord,
     LogRecord,
     PodPlace,
@@ -22,6 +21,7 @@ from trainmaster_operator.api.records import (
     parse_record,
     to_wire,
 )
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.wire.values import ProtocolError
 
 KEY = JobIdentity("team", "bert", "7a5e")

@@ -56,11 +56,11 @@ BAD_INPUT = {
     ),
     "workers and workerGroups": (
         {"workers": 2, "workerGroups": [{"name": "a", "workers": 1}]},
-        "spec.workers: 2 is given beside spec.workerGroups; remove spec.workers, or make it a group",
+        "spec.workers: 2 can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
     ),
     "neither workers nor workerGroups": (
         {},
-        "spec: says nothing of workers; set spec.workers to the number of pods, or give spec.workerGroups",
+        "spec: has no workers; set spec.workers to the number of pods, or spec.workerGroups",
     ),
     "a missing command": (
         {"workers": 1, **OTHER_IMAGE},
@@ -73,11 +73,11 @@ BAD_INPUT = {
     ),
     "resources beside groups": (
         {"workerGroups": [{"name": "a", "workers": 1}], "resources": {"gpus": 1}},
-        "spec.resources: is given beside spec.workerGroups; move it into the groups",
+        "spec.resources: can't be combined with spec.workerGroups; move it into the groups",
     ),
     "two groups of one name": (
         {"workerGroups": [{"name": "a", "workers": 1}, {"name": "a", "workers": 1}]},
-        "spec.workerGroups[1].name: 'a' is the name of another group; give each group its own",
+        "spec.workerGroups[1].name: 'a' is already the name of another group; use another name",
     ),
     "a group without a name": (
         {"workerGroups": [{"workers": 1}]},
@@ -150,8 +150,7 @@ BAD_INPUT = {
     "a number in words": ({"workers": "two"}, "spec.workers: 'two' is not a whole number; use one, such as 2"),
     "typographic quotes": (
         {"workers": "\u201c2\u201d"},
-        "spec.workers: '\u201c2\u201d' has typographic quotes, which YAML takes as text; write ' or \" in "
-        "place of them",
+        "spec.workers: '\u201c2\u201d' has typographic quotes, which YAML takes as text; write ' or \" instead",
     ),
     "a no-break space in a name": (
         {"workers": 1, "\xa0launcher": "exec"},
@@ -183,7 +182,7 @@ BAD_INPUT = {
     ),
     "a field that nobody has": (
         {"workers": 1, "flavour": "x"},
-        "spec.flavour: unknown field; remove it (`kubectl explain dtj.spec` has the fields that there are)",
+        "spec.flavour: unknown field; remove it (`kubectl explain dtj.spec` lists the fields)",
     ),
     "seconds in words": (
         {"workers": 1, "failurePolicy": {"startupSeconds": "a while"}},
@@ -237,7 +236,7 @@ BAD_INPUT = {
     ),
     "a host path that goes up": (
         {"workers": 1, "checkpoint": {"volume": {"hostPath": "/data/../etc"}}},
-        "spec.checkpoint.volume.hostPath: '/data/../etc' goes up with '..'; use the path itself",
+        "spec.checkpoint.volume.hostPath: '/data/../etc' contains '..'; use a path without it",
     ),
     "no spec": (None, "spec: is missing; give the job a spec"),
     "a list for a spec": ([], "spec: a list is not a mapping; give its fields, such as image and imagePullPolicy"),
@@ -342,7 +341,7 @@ def test_bad_input_is_refused_with_a_sentence(spec: Any, sentence: str) -> None:
 
 def test_half_of_a_character_is_refused() -> None:
     assert sentences({"workers": 1, "args": ["\ud83d"]}) == [
-        "spec.args[0]: has half of a character, which is no Unicode; write the whole character"
+        "spec.args[0]: has half of a character, which is not valid Unicode; write the whole character"
     ]
 
 
@@ -353,7 +352,7 @@ def test_elastic_limits_in_the_wrong_order_are_said_with_both_numbers() -> None:
 
 def test_workers_outside_of_elastic_are_said_with_the_range() -> None:
     spec = {"workers": 9, "elastic": {"minWorkers": 2, "maxWorkers": 8}}
-    assert "spec.workers: 9 is outside of spec.elastic; use 2 to 8" in sentences(spec)
+    assert "spec.workers: 9 is outside spec.elastic; use 2 to 8" in sentences(spec)
 
 
 def test_everything_wrong_is_said_at_once_in_the_order_of_the_fields() -> None:
@@ -377,7 +376,9 @@ def test_all_groups_together_have_no_more_workers_than_an_assignment_names() -> 
 
 def test_a_queue_is_somebodys() -> None:
     (sentence,) = sentences({"workers": 1, "scheduling": {"queue": "team"}})
-    assert sentence.startswith("spec.scheduling.queue: 'team' is nobody's queue; set gang.scheduler to volcano")
+    assert sentence.startswith(
+        "spec.scheduling.queue: 'team' has no scheduler that knows queues; set gang.scheduler to volcano"
+    )
 
 
 # What is odd, and right.

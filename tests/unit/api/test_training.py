@@ -52,7 +52,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a task that there isn't": (
         {**RIGHT, "task": {"name": "review"}},
-        "task.name: 'review' is no task; did you mean reviews?",
+        "task.name: 'review' is not a task; did you mean reviews?",
     ),
     "an option that the task hasn't": (
         {**RIGHT, "task": {"name": "text", "options": {"widht": 3}}},
@@ -65,7 +65,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no batch": ({"steps": 1}, "batch: is missing; set it"),
     "an expression that is none": (
         {**RIGHT, "delayed": {"pattern": "("}},
-        "delayed.pattern: '(' is no regular expression; correct it",
+        "delayed.pattern: '(' is not a valid regular expression; correct it",
     ),
 }
 

@@ -74,7 +74,7 @@ def test_jobs_go_to_stdout_and_a_line_for_each_field_to_stderr(runner: CliRunner
         f'-:16: {here}.template.spec.containers[0].command: ["torchrun", "train.py"]  ->  spec.command: '
         '["python", "train.py"]  (torchrun is the launcher)',
         f'-:17: {here}.template.spec.containers[0].env: [{{"name": "RANK", "value": "1"}}]  dropped: Trainmaster sets '
-        "it, anew in each attempt",
+        "it for each attempt",
         "-:1: PyTorchJob resnet: 7 kept, 3 dropped, 0 refused",
     ]
 

@@ -168,11 +168,11 @@ WRONG = {
     ),
     "half of a character": (
         'a: ["\\ud83d"]\n',
-        "1:5: a[0]: has half of a character, which is no Unicode; write the whole character",
+        "1:5: a[0]: has half of a character, which is not valid Unicode; write the whole character",
     ),
     "two halves, which only JSON joins": (
         'a: "\\ud83d\\ude00"\n',
-        "1:4: a: has half of a character, which is no Unicode; write the whole character",
+        "1:4: a: has half of a character, which is not valid Unicode; write the whole character",
     ),
     "a merge of no mapping": (
         "a: {<<: 3}\n",

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.cli.dtj_command import JOBS, RUNNING, run
 from tests.unit.client.fakes import FakeTransport, job
 from trainmaster.client import JobNotFound
-from trainmaster_operator.api.stacks import Stacks
+from trainmaster_operator.api.evidence import Stacks
 
 CONFIG_MAP = "/api/v1/namespaces/default/configmaps/reviews-stacks"
 RANKS: Mapping[int, Mapping[str, Any]] = {

@@ -106,7 +106,7 @@ def test_a_log_that_breaks_off_is_read_on_where_it_was(kubelet: FakeKubelet) -> 
 
 
 def test_it_waits_while_the_job_is_suspended_whose_kept_output_comes_first(kubelet: FakeKubelet) -> None:
-    reason = condition("Running", "False", "Suspended", "runPolicy.suspend is true; set it to false to go on")
+    reason = condition("Running", "False", "Suspended", "runPolicy.suspend is true; set it to false to continue")
     halted = single(**{**ONE, "phase": "Suspended", "conditions": [reason]})
     kubelet.answers = answers(
         [*[halted] * 3, *[single(**ONE)] * 3, single(phase="Succeeded")],

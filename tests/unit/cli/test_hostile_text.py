@@ -33,9 +33,8 @@ from trainmaster.cli.demo import Demo, _PlainView, _TerminalView
 from trainmaster.cli.job_names import complete_job
 from trainmaster.cli.top import live
 from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
-from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
 from trainmaster_operator.api.printable import UNSAFE
-from trainmaster_operator.api.stacks import Stacks
 
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
 PODS = "/api/v1/namespaces/default/pods"

@@ -2,20 +2,14 @@
 
 | module | test files |
 |---|---|
-| `beside` | `test_job_set` |
-| `commands` | `test_commands` |
+| `commands` | `test_commands`, `test_pods` |
 | `conversion` | `test_conversion`, `unit/docs/test_migrating`, `unit/cli/test_convert` |
-| `draft` | `test_conversion` |
 | `failures` | `test_job_set` |
-| `fields` | `test_conversion` |
+| `fields` | `test_conversion`, `test_train_job` |
 | `groups` | `test_pytorch_job`, `test_job_set` |
 | `job_set` | `test_job_set` |
-| `merging` | `test_train_job` |
 | `metadata` | `test_pytorch_job`, `test_train_job` |
 | `pods` | `test_pods` |
-| `program` | `test_pods` |
 | `pytorch_job` | `test_pytorch_job` |
-| `resources` | `test_pods` |
-| `runtimes` | `test_train_job` |
 | `train_job` | `test_train_job` |
 """

@@ -153,7 +153,7 @@ NEVER_COUNT = "deleted and evicted pods are disruptions, which restart the group
             {"onExitCodes": {"operator": "NotIn", "values": [1]}},
             (
                 "refused",
-                "the rules of the podFailurePolicy that it follows have no like; set spec.failurePolicy.rules",
+                "the podFailurePolicy's rules that it depends on can't be converted; set spec.failurePolicy.rules",
             ),
         ),
     ],

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.api.parsing import parse_job
-from trainmaster_operator.api.quantities import quantity
-from trainmaster_operator.rendering import JobIdentity, Settings, first_assignment, render
+from trainmaster_operator.api.v1alpha1 import JobIdentity
+from trainmaster_operator.rendering import Settings, first_assignment, render
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "manifests" / "examples"

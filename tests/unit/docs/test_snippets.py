@@ -7,7 +7,8 @@ import pytest
 from tests.unit.docs.snippets import OURS, ROOT, Block, blocks, slugs
 from trainmaster.cli.other_kinds import OTHER_JOBS
 from trainmaster_operator.api.parsing import parse_job
-from trainmaster_operator.rendering import JobIdentity, Settings, first_assignment, render
+from trainmaster_operator.api.v1alpha1 import JobIdentity
+from trainmaster_operator.rendering import Settings, first_assignment, render
 
 SNIPPETS = [block for page in ("pods.md", "migrating.md", "training.md") for block in blocks(page, "yaml")]
 PARTS = [block for block in SNIPPETS if not block.text.startswith("apiVersion:")]

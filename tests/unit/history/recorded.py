@@ -9,8 +9,9 @@ from typing import Any
 
 from trainmaster.history.aging import Aging
 from trainmaster.history.store import Store
-from trainmaster_operator.api.records import JobIdentity, JobRecord, PodPlace, SampleRecord
+from trainmaster_operator.api.records import JobRecord, PodPlace, SampleRecord
 from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 
 START = 1_800_000_000.0
 

@@ -12,8 +12,9 @@ import pytest
 from tests.unit.history.recorded import START, Recorded, job, key, sample
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.api.records import EvidenceRecord, JobIdentity, LogRecord, PodPlace
+from trainmaster_operator.api.records import EvidenceRecord, LogRecord, PodPlace
 from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 
 Write = Callable[[Recorded, JobIdentity, random.Random], None]
 

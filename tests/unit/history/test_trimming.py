@@ -14,8 +14,9 @@ from trainmaster.history.drawing import Window
 from trainmaster.history.trimming import Trimming
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, JobIdentity, LogRecord
+from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, LogRecord
 from trainmaster_operator.api.times import to_text
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 
 DAY = 86_400.0
 KIB = 1024

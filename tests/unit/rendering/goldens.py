@@ -9,14 +9,8 @@ import yaml
 
 from tests.signer import KEYS
 from trainmaster_operator.api.parsing import parse_spec
-from trainmaster_operator.rendering import (
-    JobIdentity,
-    Manifest,
-    NetworkPeers,
-    Settings,
-    first_assignment,
-    render,
-)
+from trainmaster_operator.api.v1alpha1.names import JobIdentity
+from trainmaster_operator.rendering import Manifest, NetworkPeers, Settings, first_assignment, render
 
 JOBS = Path(__file__).parent / "jobs"
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,11 +10,11 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainmaster_operator.api.compact import CompactMapping
-from trainmaster_operator.api.v1alpha1 import Checkpoint, CheckpointVolume, JobSpec
-from trainmaster_operator.rendering import JobIdentity, first_assignment, render
-from trainmaster_operator.rendering.child import child_context
+from trainmaster_operator.api.v1alpha1 import Checkpoint, CheckpointVolume, JobIdentity, JobSpec
+from trainmaster_operator.api.values import CompactMapping
+from trainmaster_operator.rendering import first_assignment, render
 from trainmaster_operator.rendering.engine import render_template
+from trainmaster_operator.rendering.manifest import child_context
 
 HOSTILE = st.one_of(
     st.text(min_size=1, max_size=40),

@@ -11,10 +11,10 @@ from trainmaster_operator.api.parsing import parse_spec
 from trainmaster_operator.api.rules import MAX_SET_NAME
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.api.v1alpha1.names import JobIdentity
 from trainmaster_operator.controller.keys import MAX_KEYS
 from trainmaster_operator.rendering import (
     AgentConfigMap,
-    JobIdentity,
     Manifest,
     Settings,
     first_assignment,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.api.parsing import parse_spec
-from trainmaster_operator.rendering import JobIdentity, Manifest, NetworkPeers, Settings, first_assignment, render
+from trainmaster_operator.api.v1alpha1 import JobIdentity
+from trainmaster_operator.rendering import Manifest, NetworkPeers, Settings, first_assignment, render
 
 JOB = JobIdentity("team", "bert", "3f1d6c1e-0000-4000-8000-000000000000")
 PEERS = NetworkPeers("trainmaster-system", (("app", "trainmaster"),), ("monitoring", "observability"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.rendering.engine import render_template
-from trainmaster_operator.rendering.pod_overlay import Placement, lay_over, overlay_context
+from trainmaster_operator.rendering.render import Placement, lay_over, overlay_context
 
 POD: dict[str, Any] = {
     "metadata": {"labels": {"app": "mine"}},

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.api.parsing import InvalidJob, parse_spec
-from trainmaster_operator.rendering import JobIdentity, first_assignment, render
+from trainmaster_operator.api.v1alpha1 import JobIdentity
+from trainmaster_operator.rendering import first_assignment, render
 
 JOB = JobIdentity("team", "bert", "3f1d6c1e-0000-4000-8000-000000000000")
 

@@ -15,8 +15,7 @@ from trainmaster.cli.terminal import say
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
 from trainmaster.client.containers import has_started
 from trainmaster.client.merging import WorkerLine
-from trainmaster_operator.api.attempt_marks import marked_attempt
-from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.kept_logs import KeptLog, marked_attempt
 
 # Logs that are merged at once; of more workers, the output of so many comes before that of the next.
 MAX_MERGED = 128

@@ -14,8 +14,7 @@ from trainmaster.cli.show import pod_trouble
 from trainmaster.client import InvalidRequest, JobClient, JobNotFound, TrainingJob, worker_index
 from trainmaster.client.containers import Container, containers_of
 from trainmaster.client.merging import WorkerLine
-from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.api.stamped_lines import stamped_line
+from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 
 Wanted = Callable[[WorkerLine], bool]
 

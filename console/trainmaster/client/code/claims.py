@@ -19,7 +19,8 @@ from trainmaster.client.code.archive import Archive
 from trainmaster.client.code.places import CODE_LABEL, MAX_CONFIG_MAP_BYTES
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NotAllowed
 from trainmaster.client.jobs import FIELD_MANAGER, JobClient, TrainingJob
-from trainmaster_operator.api.v1alpha1 import BUNDLED_USER, DEFAULT_IMAGE
+from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE
+from trainmaster_operator.api.v1alpha1.names import BUNDLED_USER
 from trainmaster_operator.wire.names import JOB_UID_LABEL
 
 UPLOAD_SECONDS = 300

@@ -15,14 +15,14 @@ from typing import Any
 
 from trainmaster.client.code.archive import IGNORE_FILES, Archive, LeftOut
 from trainmaster.client.errors import InvalidRequest
-from trainmaster_operator.api.torchrun_words import FLAGS, VALUES, option_of
+from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
 from trainmaster_operator.wire.names import is_python
 
 # https://docs.python.org/3/using/cmdline.html; behind -c and -m stands no script.
 _PYTHON_FLAGS, _PYTHON_FLAGS_WITH_VALUE = "bBdEiIOPqRsSuvx", "WX"
 # Behind these torchrun runs no script of a path, or not as Python's own command line does.
 _NO_SCRIPT = {"module", "no_python", "use_env"}
-# A container of the user's that knows the folder of the code may write into it (rendering/paths.py).
+# A container of the user's that knows the folder of the code may write into it (rendering/environment.py).
 _STATE = re.compile("trainmaster.state")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from trainmaster.client.diagnosis.objects import Object, condition, items, name_of, text
-from trainmaster_operator.api.quantities import quantity
+from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.wire.values import mapping
 
 _ENDED = ("Succeeded", "Failed")

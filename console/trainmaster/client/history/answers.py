@@ -8,7 +8,7 @@ from typing import Any
 from trainmaster.client.answers import Answer, Reader, beginning, innermost
 from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
 from trainmaster.client.history import announcement
-from trainmaster_operator.api.decoding import decode
+from trainmaster_operator.api.json_codec import decode
 from trainmaster_operator.wire.values import mapping
 
 NO_SUCH_PATH = "the server could not find the requested resource"

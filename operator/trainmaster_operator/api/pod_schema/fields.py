@@ -1,45 +1,40 @@
-"""Names and types of a pod's fields are checked as the user wrote them, merge directives and nulls aside."""
+"""Checks names and types of a pod's fields as the user wrote them, except for merge directives and nulls.
+
+The table of fields is `types.json`, read once.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
-from trainmaster_operator.api.labels import keyed
+from trainmaster_operator.api.kubernetes_syntax import keyed, quantity_problem
 from trainmaster_operator.api.merge import DIRECTIVE, KEY_DEFAULTS
-from trainmaster_operator.api.nearest import VERY_SIMILAR, nearest, only_longer, plain
-from trainmaster_operator.api.pod_schema.types import ListOf, MappingOf, Scalar, Struct, Type, pod_spec, pod_types
-from trainmaster_operator.api.pod_schema.values import quantity_problem
-from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest, only_longer, plain, wrong_type
 from trainmaster_operator.api.values import show
-from trainmaster_operator.api.wrong_types import wrong_type
 
 POD = "spec.podTemplate.spec"
-# Names that are compared with the known ones, of which each comparison takes 0.1 ms: a pod that has more names that
-# Kubernetes doesn't know is left to the API server.
+# Unknown names that are compared with the known ones, which takes 0.1 ms each. The API server checks the others.
 _MOST_UNKNOWN = 50
-# Places that a sentence lists.
+# Most places that a sentence lists.
 _MOST_PLACES = 3
-# Items of a command that a sentence writes out.
+# Most items of a command that a sentence shows.
 _MOST_WORDS = 8
 
-# What people write for a field, by type.
+# What people write instead of a field's name, by type.
 _ALIASES: Mapping[str, Mapping[str, str]] = {
     "Container": {
-        "enviroment": "env",
-        "environment": "env",
-        "environments": "env",
-        "envs": "env",
-        "envVars": "env",
-        "variables": "env",
+        **dict.fromkeys(("enviroment", "environment", "environments", "envs", "envVars", "variables"), "env"),
+        **dict.fromkeys(("cmd", "entrypoint"), "command"),
+        **dict.fromkeys(("cwd", "workdir"), "workingDir"),
         "mounts": "volumeMounts",
-        "cmd": "command",
-        "entrypoint": "command",
         "pullPolicy": "imagePullPolicy",
-        "cwd": "workingDir",
-        "workdir": "workingDir",
     },
     "EnvVar": {"key": "name", "val": "value", "from": "valueFrom"},
     "EnvFromSource": {"secretKeyRef": "secretRef", "configMapKeyRef": "configMapRef"},
@@ -57,7 +52,7 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "ContainerPort": {"port": "containerPort", "number": "containerPort"},
     "PodSpec": {"serviceaccountname": "serviceAccountName", "pullSecrets": "imagePullSecrets"},
 }
-# What belongs elsewhere, by type.
+# Fields that belong elsewhere, by type.
 _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     "Container": {
         "shmSize": "set spec.resources.sharedMemory",
@@ -85,21 +80,18 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
 }
 # The field that text in place of a mapping was meant for, by type.
 _MAIN_FIELD: Mapping[str, str] = {
-    "ConfigMapEnvSource": "name",
-    "ConfigMapVolumeSource": "name",
-    "Container": "name",
+    **dict.fromkeys(
+        ("ConfigMapEnvSource", "ConfigMapVolumeSource", "Container", "EnvVar", "LocalObjectReference"), "name"
+    ),
+    **dict.fromkeys(("PodOS", "SecretEnvSource"), "name"),
     "ContainerPort": "containerPort",
-    "EnvVar": "name",
     "HostPathVolumeSource": "path",
     "ImageVolumeSource": "reference",
-    "LocalObjectReference": "name",
     "ObjectFieldSelector": "fieldPath",
-    "PodOS": "name",
     "PersistentVolumeClaimVolumeSource": "claimName",
-    "SecretEnvSource": "name",
     "SecretVolumeSource": "secretName",
 }
-# What a sentence can write out, and a taint as `kubectl taint` writes it.
+# What a sentence can show, and a taint as `kubectl taint` shows it.
 _NAME = re.compile(r"[A-Za-z0-9/._:-]{1,80}")
 _PAIR = re.compile(r"([A-Za-z0-9/._-]{1,80})=([A-Za-z0-9/._-]{1,80})")
 _TAINT = re.compile(r"([A-Za-z0-9/._-]{1,80})(?:=([A-Za-z0-9._-]{0,63}))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?")
@@ -107,12 +99,12 @@ _RANGES = {"int32": 2**31, "int64": 2**63}
 
 
 def check_fields(pod: Mapping[str, Any], path: str = POD) -> Iterator[Problem]:
-    """Yields what is wrong with names and types of the fields of a partial PodSpec that stands at `path`."""
+    """Yields what is wrong with names and types of fields in a partial PodSpec at `path`."""
     return _Walk().struct(pod_spec(), pod, path, ())
 
 
 class _Walk:
-    """_Walk goes through a pod once; `outer` has the types around a value, the innermost last, each with its place."""
+    """_Walk checks a pod once. `outer` has the types around a value with their places, the innermost last."""
 
     def __init__(self) -> None:
         self._unknown = 0
@@ -120,7 +112,7 @@ class _Walk:
     def struct(
         self, struct: Struct, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool = False
     ) -> Iterator[Problem]:
-        """Checks a mapping with known fields. `alone`: it isn't merged into anything rendered, so it must be whole."""
+        """Checks a mapping with known fields. `alone`: it isn't merged into a rendered one, so it must be complete."""
         if not isinstance(value, Mapping):
             yield from _said(path, value, _no_mapping(struct, value))
             return
@@ -191,7 +183,7 @@ class _Walk:
                 yield from self._any(kind.item, item, here, outer, alone=alone)
 
     def _remedy(self, struct: Struct, name: str, outer: tuple[tuple[Struct, str], ...]) -> str | None:
-        """Returns what to do about a field that the type doesn't have; None where a newer Kubernetes may have it."""
+        """Returns what to do about an unknown field, or None if a newer Kubernetes may have it."""
         self._unknown += 1
         if self._unknown > _MOST_UNKNOWN:
             return None
@@ -224,14 +216,14 @@ class _Walk:
         return None
 
 
-# A beginning of a known name that is as long is no name of another field.
+# From this length, the beginning of a known name can't be another field's name.
 _SURE_BEGINNING = 7
 # A container's and a pod's securityContext share some fields.
 _OTHER_CONTEXT = {
     "PodSecurityContext": ("SecurityContext", f"the securityContext of a container in {POD}.containers"),
     "SecurityContext": ("PodSecurityContext", f"{POD}.securityContext"),
 }
-# Fields of the worker and of the pod that Trainmaster renders nothing into: what stands there must be whole.
+# Fields that Trainmaster doesn't render, so the user's value must be complete.
 _NOT_RENDERED: Mapping[str, frozenset[str]] = {
     "Container": frozenset({"env", "envFrom", "lifecycle", "readinessProbe", "startupProbe"}),
     "PodSpec": frozenset({"volumes", "hostAliases", "dnsConfig"}),
@@ -241,7 +233,7 @@ _TWICE = "{} is given twice; keep one"
 
 
 def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
-    """Returns what is wrong where an item lacks what it is known by; None where another sentence says it."""
+    """Returns what is wrong with an item without its key, or None if another sentence covers it."""
     item, known = items[position], kind.item.fields if isinstance(kind.item, Struct) else {}
     key = kind.keys[0]
     if item.get(key) is not None or set(item) == {DIRECTIVE}:
@@ -253,12 +245,12 @@ def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
         )
     before = items[position - 1] if position else None
     if isinstance(before, Mapping) and before.get(key) is not None and not set(before) & set(item) and known:
-        return "is missing; set it, or leave out the '-' where this goes on with the item before"
+        return "is missing; set it, or remove the '-' if this continues the item before"
     return "is missing; set it"
 
 
 def _of_a_container(same: str) -> str | None:
-    """Returns the field of a container that a plain name is, or stands for."""
+    """Returns the field of a container for a plain name or an alias of it."""
     names = {each: each for each in pod_types()["Container"].fields} | dict(_ALIASES["Container"])
     return next((names[each] for each in names if plain(each) == same), None)
 
@@ -335,7 +327,7 @@ def _no_mapping(struct: Struct, value: Any) -> str | None:
 
 
 def _as_mapping(name: str, value: Any) -> str | None:
-    """Returns the fields that a value in place of a mapping stands for."""
+    """Returns the fields that were probably meant by a value in place of a mapping."""
     pair = _PAIR.fullmatch(value) if name == "EnvVar" and isinstance(value, str) else None
     if pair is not None:
         return f"name: {pair[1]}, value: '{pair[2]}'"
@@ -365,7 +357,7 @@ def _no_list(kind: ListOf, value: Any) -> str | None:
 
 
 def _words(text: str) -> list[str]:
-    """Returns the words of a command line, quoted where YAML needs it."""
+    """Returns the words of a command line, quoted if YAML needs it."""
     try:
         words = shlex.split(text[:200])
     except ValueError:
@@ -374,3 +366,70 @@ def _words(text: str) -> list[str]:
         word if word.replace("-", "").replace(".", "").replace("/", "").isalnum() else repr(word) for word in words
     ]
     return shown if len(shown) <= _MOST_WORDS else [*shown[:_MOST_WORDS], "…"]
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """Scalar is a simple value: string, boolean, int32, int64, number, quantity, intOrString or any."""
+
+    name: str
+    # The allowed values, if they are few.
+    values: tuple[str, ...] = ()
+    # A later release may have more values.
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """ListOf is a list, whose items are identified by `keys` if it has any."""
+
+    item: Type
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MappingOf:
+    """MappingOf is a mapping from user-defined names to values of one type."""
+
+    value: Type
+
+
+@dataclass(frozen=True, eq=False)
+class Struct:
+    """Struct is a mapping with known fields."""
+
+    name: str
+    required: tuple[str, ...] = ()
+    fields: dict[str, Type] = field(default_factory=dict)
+
+
+Type = Scalar | ListOf | MappingOf | Struct
+SCALARS = frozenset({"string", "boolean", "int32", "int64", "number", "quantity", "intOrString", "any"})
+
+
+@cache
+def pod_types() -> Mapping[str, Struct]:
+    """Returns all types by name; `PodSpec` is the root."""
+    table: dict[str, Any] = json.loads((files(__package__) / "types.json").read_text())["types"]
+    structs = {name: Struct(name, tuple(one.get("required", ()))) for name, one in table.items()}
+    for name, one in table.items():
+        values = one.get("values", {})
+        for each, written in one["fields"].items():
+            structs[name].fields[each] = _type(written, structs, tuple(values.get(each, ())))
+    return structs
+
+
+def pod_spec() -> Struct:
+    """Returns the type of podTemplate.spec."""
+    return pod_types()["PodSpec"]
+
+
+def _type(written: str, structs: Mapping[str, Struct], values: tuple[str, ...]) -> Type:
+    if written[0] == "[":
+        item, *keys = written[1:-1].split(" ")
+        return ListOf(_type(item, structs, values), tuple(keys))
+    if written[0] == "{":
+        return MappingOf(_type(written[1:-1], structs, ()))
+    if written in SCALARS:
+        return Scalar(written, tuple(value for value in values if value != "..."), "..." in values)
+    return structs[written]

@@ -1,56 +1,56 @@
-"""Containers, volumes, tolerations and labels of a pod are checked as Kubernetes' validation does.
+"""Checks values in a pod, and how containers, volumes, ports and tolerations fit together, as Kubernetes does.
 
-Only what is wrong whatever is merged with it is said here: an item that Trainmaster renders too may be whole without
-the field that the user's lacks. (kubernetes: pkg/apis/core/validation/validation.go)
+Only mistakes that no merging can repair are reported: the rendered pod may have fields that the user's template lacks.
+Only what every Kubernetes refuses counts. (kubernetes: pkg/apis/core/validation/validation.go)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeGuard
 
-from trainmaster_operator.api.labels import check_labels, keyed, label_key_problem
-from trainmaster_operator.api.merge import DIRECTIVE
-from trainmaster_operator.api.nearest import VERY_SIMILAR, nearest
-from trainmaster_operator.api.pod_schema.by_type import check_by_type
-from trainmaster_operator.api.pod_schema.fields import POD
-from trainmaster_operator.api.pod_schema.resources import WorkerResources, check_resources
-from trainmaster_operator.api.pod_schema.types import pod_spec, pod_types
-from trainmaster_operator.api.pod_schema.values import (
+from trainmaster_operator.api.kubernetes_syntax import (
+    check_labels,
     dns_label_problem,
+    keyed,
+    label_key_problem,
     port_name_problem,
     port_problem,
     subdomain_problem,
     variable_name_problem,
 )
-from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.merge import DIRECTIVE
+from trainmaster_operator.api.pod_schema.fields import POD, ListOf, Struct, Type, pod_spec, pod_types
+from trainmaster_operator.api.pod_schema.resources import WorkerResources, check_resources
+from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest
 from trainmaster_operator.api.values import show
 from trainmaster_operator.wire.names import AGENT_PORT
 
 WORKER_CONTAINER = "worker"
 AGENT_CONTAINER = "trainmaster-agent"
-# Volumes that may be rendered, so that a container of the user's can mount them too.
+# Volumes that may be rendered; the user's containers can mount them too.
 RENDERED_VOLUMES = frozenset(
     f"trainmaster-{name}" for name in ("podinfo", "state", "agent", "tmp", "training", "shm", "checkpoint")
 )
 _AGENT_PORT_NAME = "agent"
-# What the container that trains is called elsewhere: PyTorchJob, TrainJob, examples.
+# Names of the training container elsewhere: PyTorchJob, TrainJob, examples.
 _OTHERS_WORKERS = frozenset({"main", "master", "node", "pytorch", "trainer", "training"})
-# Longer names aren't like "worker", and comparing all of a large pod's takes time.
+# Longer names don't resemble "worker"; comparing all names of a large pod takes time.
 _LONGEST_LIKE = 8
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _MOST_USER = 2**31 - 1
 
 
 def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator[Problem]:
-    """Yields what is wrong with a partial PodSpec whose fields have their types. `worker`: what the job's own fields
-    ask for."""
+    """Yields what is wrong with a partial PodSpec of valid types. `worker`: what the job's own fields request."""
     volumes = _named(pod.get("volumes"))
     known = {name for name, _, item in volumes if name and item.get(DIRECTIVE) != "delete"}
-    for position, volume in _items(pod.get("volumes")):
+    for position, volume in mapping_items(pod.get("volumes")):
         yield from _volume(f"{POD}.volumes[{position}]", volume)
     yield from _containers(pod, known | RENDERED_VOLUMES, worker)
-    for position, toleration in _items(pod.get("tolerations")):
+    for position, toleration in mapping_items(pod.get("tolerations")):
         yield from _toleration(f"{POD}.tolerations[{position}]", toleration)
     yield from check_labels(f"{POD}.nodeSelector", pod.get("nodeSelector"))
     for field in ("serviceAccountName", "runtimeClassName"):
@@ -79,7 +79,7 @@ def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResourc
                 continue
             yield from _text(f"{path}.name", name, dns_label_problem)
             if name and taken.setdefault(name, field) != field:
-                message = f"{show(name)} is the name of another container; give each its own"
+                message = f"{show(name)} is already the name of another container; use another name"
                 yield Problem(f"{path}.name", name, message)
             is_worker = field == "containers" and name == WORKER_CONTAINER
             if not is_worker and name != AGENT_CONTAINER:
@@ -96,7 +96,7 @@ def _claims(path: str, resources: Any, pod: Mapping[str, Any]) -> Iterator[Probl
         if name is not None and name not in known:
             meant = nearest(name, known, VERY_SIMILAR)
             remedy = f"did you mean {meant}?" if meant else f"add it to {POD}.resourceClaims"
-            yield Problem(f"{path}[{position}].name", name, f"{show(name)} is the name of no claim; {remedy}")
+            yield Problem(f"{path}[{position}].name", name, f"{show(name)} is not the name of a claim; {remedy}")
 
 
 def _sidecar(
@@ -105,7 +105,7 @@ def _sidecar(
     in_place = field == "containers" and not has_worker and name is not None
     is_like = in_place and len(str(name)) <= _LONGEST_LIKE and nearest(str(name), [WORKER_CONTAINER], VERY_SIMILAR)
     if is_like or (in_place and name in _OTHERS_WORKERS):
-        message = f"{show(name)} would run beside the worker; call it worker, or give a sidecar another name"
+        message = f"{show(name)} would run as a sidecar of the worker; call it worker, or give a sidecar another name"
         yield Problem(f"{path}.name", name, message)
     elif name is not None and not container.get("image"):
         remedy = "; the worker's container is called worker" if in_place else ""
@@ -113,21 +113,21 @@ def _sidecar(
 
 
 def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is_worker: bool) -> Iterator[Problem]:
-    for position, variable in _items(container.get("env")):
+    for position, variable in mapping_items(container.get("env")):
         yield from _variable(f"{path}.env[{position}]", variable)
-    for position, source in _items(container.get("envFrom")):
+    for position, source in mapping_items(container.get("envFrom")):
         given = [name for name in ("configMapRef", "secretRef") if source.get(name) is not None]
         if len(given) != 1 and not _has_unknown("EnvFromSource", source):
             message = f"names {'both' if given else 'neither'}; give one of configMapRef and secretRef"
             yield Problem(f"{path}.envFrom[{position}]", None, message)
     yield from _ports(f"{path}.ports", container.get("ports"), is_worker=is_worker)
-    for position, mount in _items(container.get("volumeMounts")):
+    for position, mount in mapping_items(container.get("volumeMounts")):
         here = f"{path}.volumeMounts[{position}]"
         name = mount.get("name")
         if isinstance(name, str) and name not in volumes and mount.get(DIRECTIVE) != "delete":
             meant = nearest(name, volumes - RENDERED_VOLUMES, VERY_SIMILAR)
             remedy = f"did you mean {meant}?" if meant else f"add it to {POD}.volumes"
-            yield Problem(f"{here}.name", name, f"{show(name)} is the name of no volume; {remedy}")
+            yield Problem(f"{here}.name", name, f"{show(name)} is not the name of a volume; {remedy}")
     for field in ("readinessProbe", "startupProbe"):
         yield from _probe(f"{path}.{field}", container.get(field))
     own = container.get("securityContext")
@@ -135,7 +135,7 @@ def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is
     yield from _user(f"{path}.securityContext", context)
     may_not_escalate = is_worker and context.get("allowPrivilegeEscalation", False) is False
     if context.get("privileged") is True and may_not_escalate:
-        message = "needs allowPrivilegeEscalation: true, which the worker has as false; set it beside"
+        message = "needs allowPrivilegeEscalation: true, which is false for the worker; set it too"
         yield Problem(f"{path}.securityContext.privileged", True, message)
 
 
@@ -155,7 +155,7 @@ def _variable(path: str, variable: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _ports(path: str, ports: Any, *, is_worker: bool) -> Iterator[Problem]:
     names: dict[str, Any] = {_AGENT_PORT_NAME: AGENT_PORT} if is_worker else {}
-    for position, port in _items(ports):
+    for position, port in mapping_items(ports):
         here = f"{path}[{position}]"
         for field in ("containerPort", "hostPort"):
             if (message := port_problem(port.get(field))) is not None and (field, port[field]) != ("hostPort", 0):
@@ -164,7 +164,7 @@ def _ports(path: str, ports: Any, *, is_worker: bool) -> Iterator[Problem]:
         yield from _text(f"{here}.name", name, port_name_problem)
         number = port.get("containerPort")
         if isinstance(name, str) and names.setdefault(name, number) != number:
-            yield Problem(f"{here}.name", name, f"{show(name)} is the name of another port; give each its own")
+            yield Problem(f"{here}.name", name, f"{show(name)} is already the name of another port; use another name")
 
 
 def _volume(path: str, volume: Mapping[str, Any]) -> Iterator[Problem]:
@@ -176,7 +176,7 @@ def _volume(path: str, volume: Mapping[str, Any]) -> Iterator[Problem]:
     host_path = volume.get("hostPath")
     folder = host_path.get("path") if isinstance(host_path, Mapping) else None
     if isinstance(folder, str) and ".." in folder.split("/"):
-        yield Problem(f"{path}.hostPath.path", folder, f"{show(folder)} goes up with '..'; use the path itself")
+        yield Problem(f"{path}.hostPath.path", folder, f"{show(folder)} contains '..'; use a path without it")
 
 
 def _toleration(path: str, toleration: Mapping[str, Any]) -> Iterator[Problem]:
@@ -199,7 +199,7 @@ def _probe(path: str, probe: Any) -> Iterator[Problem]:
         return
     given = [name for name in _HANDLERS if probe.get(name) is not None]
     if len(given) != 1 and not _has_unknown("Probe", probe):
-        what = " and ".join(given) if given else "no way to ask"
+        what = " and ".join(given) if given else "no handler"
         yield Problem(path, None, f"names {what}; give one of {', '.join(_HANDLERS)}")
 
 
@@ -207,7 +207,7 @@ def _user(path: str, context: Any) -> Iterator[Problem]:
     for field in ("runAsUser", "runAsGroup", "fsGroup") if isinstance(context, Mapping) else ():
         value = context.get(field)
         if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= _MOST_USER:
-            yield Problem(f"{path}.{field}", value, f"{show(value)} is no id; use 0 to {_MOST_USER}")
+            yield Problem(f"{path}.{field}", value, f"{show(value)} is not a user or group id; use 0 to {_MOST_USER}")
     if isinstance(context, Mapping) and context.get("runAsNonRoot") is True and context.get("runAsUser") == 0:
         message = "0 is root, and runAsNonRoot is true; give another user, or remove one of the two"
         yield Problem(f"{path}.runAsUser", 0, message)
@@ -219,18 +219,231 @@ def _text(path: str, value: Any, check: Any) -> Iterator[Problem]:
 
 
 def _has_unknown(name: str, value: Mapping[str, Any]) -> bool:
-    """Returns whether there is a field that a newer Kubernetes may have, or a directive."""
+    """Returns whether there is a directive, or a field that a newer Kubernetes may have."""
     return any(field not in pod_types()[name].fields for field in value)
 
 
-def _items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def mapping_items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields the items of a list that are mappings, with their positions."""
     if isinstance(value, list):
         yield from ((position, item) for position, item in enumerate(value) if isinstance(item, Mapping))
 
 
 def _named(value: Any) -> list[tuple[str | None, int, Mapping[str, Any]]]:
     found = []
-    for position, item in _items(value):
+    for position, item in mapping_items(value):
         name = item.get("name")
         found.append((name if isinstance(name, str) else None, position, item))
     return found
+
+
+# Minimum and maximum of whole numbers. A probe's 0 means the default.
+_RANGES: Mapping[str, Mapping[str, tuple[int, int | None]]] = {
+    "Probe": {
+        "initialDelaySeconds": (0, None),
+        "timeoutSeconds": (0, None),
+        "periodSeconds": (0, None),
+        "successThreshold": (0, None),
+        "failureThreshold": (0, None),
+        "terminationGracePeriodSeconds": (1, None),
+    },
+    "PreferredSchedulingTerm": {"weight": (1, 100)},
+    "WeightedPodAffinityTerm": {"weight": (1, 100)},
+    "TopologySpreadConstraint": {"maxSkew": (1, None), "minDomains": (1, None)},
+}
+# Fields with permissions of a volume's files.
+_MODES: Mapping[str, str] = {
+    "ConfigMapVolumeSource": "defaultMode",
+    "DownwardAPIVolumeFile": "mode",
+    "DownwardAPIVolumeSource": "defaultMode",
+    "KeyToPath": "mode",
+    "ProjectedVolumeSource": "defaultMode",
+    "SecretVolumeSource": "defaultMode",
+}
+_MOST_MODE = 0o777
+_SYSTEMS = ("linux", "windows")
+# Fields of a pod that variables and files in volumes can show.
+_FIELDS_OF_BOTH = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['…']")
+_FIELDS_OF_VARIABLES = (
+    *_FIELDS_OF_BOTH,
+    "metadata.annotations['…']",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+)
+_FIELDS_OF_FILES = (*_FIELDS_OF_BOTH, "metadata.labels", "metadata.annotations['…']", "metadata.annotations")
+_ONE_OF_A_MAPPING = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
+_RESOURCES = tuple(
+    f"{kind}.{name}" for kind in ("limits", "requests") for name in ("cpu", "memory", "ephemeral-storage")
+)
+_OF_A_REQUIREMENT = frozenset(pod_types()["NodeSelectorRequirement"].fields)
+_HUGE_PAGES = re.compile(r"(limits|requests)\.hugepages-.+")
+
+
+def check_by_type(kind: Type, value: Any, path: str) -> Iterator[Problem]:
+    """Yields what is wrong in a value of the type `kind` at `path`. Another check covers types."""
+    match kind:
+        case Struct() if isinstance(value, Mapping) and value.get(DIRECTIVE) != "delete":
+            yield from _check(kind.name, value, path)
+            for name, one in kind.fields.items():
+                if name in value:
+                    yield from check_by_type(one, value[name], f"{path}.{name}")
+        case ListOf() if isinstance(value, list) and isinstance(kind.item, Struct):
+            for position, item in enumerate(value):
+                yield from check_by_type(kind.item, item, f"{path}[{position}]")
+
+
+def _check(kind: str, value: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    for field, (least, most) in _RANGES.get(kind, {}).items():
+        number = value.get(field)
+        if _is_integer(number) and not least <= number <= (number if most is None else most):
+            remedy = f"use {least} or more" if most is None else f"use {least} to {most}"
+            yield Problem(f"{path}.{field}", number, f"{show(number)} is out of range; {remedy}")
+    mode = value.get(_MODES.get(kind, ""))
+    if _is_integer(mode) and not 0 <= mode <= _MOST_MODE:
+        remedy = "write it in octal from 0000 to 0777, such as 0400"
+        yield Problem(f"{path}.{_MODES[kind]}", mode, f"{mode} is not a file mode; {remedy}")
+    for field, check in _TEXTS.get(kind, {}).items():
+        text = value.get(field)
+        if isinstance(text, str) and (message := check(text)) is not None:
+            yield Problem(f"{path}.{field}", text, message)
+    together = _TOGETHER.get(kind)
+    if together is not None:
+        yield from together(path, value)
+
+
+def _is_integer(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _system_problem(value: str) -> str | None:
+    return None if value in _SYSTEMS else f"{show(value)} is not a pod's system; use {' or '.join(_SYSTEMS)}"
+
+
+def _address_problem(value: str) -> str | None:
+    # Old releases accept leading zeros.
+    text = re.sub(r"(^|\.)0+(?=[0-9])", r"\1", value)
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return f"{show(value)} is not an IP address; use one, such as 10.0.0.7, and put names into hostnames"
+    return None
+
+
+def _mount_problem(value: str) -> str | None:
+    return None if value else "is empty; use an absolute path, such as /data"
+
+
+def _topology_problem(value: str) -> str | None:
+    return None if value else "is empty; use a label of the nodes, such as kubernetes.io/hostname"
+
+
+def _relative_problem(value: str) -> str | None:
+    if value.startswith("/"):
+        return f"{show(value)} is absolute; use a path relative to the volume's root"
+    return f"{show(value)} contains '..'; use a path without it" if ".." in value.split("/") else None
+
+
+def _resource_problem(value: str) -> str | None:
+    if value in _RESOURCES or _HUGE_PAGES.fullmatch(value):
+        return None
+    meant = nearest(value, _RESOURCES, VERY_SIMILAR)
+    return f"{show(value)} can't be given to a container; " + (
+        f"did you mean {meant}?" if meant else _one_of(_RESOURCES)
+    )
+
+
+def _requirement(path: str, value: Mapping[str, Any]) -> Iterator[Problem]:
+    """Checks the number of values of a match expression."""
+    operator, values = value.get("operator"), value.get("values")
+    if not isinstance(values, list) and values is not None:
+        return
+    count = len(values or ())
+    # An unknown field may be meant as the values; it has its own message.
+    if operator in ("In", "NotIn") and not count and set(value) <= _OF_A_REQUIREMENT:
+        yield Problem(
+            f"{path}.values", None, f"is missing, and {operator} compares with values; set them, or use Exists"
+        )
+    elif operator in ("Exists", "DoesNotExist") and count:
+        yield Problem(
+            f"{path}.values", values, f"is given beside {operator}, which has no values; remove it, or use In"
+        )
+    elif operator in ("Gt", "Lt") and count != 1:
+        yield Problem(f"{path}.values", values, f"has {count} items, and {operator} compares with one; give one")
+
+
+def _dns(path: str, pod: Mapping[str, Any]) -> Iterator[Problem]:
+    config = pod.get("dnsConfig")
+    servers = config.get("nameservers") if isinstance(config, Mapping) else config
+    if pod.get("dnsPolicy") == "None" and (servers is None or servers == []):
+        yield Problem(f"{path}.dnsConfig.nameservers", None, "is missing, and dnsPolicy None has no others; set it")
+
+
+def _threshold(path: str, probe: Mapping[str, Any]) -> Iterator[Problem]:
+    threshold = probe.get("successThreshold")
+    if _is_integer(threshold) and threshold > 1 and not path.endswith(".readinessProbe"):
+        message = f"{threshold} is only for a readinessProbe; use 1, or remove it"
+        yield Problem(f"{path}.successThreshold", threshold, message)
+
+
+def _variable_source(path: str, source: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from _field_of_a_pod(path, source, _FIELDS_OF_VARIABLES)
+
+
+def _file_source(path: str, file: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from _field_of_a_pod(path, file, _FIELDS_OF_FILES)
+
+
+def _field_of_a_pod(path: str, source: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[Problem]:
+    reference = source.get("fieldRef")
+    field = reference.get("fieldPath") if isinstance(reference, Mapping) else None
+    if not isinstance(field, str) or (field in known and "…" not in field):
+        return
+    found = _ONE_OF_A_MAPPING.fullmatch(field)
+    message: str | None
+    if found is not None:
+        message = label_key_problem(found[2].lower() if found[1] == "annotations" else found[2])
+    elif _may_be_new(field, known):
+        return
+    else:
+        meant = nearest(field, known, VERY_SIMILAR)
+        remedy = f"did you mean {meant}?" if meant else _one_of(known)
+        message = f"{show(field)} is not a field that Kubernetes gives to containers; {remedy}"
+    if message is not None:
+        yield Problem(f"{path}.fieldRef.fieldPath", field, message)
+
+
+def _may_be_new(field: str, known: tuple[str, ...]) -> bool:
+    """Returns whether a later release may support a field here: this release doesn't have it in a pod."""
+    place, _, name = field.partition(".")
+    is_odd = not re.fullmatch(r"[a-z][A-Za-z]+", name) or nearest(field, known, VERY_SIMILAR) is not None
+    return not is_odd and (place == "status" or (place == "spec" and name not in pod_spec().fields))
+
+
+def _one_of(values: tuple[str, ...]) -> str:
+    return f"use {', '.join(values[:-1])} or {values[-1]}"
+
+
+_TEXTS: Mapping[str, Mapping[str, Callable[[str], str | None]]] = {
+    "DownwardAPIVolumeFile": {"path": _relative_problem},
+    "HostAlias": {"ip": _address_problem},
+    "KeyToPath": {"path": _relative_problem},
+    "LabelSelectorRequirement": {"key": label_key_problem},
+    "NodeSelectorRequirement": {"key": label_key_problem},
+    "PodAffinityTerm": {"topologyKey": label_key_problem},
+    "PodOS": {"name": _system_problem},
+    "ResourceFieldSelector": {"resource": _resource_problem},
+    "TopologySpreadConstraint": {"topologyKey": _topology_problem},
+    "VolumeMount": {"mountPath": _mount_problem, "subPath": _relative_problem, "subPathExpr": _relative_problem},
+}
+_TOGETHER: Mapping[str, Callable[[str, Mapping[str, Any]], Iterator[Problem]]] = {
+    "DownwardAPIVolumeFile": _file_source,
+    "EnvVarSource": _variable_source,
+    "LabelSelectorRequirement": _requirement,
+    "NodeSelectorRequirement": _requirement,
+    "PodSpec": _dns,
+    "Probe": _threshold,
+}

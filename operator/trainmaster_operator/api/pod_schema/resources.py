@@ -1,4 +1,9 @@
-"""Requests and limits of a pod's containers, and of the job's own fields, which are merged with the worker's."""
+"""Checks requests and limits of a pod's containers, together with those of the job's own fields.
+
+The names of accelerators are the device plugins' own: NVIDIA/k8s-device-plugin, ROCm/k8s-device-plugin,
+intel/intel-device-plugins (`i915` is the driver of the Data Center GPUs; for the newer driver set
+`accelerator.resourceName: gpu.intel.com/xe`), and Ascend/ascend-device-plugin.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +12,32 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from trainmaster_operator.api.labels import keyed
-from trainmaster_operator.api.nearest import VERY_SIMILAR, nearest
-from trainmaster_operator.api.pod_schema.values import quantity_problem
-from trainmaster_operator.api.problems import Problem
-from trainmaster_operator.api.quantities import quantity
-from trainmaster_operator.api.v1alpha1 import CPU, JobSpec, Resources
+from trainmaster_operator.api.kubernetes_syntax import keyed, quantity, quantity_problem
+from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest
+from trainmaster_operator.api.v1alpha1 import CPU, Accelerator, JobSpec, Resources
 from trainmaster_operator.api.values import show
 
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
 _HUGE_PAGES = "hugepages-"
-# Bytes. Kubernetes accepts thousandths of bytes, with a warning; who writes few of them meant another suffix.
+# Bytes. Kubernetes accepts thousandths of bytes with a warning; small amounts are mistakes of the suffix.
 _LEAST_MEMORY = 1024
 
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """WorkerResources are what the job's own fields ask for, for each kind of worker: requests, and limits."""
+    """WorkerResources are the requests and limits of the job's own fields, for each kind of worker."""
 
     groups: Sequence[tuple[Mapping[str, str], Mapping[str, str]]] = field(default=(({}, {}),))
 
 
 def worker_resources(spec: JobSpec) -> WorkerResources:
-    """Returns what the job's own fields ask for."""
+    """Returns the requests and limits of the job's own fields."""
     resources = [group.resources for group in spec.worker_groups] if spec.worker_groups else [spec.resources]
     return WorkerResources([requests_and_limits(one) for one in resources])
 
 
 def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns requests and limits of the worker's container, its devices aside."""
+    """Returns requests and limits of the worker's container, without devices."""
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     cpu = resources.cpu
@@ -69,13 +71,13 @@ def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker:
         request = own["requests"].get(name, requests.get(name))
         limit = own["limits"].get(name, limits.get(name))
         if limit is None and request is not None and _is_device(name) and name in own["requests"]:
-            yield Problem(keyed(f"{path}.requests", name), request, "is requested without a limit; set the same limit")
+            yield Problem(keyed(f"{path}.requests", name), request, "is requested without a limit; set an equal limit")
             return
         asked, most = _number(request), _number(limit)
         if asked is None or most is None:
             continue
         if asked != most and _is_device(name):
-            message = f"{request} is not the limit, {limit}; of devices both are the same"
+            message = f"{request} is not the limit, {limit}; both must be equal for devices"
             yield Problem(keyed(f"{path}.requests", name), request, message)
             return
         if asked > most:
@@ -95,7 +97,7 @@ def _wrong(name: str, value: Any) -> str | None:
         remedy = (
             f"did you mean {meant}?" if meant else "use cpu, memory or a device's full name, such as nvidia.com/gpu"
         )
-        return f"{show(name)} is no resource; {remedy}"
+        return f"{show(name)} is not a resource; {remedy}"
     if number is not None and number < 0:
         return f"{show(value)} is negative; use 0 or more"
     if name == "memory" and number is not None and number < _LEAST_MEMORY and str(value).endswith("m"):
@@ -120,7 +122,7 @@ def _is_device(name: str) -> bool:
 
 
 def _number(value: Any) -> Decimal | None:
-    """Returns a quantity's value; None for what is none, which is another check's."""
+    """Returns a quantity's value, or None if it is invalid, which another check reports."""
     if value is None or quantity_problem(value) is not None:
         return None
     text = str(value)
@@ -129,3 +131,25 @@ def _number(value: Any) -> Decimal | None:
         return sign * quantity(text.lstrip("+-"))
     except (ValueError, KeyError, ArithmeticError):
         return None
+
+
+RESOURCE_NAMES: Mapping[str, str] = {
+    "nvidia": "nvidia.com/gpu",
+    "amd": "amd.com/gpu",
+    "intel": "gpu.intel.com/i915",
+    "ascend": "huawei.com/Ascend910",
+}
+
+
+def resource_name(accelerator: Accelerator) -> str:
+    """Returns the extended resource that `gpus` counts. (Parsing refuses a custom kind without a name.)"""
+    return accelerator.resource_name or RESOURCE_NAMES.get(accelerator.kind, "")
+
+
+def device_names(spec: JobSpec) -> frozenset[str]:
+    """Returns the extended resources that the job's own fields request."""
+    accelerators = [spec.accelerator, *(group.accelerator or spec.accelerator for group in spec.worker_groups or [])]
+    names = {resource_name(accelerator) for accelerator in accelerators}
+    if spec.interconnect.rdma is not None:
+        names.add(spec.interconnect.rdma.resource_name)
+    return frozenset(names)

@@ -1,12 +1,12 @@
 """The custom resource `DistributedTrainingJob`, version `v1alpha1`: spec and status as typed, frozen values.
 
-1. `spec` is what the user asks for; `workers`, `policies`, `pods` and `code` have the models of its fields.
+1. `spec` is what the user asks for; `workers`, `policies` and `pods` have the models of its fields.
 2. `status` is what the operator observed and decided.
-3. `names` has the group, the phases and the reasons, `base_models` what all models share.
+3. `names` has the group, the phases and the reasons; `base_models` has what all models share.
 
-These models are the one source: the CRD is generated from them (`api.crd`), the controller and the command line parse
-with them (`api.parsing`), and the reference page is made of their descriptions. Attribute names are Python's, names on
-the wire are camelCase (`model_dump(by_alias=True)`).
+These models are the single source: the CRD (`api.crd`) and the reference page are generated from them, and every reader
+parses with them (`api.parsing`). Attributes have Python's names; on the wire they are camelCase
+(`model_dump(by_alias=True)`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trainmaster_operator.api.v1alpha1.base_models import SpecModel, StatusModel
-from trainmaster_operator.api.v1alpha1.code import Code, CodeClaim
 from trainmaster_operator.api.v1alpha1.names import (
     API_VERSION,
     BUNDLED_IMAGE,
@@ -31,9 +30,9 @@ from trainmaster_operator.api.v1alpha1.names import (
     VERSION,
     AnswerableReason,
     FailureReason,
+    JobIdentity,
     Phase,
     is_bundled,
-    set_name,
 )
 from trainmaster_operator.api.v1alpha1.status import (
     TIME_CATEGORIES,
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
     from trainmaster_operator.api.v1alpha1.pods import (
         Checkpoint,
         CheckpointVolume,
+        Code,
+        CodeClaim,
         Gang,
         PodTemplate,
         PodTemplateMetadata,
@@ -80,69 +81,11 @@ if TYPE_CHECKING:
         WorkerGroup,
     )
 
-__all__ = [
-    "API_VERSION",
-    "BUNDLED_IMAGE",
-    "BUNDLED_USER",
-    "CPU",
-    "DEFAULT_IMAGE",
-    "GROUP",
-    "INSTALL_CRD",
-    "KIND",
-    "PLURAL",
-    "RDMA",
-    "SHORT_NAME",
-    "SINGULAR",
-    "TERMINAL_PHASES",
-    "TIME_CATEGORIES",
-    "VERSION",
-    "Accelerator",
-    "AnswerableReason",
-    "Backoff",
-    "CPUOrQuantity",
-    "Checkpoint",
-    "CheckpointVolume",
-    "Code",
-    "CodeClaim",
-    "Condition",
-    "Elastic",
-    "Failure",
-    "FailurePolicy",
-    "FailureReason",
-    "FailureRule",
-    "Gang",
-    "Hang",
-    "Interconnect",
-    "JobSpec",
-    "JobStatus",
-    "LogRules",
-    "NodePolicy",
-    "Phase",
-    "PodTemplate",
-    "PodTemplateMetadata",
-    "Progress",
-    "RecoveryTimes",
-    "Resources",
-    "RunPolicy",
-    "Scheduling",
-    "SecurityContext",
-    "SpecModel",
-    "StacksRequest",
-    "StatusModel",
-    "TimeSpent",
-    "Topology",
-    "WarmStart",
-    "WorkerCounts",
-    "WorkerGroup",
-    "is_bundled",
-    "set_name",
-]
-
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Returns a model of the spec; a command that reads a status never waits for these to be made."""
-        if name in __all__:
+        """Returns a model of the spec. Commands that only read a status never load these models."""
+        if not name.startswith("_"):
             for module in ("pods", "policies", "workers", "spec"):
                 names = vars(import_module(f"{__name__}.{module}"))
                 if name in names:

@@ -1,7 +1,7 @@
-"""The base models of spec and status say how their fields are named on the wire, and what becomes of unknown ones.
+"""The base models of spec and status define the names of fields on the wire, and what happens to unknown fields.
 
-A spec's unknown field is refused by name (`api.field_messages` has the message); a status' is ignored, because an older
-operator must be able to read the status that a newer one wrote.
+An unknown field in a spec is refused (`api.field_messages` has the message). In a status it is ignored, because an
+older operator must be able to read the status of a newer one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 class SpecModel(BaseModel):
     """SpecModel is frozen, camelCase on the wire, and refuses unknown fields."""
 
-    # Built when the first one is parsed: a command that reads a status never needs the spec's.
+    # Built when the first one is parsed; commands that only read a status never need the spec's models.
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
     )
@@ -23,7 +23,7 @@ class SpecModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        """Removes fields that are null, as the API server does when it sets defaults (KEP-1523); no unknown ones."""
+        """Removes known fields that are null, as the API server does when it sets defaults (KEP-1523)."""
         if not isinstance(given, dict):
             return given
         known = {info.alias for info in cls.model_fields.values()}

@@ -1,7 +1,9 @@
-"""The custom resource, its phases and its reasons have these names."""
+"""Names of the custom resource, its phases and its reasons, and of a job's StatefulSets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 GROUP = "trainmaster.dev"
@@ -11,30 +13,38 @@ PLURAL = "distributedtrainingjobs"
 SINGULAR = "distributedtrainingjob"
 SHORT_NAME = "dtj"
 API_VERSION = f"{GROUP}/{VERSION}"
-# A user types this where the type isn't served.
+# What users type if the cluster doesn't serve the type.
 INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 
-# The image whose entry point is the bundled loop, so that `command` may be left out (with any tag or digest).
+# With any tag or digest of this image `command` is optional: it starts the bundled loop.
 BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
-# Whose training configuration `api.training_schema` knows.
+# The image whose `training` `api.training_schema` checks.
 DEFAULT_IMAGE = f"{BUNDLED_IMAGE}:0.1.0"
-# uid and gid of the user in our images (images/*/Dockerfile): volumes must be writable for it.
+# User id and group id of the bundled image (images/trainer/Dockerfile): volumes must be writable for it.
 BUNDLED_USER = 65532
 
 
+@dataclass(frozen=True)
+class JobIdentity:
+    """JobIdentity names one job. Two jobs that had the same name one after the other differ in `uid`."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def set_names(job: str, groups: Sequence[str]) -> list[str]:
+    """Returns the names of a job's StatefulSets, in the order of its worker groups; a job without groups has one."""
+    return [job] if len(groups) < 2 else [f"{job}-{group}" for group in groups]
+
+
 def is_bundled(image: str) -> bool:
-    """Returns whether an image is the bundled trainer, of any tag or digest: it has the agent and a default command."""
+    """Returns whether an image is the bundled trainer, which has the agent and a default command."""
     rest = image.removeprefix(BUNDLED_IMAGE)
     return rest != image and (rest == "" or rest[0] in ":@")
 
 
-def set_name(job: str, group: str, groups: int) -> str:
-    """Returns the name of the StatefulSet of a group; the only one of a job has the job's name."""
-    return job if groups < 2 else f"{job}-{group}"
-
-
-# What a worker's end can be for. A rule of failurePolicy can answer these; `reconciling.reasons` says what each means,
-# and a test holds the two together.
+# Reasons that a rule of failurePolicy can match. `api.reasons` explains them; a test compares both.
 AnswerableReason = Literal[
     "Error",
     "Signal",
@@ -50,7 +60,7 @@ AnswerableReason = Literal[
     "LimitExceeded",
     "Diverged",
 ]
-# No rule is asked about these: a disruption doesn't count, and the others keep the job from starting or end all of it.
+# No rule matches the further ones: disruptions don't count, the others prevent the start or end the whole job.
 FailureReason = Literal[
     AnswerableReason,
     "PodDeleted",

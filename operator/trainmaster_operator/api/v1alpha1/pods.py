@@ -1,4 +1,4 @@
-"""The pods are scheduled, mount checkpoints, are kept in and extended (`podTemplate`) as these models say."""
+"""The pods of a spec: scheduling, checkpoints, code, security, and other fields (`podTemplate`)."""
 
 from __future__ import annotations
 
@@ -6,55 +6,62 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, StrictBool, StrictInt, model_validator
 
-from trainmaster_operator.api.compact import CompactMapping
 from trainmaster_operator.api.v1alpha1.base_models import SpecModel
-from trainmaster_operator.api.values import AbsolutePath, LabelKey, PositiveWholeSeconds, Subdomain
+from trainmaster_operator.api.values import (
+    AbsolutePath,
+    CompactMapping,
+    Digest,
+    LabelKey,
+    PositiveWholeSeconds,
+    RelativePath,
+    Subdomain,
+)
 
 
 class Gang(SpecModel):
-    """Under a gang all workers are scheduled together, or none."""
+    """Gang schedules all workers together, or none."""
 
     scheduler: Literal["volcano", "coscheduling", "kubernetes", "kueue"] = Field(
         ...,
-        description="Whose PodGroup asks for the gang: Volcano's, the coscheduling plugin's (with podTemplate.spec."
-        "schedulerName, unless it is in the default scheduler), Kubernetes' own (1.36, feature gate GenericWorkload). "
-        "kueue: a Workload of Kueue, which admits the whole job.",
+        description="Gang scheduler: Volcano, the coscheduling plugin (set podTemplate.spec.schedulerName, unless the "
+        "default scheduler has it), Kubernetes itself (1.36, feature gate GenericWorkload), or Kueue, which admits the "
+        "whole job by a Workload.",
     )
     timeout_seconds: PositiveWholeSeconds | None = Field(
         None,
-        description="Seconds that the job may wait for nodes for its gang before it fails; unset waits for ever. "
+        description="Seconds that the gang may wait for nodes before the job fails. Unset waits forever. "
         "startupSeconds begins when the gang has its nodes. Time in Kueue's queue doesn't count.",
     )
 
 
 class Topology(SpecModel):
-    """Topology says where workers are to each other."""
+    """Topology places workers near each other, or apart."""
 
     key: LabelKey = Field(
         ...,
-        description="Node label that names the domain (topology.kubernetes.io/rack). Ranks follow it too: workers "
-        "of one domain are neighbours, where the operator may read nodes.",
+        description="Node label that names the domain (topology.kubernetes.io/rack). If the operator may read nodes, "
+        "workers of one domain also get neighbouring ranks.",
     )
     mode: Literal["Pack", "Spread"] = Field(
         "Pack", description="Pack: all workers in one domain. Spread: evenly over the domains."
     )
     required: StrictBool = Field(
         False,
-        description="true: a worker that can't be placed so waits; false: it goes where there is room.",
+        description="Whether a worker waits if it can't be placed like this. false places it anywhere.",
     )
 
 
 class Scheduling(SpecModel):
-    """Scheduling says how the pods are scheduled."""
+    """Scheduling has gang, queue, priority and topology of the pods."""
 
     gang: Gang | None = Field(None, description="Gang scheduling.")
-    queue: Subdomain | None = Field(None, description="Volcano's Queue, or the LocalQueue of Kueue, which needs one.")
+    queue: Subdomain | None = Field(None, description="Queue of Volcano, or LocalQueue of Kueue, where it is required.")
     priority_class_name: Subdomain | None = Field(None, description="PriorityClass of the pods.")
     topology: Topology | None = Field(None, description="Pack or spread workers over a topology.")
 
 
 class CheckpointVolume(SpecModel):
-    """CheckpointVolume is where checkpoints are kept."""
+    """CheckpointVolume is the volume for checkpoints."""
 
     claim_name: Subdomain | None = Field(
         None,
@@ -62,19 +69,21 @@ class CheckpointVolume(SpecModel):
     )
     host_path: AbsolutePath | None = Field(
         None,
-        description="Folder of the node, made where it is missing; for one node or a shared mount. Needs a privileged "
+        description="Folder on the node, created if missing, for one node or a shared mount. Needs a privileged "
         "namespace.",
     )
     empty_dir: StrictBool | None = Field(
-        None, description="true: a folder that lives as long as the pod; for trying things."
+        None, description="Whether to use a folder that exists only as long as the pod, for experiments."
     )
 
 
 class Checkpoint(SpecModel):
-    """Checkpoint has the volume and where it is mounted."""
+    """Checkpoint has the volume for checkpoints and its mount path."""
 
     volume: CheckpointVolume = Field(..., description="Exactly one of claimName, hostPath, emptyDir.")
-    path: AbsolutePath = Field("/checkpoints", description="Mount path; TRAINMASTER_CHECKPOINT_DIR in the workers.")
+    path: AbsolutePath = Field(
+        "/checkpoints", description="Mount path, which workers find in TRAINMASTER_CHECKPOINT_DIR."
+    )
 
 
 class PodTemplateMetadata(SpecModel):
@@ -85,18 +94,18 @@ class PodTemplateMetadata(SpecModel):
 
 
 class PodTemplate(SpecModel):
-    """PodTemplate is partial, and merged over the rendered one as kubectl's strategic merge does."""
+    """PodTemplate is a partial pod template, merged over the rendered one as by kubectl's strategic merge."""
 
     metadata: PodTemplateMetadata | None = Field(None, description="Labels and annotations to add.")
     spec: CompactMapping | None = Field(
         None,
         description="A partial PodSpec. containers, initContainers, volumes, env, ports and volumeMounts merge by "
-        "their keys, other lists are replaced; null deletes, and so does `$patch: delete` in a mapping (kubectl apply "
-        "drops nulls when it creates an object, unless it applies with --server-side). The worker's container is "
-        "called worker. What Trainmaster relies on (command, restartPolicy, its variables and volumes) can't be "
-        "changed; the operator says so.",
+        "their keys; other lists are replaced. null deletes a field, and so does `$patch: delete` in a mapping "
+        "(kubectl apply without --server-side drops nulls when it creates an object). The worker's container is "
+        "called worker. The operator refuses changes of what Trainmaster relies on: command, restartPolicy, its "
+        "variables and volumes.",
     )
-    # Asked for in every pass, where the rest is only rendered.
+    # Every pass reads this; the rest is only rendered.
     _grace_seconds: int | None = PrivateAttr(None)
 
     @model_validator(mode="after")
@@ -112,18 +121,43 @@ class PodTemplate(SpecModel):
 
 
 class SecurityContext(SpecModel):
-    """SecurityContext keeps the workers' containers in: fields of a container's securityContext, by the same names."""
+    """SecurityContext has fields of the same names as a container's securityContext, for the workers."""
 
     read_only_root_filesystem: StrictBool | None = Field(
         None,
-        description="true: nothing of the image can be written to. /tmp is an emptyDir then, and HOME is /tmp, for the "
-        "caches of torch, Triton and the hub.",
+        description="Whether the image is read-only. If so, /tmp is an emptyDir and HOME is /tmp, for the caches of "
+        "torch, Triton and the hub.",
     )
     run_as_non_root: StrictBool | None = Field(
         None,
-        description="true: the kubelet refuses to start a worker as root. Unset, that holds for the bundled image. An "
+        description="Whether the kubelet refuses to start a worker as root. Default: true for the bundled image. An "
         "image whose USER is a name needs runAsUser too.",
     )
     run_as_user: Annotated[StrictInt, Field(ge=0, le=2_147_483_647)] | None = Field(
-        None, description="User id of the worker's processes; unset, the image's USER."
+        None, description="User id of the worker's processes. Default: the image's USER."
     )
+
+
+class CodeClaim(SpecModel):
+    """CodeClaim is a volume with archives of code."""
+
+    claim_name: Subdomain = Field(
+        ..., description="PersistentVolumeClaim, mounted by every worker (RWX or ROX for several nodes)."
+    )
+    path: RelativePath = Field(
+        "trainmaster-code", description="Folder of the volume that has the archive as <digest>.tar.gz."
+    )
+
+
+class Code(SpecModel):
+    """Code is an archive (tar, gzip) that each worker unpacks before its ranks start in that folder."""
+
+    digest: Digest = Field(
+        ...,
+        description="SHA-256 of the archive. Changing it, once the new archive is in place, stops the ranks with a "
+        "checkpoint and restarts them with the new code in the same pods. kubectl dtj push does both.",
+    )
+    config_map: Subdomain | None = Field(
+        None, description="ConfigMap with the archive as code.tar.gz in its binaryData, up to 700 KB."
+    )
+    claim: CodeClaim | None = Field(None, description="Volume with the archive.")

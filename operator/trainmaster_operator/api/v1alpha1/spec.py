@@ -1,4 +1,4 @@
-"""The spec of a DistributedTrainingJob is what a user asks for; the modules beside this one have its parts."""
+"""The spec of a DistributedTrainingJob: what the user asks for. The other modules have its parts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainmaster_operator.api.compact import CompactMapping
 from trainmaster_operator.api.limits import KIB, MAX_BYTES
 from trainmaster_operator.api.v1alpha1.base_models import SpecModel
-from trainmaster_operator.api.v1alpha1.code import Code
 from trainmaster_operator.api.v1alpha1.names import DEFAULT_IMAGE
-from trainmaster_operator.api.v1alpha1.pods import Checkpoint, PodTemplate, Scheduling, SecurityContext
+from trainmaster_operator.api.v1alpha1.pods import Checkpoint, Code, PodTemplate, Scheduling, SecurityContext
 from trainmaster_operator.api.v1alpha1.policies import FailurePolicy, LogRules, RunPolicy, WarmStart
 from trainmaster_operator.api.v1alpha1.workers import Accelerator, Elastic, Interconnect, Resources, WorkerGroup
 from trainmaster_operator.api.values import (
     MAX_GROUPS,
     Argument,
     Backend,
+    CompactMapping,
     Image,
     ProcessesPerWorker,
     SpareCount,
@@ -28,19 +27,22 @@ from trainmaster_operator.api.values import (
 class JobSpec(SpecModel):
     """JobSpec is what the user asks for."""
 
-    image: Image = Field(DEFAULT_IMAGE, description="Image of the workers; any that has Python 3.9 or newer.")
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, description="As a container's.")
+    image: Image = Field(DEFAULT_IMAGE, description="Image of the workers: any with Python 3.9 or newer.")
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        None, description="When to pull the image."
+    )
     command: list[Argument] | None = Field(
         None,
         min_length=1,
         max_length=256,
-        description="Program that each worker's launcher starts ([python, train.py]); in it and in args, $(NAME) is "
-        "the container's variable. Required unless the image is the bundled one, which trains as `training` says.",
+        description="Program that each worker's launcher starts ([python, train.py]). In command and args, $(NAME) "
+        "stands for a variable of the container. Required unless the image is the bundled one, which trains by "
+        "`training`.",
     )
-    args: list[Argument] = Field(default_factory=list, max_length=1024, description="Arguments after the command.")
-    code: Code | None = Field(
-        None, description="The user's code, where it isn't in the image; the ranks start in its folder."
+    args: list[Argument] = Field(
+        default_factory=list, max_length=1024, description="Arguments that follow the command."
     )
+    code: Code | None = Field(None, description="Code that isn't in the image. The ranks start in its folder.")
     training: CompactMapping | None = Field(
         None,
         description="Configuration of the bundled loop, mounted as /etc/trainmaster/training.yaml. At most "
@@ -50,67 +52,68 @@ class JobSpec(SpecModel):
         None,
         min_length=1,
         max_length=8192,
-        description="Shell line run before the launcher; the environment that it leaves is kept "
-        "(source /opt/toolkit/set_env.sh). No message quotes it, but who may view the job can read it: secrets belong "
-        "into a Secret, from which podTemplate takes variables.",
+        description="Shell line that runs before the launcher and can change its environment "
+        "(source /opt/toolkit/set_env.sh). Everyone who can view the job can read it: keep secrets in a Secret, and "
+        "get variables from it by podTemplate.",
     )
     launcher: Literal["torchrun", "exec"] = Field(
         "torchrun",
-        description="torchrun starts processesPerWorker ranks in each worker; exec starts the command once, the "
-        "environment is enough.",
+        description="torchrun starts processesPerWorker ranks in each worker. exec starts the command once, with the "
+        "environment variables of the ranks.",
     )
     warm_start: WarmStart = Field(
-        default_factory=WarmStart, description="How ranks start within a tenth of a second after a fault."
+        default_factory=WarmStart, description="Starts ranks within a tenth of a second after a fault."
     )
     backend: Backend = Field(
         "auto",
-        description="Backend of torch.distributed (nccl, gloo, hccl, xccl, ...); auto chooses by the accelerator.",
+        description="Backend of torch.distributed (nccl, gloo, hccl, xccl, ...). auto chooses it by the accelerator.",
     )
-    workers: WorkerCount | None = Field(
-        None, description="Number of workers (pods), one group. Not together with workerGroups."
-    )
+    workers: WorkerCount | None = Field(None, description="Number of workers (pods) of a job without workerGroups.")
     spares: SpareCount | None = Field(
         None,
-        description="Pods beyond the workers that are scheduled and wait, without a rank. One that runs takes a lost "
-        "worker's place at once, and the pod that replaces the lost one is the new spare. The job never waits for "
-        "spares. Not together with workerGroups, which have their own.",
+        description="Additional pods that are scheduled and wait without a rank. A running spare takes a lost worker's "
+        "place at once, and the lost worker's new pod becomes the spare. The job never waits for spares. Worker groups "
+        "have their own spares.",
     )
     worker_groups: list[WorkerGroup] | None = Field(
         None,
         min_length=1,
         max_length=MAX_GROUPS,
-        description="Several kinds of machine in one job. Not together with workers and resources.",
+        description="Several kinds of machine in one job, in place of workers and resources.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     processes_per_worker: ProcessesPerWorker = Field(
         "auto",
-        description="Ranks in each worker; auto is the number of accelerators or 1, and under the exec launcher 1.",
+        description="Ranks in each worker. auto is the number of accelerators, at least 1; with launcher exec it is 1.",
     )
-    resources: Resources = Field(default_factory=Resources, description="What each worker gets.")
+    resources: Resources = Field(default_factory=Resources, description="Resources of each worker.")
     accelerator: Accelerator = Field(
-        default_factory=Accelerator, description="Which accelerator resources.gpus counts."
+        default_factory=Accelerator, description="Kind of accelerator that resources.gpus counts."
     )
-    interconnect: Interconnect = Field(default_factory=Interconnect, description="How collectives travel.")
-    elastic: Elastic | None = Field(None, description="How far the number of workers may shrink and grow.")
-    failure_policy: FailurePolicy = Field(default_factory=FailurePolicy, description="How failures are answered.")
+    interconnect: Interconnect = Field(default_factory=Interconnect, description="Network of the collectives.")
+    elastic: Elastic | None = Field(None, description="Range of the number of workers, if it may change.")
+    failure_policy: FailurePolicy = Field(default_factory=FailurePolicy, description="What to do about failures.")
     progress: LogRules | None = Field(
         None,
-        description="Which lines that ranks print are their progress. Scripts that write a progress file, and Hugging "
-        "Face's Trainer, need none.",
+        description="Which printed lines show progress. Scripts that write a progress file, and Hugging Face's "
+        "Trainer, don't need it.",
     )
-    run_policy: RunPolicy = Field(default_factory=RunPolicy, description="The job's life as a whole.")
+    run_policy: RunPolicy = Field(default_factory=RunPolicy, description="Suspension, deadlines and cleanup.")
     success_policy: Literal["AllWorkers", "RankZero"] = Field(
-        "AllWorkers", description="When the job has succeeded: all workers exited with 0, or the one with rank 0."
+        "AllWorkers",
+        description="When the job has succeeded: after all workers exited with 0, or the worker with rank 0 did.",
     )
-    scheduling: Scheduling = Field(default_factory=Scheduling, description="How the pods are scheduled.")
+    scheduling: Scheduling = Field(
+        default_factory=Scheduling, description="Gang, queue, priority and topology of the pods."
+    )
     checkpoint: Checkpoint | None = Field(None, description="Volume for checkpoints.")
     security_context: SecurityContext | None = Field(
         None,
-        description="How far the workers' containers are kept in, beyond what always holds: no privilege escalation, "
-        "no capabilities, the runtime's seccomp profile. podTemplate can override it.",
+        description="Further restrictions of the workers' containers. These always apply unless podTemplate "
+        "overrides them: no privilege escalation, no capabilities, the runtime's seccomp profile.",
     )
     pod_template: PodTemplate | None = Field(
         None,
-        description="Anything else that a pod can have, merged over what is rendered as Kubernetes merges. At "
+        description="Other fields of the pods, merged over the rendered pods by a strategic merge. At "
         f"most {MAX_BYTES['podTemplate'] // KIB} KiB as JSON.",
     )

@@ -1,4 +1,4 @@
-"""The status of a DistributedTrainingJob is what the operator observed and decided."""
+"""The status of a DistributedTrainingJob: what the operator observed and decided."""
 
 from __future__ import annotations
 
@@ -15,188 +15,193 @@ from trainmaster_operator.api.v1alpha1.names import Phase
 class Condition(StatusModel):
     """Condition is as in metav1.Condition."""
 
-    type: str = Field(..., description="What the condition is about, such as Running or Failed.")
-    status: Literal["True", "False", "Unknown"] = Field(..., description="Whether it holds.")
-    reason: str = Field(..., description="Why, in one word, such as AllRanksUp or Unschedulable.")
-    message: str = Field("", description="Why, in a sentence.")
-    last_transition_time: str = Field(..., description="When `status` changed last.")
-    observed_generation: int | None = Field(None, description="metadata.generation that this is about.")
+    type: str = Field(..., description="Type of the condition, such as Running or Failed.")
+    status: Literal["True", "False", "Unknown"] = Field(..., description="Whether the condition holds.")
+    reason: str = Field(..., description="Reason in one word, such as AllRanksUp or Unschedulable.")
+    message: str = Field("", description="Reason in a sentence.")
+    last_transition_time: str = Field(..., description="When the condition's status last changed.")
+    observed_generation: int | None = Field(None, description="metadata.generation that the condition refers to.")
 
 
 class WorkerCounts(StatusModel):
-    """WorkerCounts says how many workers there are."""
+    """WorkerCounts has the numbers of workers."""
 
-    desired: int = Field(0, description="Workers of the current attempt's full group.")
+    desired: int = Field(0, description="Workers that the job should have.")
     created: int = Field(0, description="Pods that exist.")
     running: int = Field(0, description="Workers whose ranks are up.")
-    finished: int = Field(0, description="Workers that ended with 0.")
+    finished: int = Field(0, description="Workers that exited with 0.")
     spares: int | None = Field(
-        None, description="Spares that could take a lost worker's place at once; unset where the job has none."
+        None, description="Spares that could take a lost worker's place at once. Unset if the job has no spares."
     )
 
 
 class TimeSpent(StatusModel):
-    """TimeSpent says where the job's time went, in seconds. The categories together are startTime to `until`."""
+    """TimeSpent has the seconds spent in each category. Their sum is the time from startTime to `until`."""
 
-    until: str | None = Field(None, description="Up to when time has been booked.")
+    until: str | None = Field(None, description="Time up to which the job's time is accounted.")
     productive: float | None = Field(None, description="Steps done for the first time.")
     recompute: float | None = Field(
-        None, description="Work done again after a restart: repeated steps, and the step that the failure cut off."
+        None, description="Work repeated after a restart: repeated steps, and the step that the failure interrupted."
     )
-    data: float | None = Field(None, description="Steps that waited for data, where the loop reports it (dataSeconds).")
-    checkpoint: float | None = Field(None, description="Steps that waited for checkpoints.")
+    data: float | None = Field(None, description="Waiting for data, if the loop reports it (dataSeconds).")
+    checkpoint: float | None = Field(None, description="Waiting for checkpoints.")
     evaluate: float | None = Field(None, description="Evaluation during training.")
-    stall: float | None = Field(None, description="No progress: hangs, until they were found.")
+    stall: float | None = Field(None, description="No progress: hangs until they were detected.")
     load: float | None = Field(
         None,
-        description="From the ranks' start to the attempt's first step: imports, model, data, checkpoint. All of it "
-        "where a script reports no steps.",
+        description="From the ranks' start to the attempt's first step: imports, model, data, checkpoint. The whole "
+        "attempt if the script reports no steps.",
     )
     rendezvous: float | None = Field(None, description="From the containers' start until all ranks were up.")
     restart: float | None = Field(
-        None, description="From a failure until the next attempt: back-off, waiting for lost pods."
+        None, description="From a failure to the next attempt: back-off, and waiting for lost pods."
     )
-    pull: float | None = Field(None, description="From nodes to running containers: images, volumes, init containers.")
-    schedule: float | None = Field(None, description="Pods waited for nodes.")
-    queue: float | None = Field(None, description="Waiting for admission, quota, or the job's turn.")
+    pull: float | None = Field(
+        None, description="From the assignment of nodes to running containers: images, volumes, init containers."
+    )
+    schedule: float | None = Field(None, description="Waiting for nodes.")
+    queue: float | None = Field(None, description="Waiting for admission, quota, or the job's turn in a queue.")
     finish: float | None = Field(None, description="From the last step to the job's end.")
     unobserved: float | None = Field(
         None,
-        description="An attempt ran without an operator and ended before one was back; goodput leaves it out.",
+        description="Time of an attempt that ended while no operator was running. Not part of goodput.",
     )
-    suspended: float | None = Field(None, description="Suspended (runPolicy.suspend); goodput leaves it out.")
+    suspended: float | None = Field(None, description="Suspended (runPolicy.suspend). Not part of goodput.")
 
 
 TIME_CATEGORIES = tuple(name for name in TimeSpent.model_fields if name != "until")
 
 
 class Progress(StatusModel):
-    """Progress says how far training is, as the ranks report it."""
+    """Progress is the training's progress as the ranks report it."""
 
     attempt: int | None = Field(None, description="The attempt that reported this.")
     step: int | None = Field(None, description="Optimizer steps done.")
     furthest_step: int | None = Field(
-        None, description="The furthest step of any attempt; until a later attempt gets there, its steps are recompute."
+        None,
+        description="Furthest step of any attempt. Until a later attempt gets there, its steps count as recompute.",
     )
-    total_steps: int | None = Field(None, description="Steps in all.")
-    epoch: float | None = Field(None, description="Epochs done, with a fraction.")
+    total_steps: int | None = Field(None, description="Total number of steps.")
+    epoch: float | None = Field(None, description="Epochs done, as a decimal.")
     loss: float | None = Field(None, description="Last training loss of rank 0.")
-    samples_per_second: float | None = Field(None, description="Samples a second of all ranks together.")
-    eta_seconds: float | None = Field(None, description="Seconds until the end, at the present speed.")
+    samples_per_second: float | None = Field(None, description="Samples per second of all ranks together.")
+    eta_seconds: float | None = Field(None, description="Seconds until the end at the current speed.")
     section: str | None = Field(
-        None, description="What the ranks do: setup, data, train, evaluate, checkpoint, finish."
+        None, description="Current activity of the ranks: setup, data, train, evaluate, checkpoint, finish."
     )
     data_seconds: float | None = Field(
-        None, description="Seconds that this attempt waited for data, as far as status.timeSpent has them."
+        None, description="Seconds that this attempt waited for data, as accounted in status.timeSpent."
     )
     checkpoint_seconds: float | None = Field(
-        None, description="Seconds that this attempt waited for checkpoints, as far as status.timeSpent has them."
+        None, description="Seconds that this attempt waited for checkpoints, as accounted in status.timeSpent."
     )
     evaluate_seconds: float | None = Field(
-        None, description="Seconds of evaluation in this attempt, as far as status.timeSpent has them."
+        None, description="Seconds of evaluation in this attempt, as accounted in status.timeSpent."
     )
     goodput: float | None = Field(
         None,
-        description="Share of the time since the start, suspended time apart, that went into steps done for the first "
-        "time, 0 to 1; status.timeSpent says where the rest went.",
+        description="Share (0 to 1) of the time since the start, without suspended time, that was spent on new steps. "
+        "status.timeSpent accounts for the rest.",
     )
     result: dict[str, float] | None = Field(None, description="Figures that the script reported, such as accuracy.")
-    reported_at: str | None = Field(None, description="When this was reported.")
+    reported_at: str | None = Field(None, description="Time of the report.")
 
 
 class RecoveryTimes(StatusModel):
-    """RecoveryTimes says how long it took from a fault to the end of the next attempt's first step, in seconds.
+    """RecoveryTimes has the seconds from a fault to the end of the next attempt's first step.
 
-    The parts follow each other, and each is up to the slowest worker; together they are `seconds`.
+    The parts follow each other, each until the slowest worker has finished it. Their sum is `seconds`.
     """
 
     seconds: float = Field(..., description="From the fault to the end of the first step.")
     repeated_steps: int | None = Field(
         None,
-        description="Steps to be done again until the first new one. Where the script doesn't report startStep, they "
-        "are counted from the first step that was seen.",
+        description="Steps to repeat until the first new one. If the script doesn't report startStep, they are counted "
+        "from its first reported step.",
     )
     detected: float | None = Field(
         None, description="Until the fault was detected: for a hang, since the last progress."
     )
     assigned: float | None = Field(None, description="Until the workers had been assigned the next attempt.")
-    stopped: float | None = Field(None, description="Until the ranks of the failed attempt were gone.")
+    stopped: float | None = Field(None, description="Until the ranks of the failed attempt had stopped.")
     launched: float | None = Field(None, description="Until the ranks of the next attempt had been started.")
     joined: float | None = Field(
-        None, description="Until they had formed their process group, where the loop reports it (joinedAt)."
+        None, description="Until the ranks had formed their process group, if the loop reports it (joinedAt)."
     )
     restored: float | None = Field(
-        None, description="Until they had the state to go on from, where the loop reports it (restoredAt)."
+        None, description="Until the ranks had restored their state, if the loop reports it (restoredAt)."
     )
-    first_step: float | None = Field(None, description="Until they had done their first step.")
+    first_step: float | None = Field(None, description="Until the ranks had done their first step.")
 
 
 class Failure(StatusModel):
     """Failure is one failure of an attempt: who failed first, and how."""
 
-    attempt: int = Field(..., description="The attempt that it ended.")
-    reason: str = Field(..., description="What happened, in one word (docs/reasons.md), such as OOMKilled.")
-    message: str = Field("", description="Who, how, and the last lines that it wrote.")
+    attempt: int = Field(..., description="The attempt that the failure ended.")
+    reason: str = Field(..., description="Reason in one word (docs/reasons.md), such as OOMKilled.")
+    message: str = Field("", description="The failed worker and the cause, with the last lines of its output.")
     worker: int | None = Field(None, description="Index of the worker that failed first.")
-    rank: int | None = Field(None, description="Its rank that failed first, where one rank is known to have.")
-    pod: str | None = Field(None, description="Its pod.")
-    node: str | None = Field(None, description="The node that the pod ran on.")
-    exit_code: int | None = Field(None, description="Its exit code; 128 + n for signal n.")
-    counted: bool = Field(True, description="Whether it took one of failurePolicy.maxRestarts.")
+    rank: int | None = Field(None, description="The worker's rank that failed first, if known.")
+    pod: str | None = Field(None, description="Pod of that worker.")
+    node: str | None = Field(None, description="Node of the pod.")
+    exit_code: int | None = Field(None, description="Exit code; 128 + n for signal n.")
+    counted: bool = Field(True, description="Whether it counts against failurePolicy.maxRestarts.")
     provisional: bool | None = Field(
-        None, description="true while the operator waits a moment for a better cause before it gives the job up."
+        None, description="true while the operator waits briefly for a better cause before it ends the job."
     )
     not_continued: str | None = Field(
-        None, description="Why the ranks that were left couldn't train on, where some of them could have."
+        None, description="Why the remaining ranks couldn't continue, if some of them support that."
     )
     failed_at: str = Field(..., description="When the attempt failed.")
-    step: int | None = Field(None, description="The furthest step that any attempt had done by then.")
+    step: int | None = Field(None, description="Furthest step of any attempt until then.")
     recovery: RecoveryTimes | None = Field(
-        None, description="How long it took until the next attempt had done its first step."
+        None, description="How long it took until the end of the next attempt's first step."
     )
 
 
 class StacksRequest(StatusModel):
-    """StacksRequest is a request for the stacks of all ranks, which anybody makes by annotating the job."""
+    """StacksRequest is a request for the stacks of all ranks, made by annotating the job."""
 
-    id: str = Field(..., description="The annotation's value, of which the first 64 characters count.")
+    id: str = Field(..., description="First 64 characters of the annotation's value.")
     asked_at: str = Field(..., description="When the workers were asked.")
 
 
 class JobStatus(StatusModel):
     """JobStatus is what the operator observed and decided; it is the operator's only memory."""
 
-    phase: Phase | None = Field(None, description="Where the job is in its life; conditions say more.")
+    phase: Phase | None = Field(None, description="Phase of the job. The conditions have details.")
     conditions: list[Condition] = Field(
         default_factory=list,
-        description="Accepted, Running, Suspended, and at the end Succeeded or Failed; kubectl wait knows them.",
+        description="Accepted, Running, Suspended, and at the end Succeeded or Failed, for kubectl wait.",
     )
-    observed_generation: int | None = Field(None, description="metadata.generation that this status answers.")
-    attempt: int = Field(0, description="The current try of the whole group, from 1.")
+    observed_generation: int | None = Field(None, description="metadata.generation that this status reflects.")
+    attempt: int = Field(0, description="Number of the current attempt, from 1.")
     continues: int | None = Field(
         None,
-        description="The last attempt whose ranks all started anew, where the current one goes on with their "
-        "processes; unset in an attempt whose ranks all started anew.",
+        description="The last attempt in which all ranks were started, if the current attempt continues with their "
+        "processes. Unset if the current attempt started all ranks.",
     )
     absent_ranks: list[int] = Field(
         default_factory=list,
-        description="Ranks that the current attempt trains without, because they were lost or aren't asked for. They "
-        "join when they have started again.",
+        description="Ranks that are missing in the current attempt, because they were lost or aren't wanted. They join "
+        "after they have restarted.",
     )
     training_with: str | None = Field(
-        None, description="Who trains while ranks are absent, such as `3 of 4 workers`; unset where none is."
+        None,
+        description="Workers that train while ranks are absent, such as `3 of 4 workers`. Unset if no rank is absent.",
     )
-    restarts: int = Field(0, description="Restarts that counted against maxRestarts.")
-    disruptions: int = Field(0, description="Restarts that didn't count: pods deleted, evicted, nodes lost.")
-    workers: WorkerCounts = Field(default_factory=WorkerCounts, description="How many workers there are.")
-    replicas: int = Field(0, description="Pods that exist, spares apart, for the scale subresource.")
+    restarts: int = Field(0, description="Restarts that count against maxRestarts.")
+    disruptions: int = Field(0, description="Restarts that don't count: after deleted or evicted pods and lost nodes.")
+    workers: WorkerCounts = Field(default_factory=WorkerCounts, description="Numbers of workers.")
+    replicas: int = Field(0, description="Pods that exist, without spares, for the scale subresource.")
     selector: str | None = Field(None, description="Label selector of the pods, for the scale subresource.")
     worker_order: list[int] = Field(
         default_factory=list,
-        description="Workers of the current attempt in rank order, of an elastic job or one with spares or a topology.",
+        description="Workers of the current attempt in rank order, for a job that is elastic, has spares or a "
+        "topology.",
     )
     resizing: bool | None = Field(
-        None, description="true while the ranks save a checkpoint and stop, because the group changes."
+        None, description="true while the ranks save a checkpoint and stop because the group changes."
     )
     stopping: bool | None = Field(
         None,
@@ -204,22 +209,22 @@ class JobStatus(StatusModel):
     )
     code_digest: str | None = Field(None, description="spec.code.digest of the code that the current attempt runs.")
     restart_request: str | None = Field(
-        None, description="Value of the annotation trainmaster.dev/restart that the current attempt answers."
+        None, description="Value of the annotation trainmaster.dev/restart when the current attempt was opened."
     )
     scheduling_backoff: bool | None = Field(
         None,
-        description="true while the job waits without pods, because not all of them found a node; nextAttemptTime says "
-        "until when.",
+        description="true while the job waits without pods because not all of them found a node. It waits until "
+        "nextAttemptTime.",
     )
     scheduling_backoffs: int = Field(
-        0, description="How often the job has given up its nodes to wait without pods since all its ranks were up."
+        0, description="How often the job has given up its nodes since all ranks were last up."
     )
     startup_start_time: str | None = Field(
         None,
-        description="When the startup began that scheduling backoffs have interrupted; startupSeconds run from there.",
+        description="Start of startupSeconds if scheduling backoffs have interrupted the startup.",
     )
     node_failures: dict[str, int] = Field(
-        default_factory=dict, description="Failures that the node can have caused, by the node's name."
+        default_factory=dict, description="Number of failures that each node may have caused."
     )
     avoided_nodes: list[str] = Field(
         default_factory=list, description="Nodes that the job's pods avoid (failurePolicy.nodes.quarantineAfter)."
@@ -227,30 +232,29 @@ class JobStatus(StatusModel):
     replacing_pod_uids: list[str] = Field(
         default_factory=list,
         alias="replacingPodUIDs",
-        description="Pods that the operator itself replaces before the next attempt opens: their loss is no "
-        "disruption.",
+        description="Pods that the operator replaces before the next attempt opens. Their loss isn't a disruption.",
     )
     pod_uids: list[str | None] = Field(
         default_factory=list,
         alias="podUIDs",
-        description="Pods of the attempt in rank order; null for a worker whose pod isn't known yet. A worker that the "
-        "attempt began without has the pod that was lost.",
+        description="Uids of the attempt's pods in rank order; null for a worker whose pod isn't known yet. For a "
+        "worker that was missing at the start of the attempt, the uid of the lost pod.",
     )
     pod_restart_counts: list[int] = Field(
         default_factory=list,
-        description="How often the worker container of each of podUIDs had ended when the attempt was opened; later "
-        "ends belong to the attempt.",
+        description="How often the worker container of each pod in podUIDs had ended when the attempt was opened. "
+        "Later ends belong to the attempt.",
     )
     start_time: str | None = Field(None, description="When the operator started to process the job.")
     attempt_start_time: str | None = Field(None, description="When the current attempt was opened.")
-    suspended_seconds: float = Field(0, description="Seconds spent suspended, which activeDeadlineSeconds leaves out.")
+    suspended_seconds: float = Field(0, description="Suspended seconds, which don't count for activeDeadlineSeconds.")
     completion_time: str | None = Field(None, description="When the job ended.")
-    next_attempt_time: str | None = Field(None, description="The earliest time at which the next attempt opens.")
-    progress: Progress | None = Field(None, description="How far training is, as the ranks report it.")
-    time_spent: TimeSpent | None = Field(None, description="Where the time since the start went.")
+    next_attempt_time: str | None = Field(None, description="Earliest time at which the next attempt opens.")
+    progress: Progress | None = Field(None, description="Progress as the ranks report it.")
+    time_spent: TimeSpent | None = Field(None, description="How the time since the start was spent.")
     stacks_request: StacksRequest | None = Field(
         None,
-        description="The newest request for stacks (annotation trainmaster.dev/stacks) that the workers were asked; "
-        "the ConfigMap <job>-stacks has what they answered.",
+        description="Newest request for stacks (annotation trainmaster.dev/stacks) sent to the workers. The ConfigMap "
+        "<job>-stacks has the answers.",
     )
-    failures: list[Failure] = Field(default_factory=list, description="What ended attempts, the newest first.")
+    failures: list[Failure] = Field(default_factory=list, description="Failures that ended attempts, newest first.")

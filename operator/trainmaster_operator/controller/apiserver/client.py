@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from trainmaster_operator.api.encoding import encode
+from trainmaster_operator.api.json_codec import encode
 from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
 from trainmaster_operator.controller.apiserver.cluster import LATER_VERSIONS, PODS, RawObject, Resource
 from trainmaster_operator.controller.apiserver.connection import ApiConnection

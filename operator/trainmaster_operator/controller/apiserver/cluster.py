@@ -184,7 +184,7 @@ class Cluster(Protocol):
     ) -> str:
         """Read the end of the log of a worker's container, or of the one that ran before it in the pod.
 
-        With `timestamps` every line begins with its time (api/stamped_lines.py).
+        With `timestamps` every line begins with its time (api/kept_logs.py).
         """
         ...
 

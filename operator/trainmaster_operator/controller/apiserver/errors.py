@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainmaster_operator.api.wrong_types import EXPECTED
+from trainmaster_operator.api.problems import EXPECTED
 from trainmaster_operator.wire.values import loads, text
 
 # Characters of the other side's message in a Status.

@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from trainmaster_operator.api.decoding import decode_shallow
+from trainmaster_operator.api.json_codec import decode_shallow
 from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.trimming import PIECE, Each, Shape, Trimmer, Whole

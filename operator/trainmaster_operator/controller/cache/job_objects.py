@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster_operator.api.evidence import clean
-from trainmaster_operator.api.limits import is_larger
+from trainmaster_operator.api.json_codec import is_larger
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.api.v1alpha1 import Condition, JobStatus

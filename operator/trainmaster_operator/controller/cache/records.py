@@ -25,7 +25,7 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     StreamView,
     termination_reports,
 )
-from trainmaster_operator.reconciling.status.conditions import MAX_MESSAGE_CHARACTERS
+from trainmaster_operator.reconciling.transition import MAX_MESSAGE_CHARACTERS
 from trainmaster_operator.rendering import worker_layout
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_INDEX

@@ -13,7 +13,7 @@ from typing import Any, cast, get_args
 
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.reconciling.observed.kueue_admission import WORKLOAD_KIND
+from trainmaster_operator.reconciling.observed.gangs import WORKLOAD_KIND
 from trainmaster_operator.reconciling.observed.snapshot import (
     ChildView,
     ContainerEnd,

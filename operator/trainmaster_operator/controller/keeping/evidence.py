@@ -17,9 +17,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmaster_operator.api.attempt_marks import lines_of_attempt
 from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, clean, evidence_key, evidence_name
-from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.kept_logs import KeptLog, lines_of_attempt
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import since
 from trainmaster_operator.api.v1alpha1 import Failure, JobStatus

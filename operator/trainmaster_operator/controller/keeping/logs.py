@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, kept_workers, logs_name
-from trainmaster_operator.api.messages import listed
-from trainmaster_operator.api.stamped_lines import StampedLine, stamped_line
+from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, StampedLine, kept_workers, logs_name, stamped_line
+from trainmaster_operator.api.printable import listed
 from trainmaster_operator.controller.apiserver.cluster import Cluster
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Conflict, NotFound, Refused
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot

@@ -1,8 +1,8 @@
 """Keeps the stacks of all ranks that somebody asked for: the newest request's, in the ConfigMap `<job>-stacks`.
 
-The ConfigMap (api/stacks.py) is written once for a request, in the background, when all workers have answered or after
-ANSWER_SECONDS. A job has at most HELD_BYTES in memory, and TOTAL_BYTES of KEPT_RANKS ranks in the ConfigMap. If the job
-or the operator doesn't let output be kept, the ConfigMap has each rank's state without its stacks.
+The ConfigMap (api/evidence.py) is written once for a request, in the background, when all workers have answered or
+after ANSWER_SECONDS. A job has at most HELD_BYTES in memory, and TOTAL_BYTES of KEPT_RANKS ranks in the ConfigMap. If
+the job or the operator doesn't let output be kept, the ConfigMap has each rank's state without its stacks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from trainmaster_operator.api.stacks import Stacks, stacks_name
+from trainmaster_operator.api.evidence import Stacks, stacks_name
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.controller.apiserver.errors import ClusterError
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps, kept_state

@@ -32,7 +32,7 @@ from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, 
 from trainmaster_operator.controller.leaders.streams import Fault
 from trainmaster_operator.controller.recording.outbox import Outcome
 from trainmaster_operator.reconciling.observed.snapshot import Job
-from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.reconciling.transition import condition
 
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # The outcomes of a pass over a job.

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainmaster_operator.api.limits import is_larger
-from trainmaster_operator.api.records import FIGURES, JobIdentity, JobRecord, PodPlace, Record, SampleRecord, to_wire
+from trainmaster_operator.api.json_codec import is_larger
+from trainmaster_operator.api.records import FIGURES, JobRecord, PodPlace, Record, SampleRecord, to_wire
 from trainmaster_operator.api.trimming import LEFT_OUT
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import mapping

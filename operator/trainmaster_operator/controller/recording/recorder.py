@@ -19,8 +19,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, JobIdentity, LogRecord, PodPlace
+from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, LogRecord, PodPlace
 from trainmaster_operator.api.trimming import LEFT_OUT
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.cluster import JOBS, RECORDED_JOBS, Cluster
 from trainmaster_operator.controller.apiserver.errors import ClusterError
 from trainmaster_operator.controller.cache.large_jobs import LargeJobThread

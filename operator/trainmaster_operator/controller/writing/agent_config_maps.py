@@ -31,8 +31,7 @@ from trainmaster_operator.controller.apiserver.errors import (
 )
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.watching.resync import AGENT_CONTENT, CONTENT_LABEL
-from trainmaster_operator.rendering.agent_source import config_map_name
-from trainmaster_operator.rendering.paths import AGENT_FILE
+from trainmaster_operator.rendering.agent_source import AGENT_FILE, config_map_name
 from trainmaster_operator.wire.names import MANAGED_BY_LABEL
 from trainmaster_operator.wire.values import mapping, text
 

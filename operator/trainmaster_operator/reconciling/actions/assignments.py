@@ -1,8 +1,8 @@
-"""The desired assignment goes to the pods that don't have it; those whose agents haven't seen it are touched.
+"""Sends the desired assignment to pods that don't have it, and touches those whose agents haven't seen it.
 
-The assignment follows from the status alone, so an operator that comes back publishes the same. An annotation can be
-late in a pod's file (measured: 5 of 8 pods under churn had not shown it after a minute), so pods whose agents haven't
-seen the attempt are touched after TOUCH_SECONDS, and then ever more rarely.
+The assignment follows from the status alone, so a restarted operator publishes the same. An annotation can reach a
+pod's file late (measured: 5 of 8 pods under churn didn't show it after a minute). So pods whose agents haven't seen the
+attempt are touched after TOUCH_SECONDS, then at growing intervals.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.reconciling.decision import Assign, PodRef, Touch
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import PodView
-from trainmaster_operator.reconciling.policies.topology import is_unordered
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
+from trainmaster_operator.reconciling.policies.opening import is_unordered
 from trainmaster_operator.rendering import first_assignment, processes_by_worker, rank_grace_seconds, stable_hosts
 from trainmaster_operator.wire.assignment import Assignment, master_port
 
-# Ranks of a broken attempt get this between SIGTERM and SIGKILL: the one at fault often closes its sockets before it
-# has exited, and its exit code is what matters.
+# Seconds between SIGTERM and SIGKILL for ranks of a failed attempt. The culprit often closes its sockets before it
+# exits, and its exit code matters.
 BROKEN_GRACE_SECONDS = 0.4
 TOUCH_SECONDS = 1.25
-# Seconds for which a worker has finished before the others count as training on without it.
+# Seconds after a worker has finished until the others count as training without it.
 FINISHED_SECONDS = 2.0
-# An agent that hasn't seen its attempt after this long has another problem than a late file.
+# After this time a late file isn't the reason that an agent hasn't seen its attempt.
 TOUCH_FOR_SECONDS = 60.0
 
 
@@ -32,7 +32,7 @@ def desired_assignment(situation: Situation) -> Assignment:
     attempt = max(status.attempt, 1)
     full = first_assignment(situation.identity, situation.spec)
     if is_unordered(situation):
-        # The ranks' order isn't known, and the pods need something to wait for.
+        # The ranks' order isn't known yet, and pods need an assignment to wait for.
         return full._replace(attempt=0, state="Hold")
     runs = status.phase is None or situation.running
     return full._replace(
@@ -42,7 +42,7 @@ def desired_assignment(situation: Situation) -> Assignment:
         uids=_uids(situation) if attempt > 1 or _names_first_pods(situation) else None,
         port=master_port(situation.job.uid, attempt),
         processes=_processes(situation),
-        # What the attempt was opened with; a job of which that isn't known has none yet.
+        # The code of the open attempt; if the status has none, no attempt was opened yet.
         code=situation.code_digest and (status.code_digest or situation.code_digest),
         continues=status.continues,
         absent=() if status.continues is None else situation.members.absent_ranks,
@@ -53,11 +53,11 @@ def desired_assignment(situation: Situation) -> Assignment:
 
 
 def names_first_pods_at(situation: Situation) -> float | None:
-    """Returns when the assignment of attempt 1 names its pods; None: it doesn't.
+    """Returns when the assignment of attempt 1 begins to name its pods, or None.
 
-    It is in the template before its pods exist, so it names none at first. Once a worker has finished and others train
-    on, the pod that comes in its place must not begin the attempt again. Most workers finish together: for them a
-    write would be for nothing.
+    At first it names none, because it is in the template before its pods exist. After a worker has finished while
+    others train, a new pod in its place must not start the attempt again. Most workers finish together, which saves
+    this write.
     """
     if situation.status.attempt != 1 or not situation.running or len(situation.worker_uids) < len(situation.workers):
         return None
@@ -71,9 +71,9 @@ def _names_first_pods(situation: Situation) -> bool:
 
 
 def assign(situation: Situation, assignment: Assignment) -> Assign | None:
-    """Returns the assignment for every living pod whose annotation differs; None where none does.
+    """Returns the assignment for all living pods whose annotation differs, or None.
 
-    Not one that is about to be replaced: nobody reads it, and the kubelet's answer would get in the deletion's way.
+    Pods that are about to be replaced are left out: a change in the kubelet's status would conflict with the deletion.
     """
     pods = [
         pod
@@ -87,16 +87,16 @@ def assign(situation: Situation, assignment: Assignment) -> Assign | None:
 
 
 def _has(situation: Situation, pod: PodView, assignment: Assignment) -> bool:
-    """Returns whether a pod has the assignment, or attempt 1 as it was before it named pods of which this is one."""
+    """Returns whether a pod has the assignment, or attempt 1 from before it named this pod."""
     if assignment.attempt == 1 and pod.uid in situation.status.pod_uids:
         return pod.assignment is not None and pod.assignment._replace(uids=assignment.uids) == assignment
     return pod.assignment == assignment
 
 
 def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
-    """Returns whether an annotation is later than ours would be: our status is behind another operator's.
+    """Returns whether an annotation is newer than the desired one, because another operator's status was newer.
 
-    Within an attempt Hold is always later than Run: an attempt that was held never goes on.
+    Within an attempt Hold is always newer than Run: a held attempt never continues.
     """
     if present is None or present.attempt < desired.attempt:
         return False
@@ -104,19 +104,19 @@ def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
 
 
 def touch(situation: Situation, assignment: Assignment) -> Touch | None:
-    """Returns the pods to wake whose agents should have seen the assignment by now."""
+    """Returns the pods to touch, whose agents should have seen the assignment by now."""
     due = [pod for pod in _unseen(situation, assignment) if touch_at(situation, pod) <= situation.now]
     return Touch(_references(due)) if due else None
 
 
 def next_touch_at(situation: Situation, assignment: Assignment) -> float | None:
-    """Returns when the next pod is to be touched."""
+    """Returns when the next pod must be touched."""
     times = (touch_at(situation, pod) for pod in _unseen(situation, assignment))
     return min((at for at in times if at > situation.now), default=None)
 
 
 def touch_at(situation: Situation, pod: PodView) -> float:
-    """Returns when a pod is touched next: the waits double, so the touches' own events never make a storm."""
+    """Returns when a pod must be touched next. The waits double, so that touches don't cause many events."""
     base = situation.assigned_since(pod)
     if pod.touched_at is None or not base <= pod.touched_at <= situation.now:
         return base + TOUCH_SECONDS
@@ -124,11 +124,10 @@ def touch_at(situation: Situation, pod: PodView) -> float:
 
 
 def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
-    """Returns the pods with the right annotation whose agents don't show that they know of the attempt.
+    """Returns the pods with the right annotation whose agents don't seem to know the attempt.
 
-    Attempt 1 is written into the file before the agent starts. An agent that runs the user's code knows of an attempt
-    when it has that code too, which is in such a file as well: then it has reported. A hold has its attempt's number,
-    so it can't be recognized.
+    Attempt 1 is in the file before the agent starts. An agent with the user's code reports once it also has that code,
+    which comes in such a file too. A hold has the number of its attempt, so nothing shows whether it was seen.
     """
     opened = to_seconds(situation.status.attempt_start_time)
     in_template = assignment.attempt == 1 and situation.spec.scheduling.topology is None
@@ -147,13 +146,12 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
         and worker in assigned
         and worker not in situation.reports
         and pod.assignment == assignment
-        and pod.worker_container is not None
-        and pod.worker_container.state == "running"
+        and pod.container_runs
     ]
 
 
 def _hosts(situation: Situation) -> tuple[str, ...]:
-    """Returns the workers' stable names. The rendering no longer has that of one that was scaled away a moment ago."""
+    """Returns the workers' stable names, including workers that were just scaled away and aren't rendered."""
     hosts = stable_hosts(situation.identity, situation.spec)
     name = situation.job.name
     return tuple(
@@ -163,14 +161,13 @@ def _hosts(situation: Situation) -> tuple[str, ...]:
 
 
 def _uids(situation: Situation) -> tuple[str, ...]:
-    """Returns the pods that the attempt names: where all ranks of a worker are absent, whichever comes may prepare
-    them."""
+    """Returns the pods that the attempt names. If all ranks of a worker are absent, any pod may prepare them."""
     uids = zip(situation.workers, situation.status.pod_uids, strict=False)
     return tuple("" if worker in situation.members.absent else uid or "" for worker, uid in uids)
 
 
 def _processes(situation: Situation) -> tuple[int, ...] | None:
-    """Returns the ranks of each worker; only jobs of several groups differ in it, and those aren't resized."""
+    """Returns the ranks of each worker if they differ, as in jobs with several groups, which aren't resized."""
     counts = processes_by_worker(situation.layout)
     if counts is None or any(worker >= len(counts) for worker in situation.workers):
         return None
@@ -178,8 +175,7 @@ def _processes(situation: Situation) -> tuple[int, ...] | None:
 
 
 def _is_planned(situation: Situation) -> bool:
-    """Returns whether the ranks are stopped by a plan (or a disruption that gives them time), not because one is
-    broken."""
+    """Returns whether the ranks are stopped by plan, or by a disruption that gives them time."""
     if situation.running or situation.status.phase is None:
         return False
     failure = situation.last_failure
@@ -188,7 +184,7 @@ def _is_planned(situation: Situation) -> bool:
         and failure.attempt == situation.status.attempt
         and known_reason(failure.reason).strength is not Strength.DISRUPTION
     )
-    # An attempt that opened with a pod that has to be replaced never met.
+    # Ranks of an attempt with a pod that must be replaced have never met.
     unmet = (
         failure is not None
         and failure.attempt < situation.status.attempt

@@ -1,8 +1,11 @@
-"""The job's children are applied where they aren't as rendered, and have as many pods as they shall have.
+"""Applies the job's children if they differ from their rendering, and checks that pods get their agent.
 
-An apply is needed where a child is absent, was rendered otherwise (the hash differs), or has been scaled by somebody.
-While a job runs or will run, all children are kept; one that is suspended or finished only has its sets scaled to zero
-and is never repaired. Another owner's object of the same name is left alone: the executor refuses to apply over it.
+A child is applied if it is missing, was rendered differently (the hash differs), or was scaled by somebody else. All
+children of a job that runs or will run are kept. For a suspended or finished job, only its StatefulSets are scaled to
+zero. Another owner's object of the same name is left alone: the executor refuses to apply over it.
+
+A pod that has a node but no container may be waiting for the ConfigMap with its agent, which somebody has deleted. The
+kubelet retries at growing intervals, so the operator checks the ConfigMap and creates it again if it is missing.
 """
 
 from __future__ import annotations
@@ -12,20 +15,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.api.v1alpha1.names import JobIdentity
 from trainmaster_operator.reconciling.actions.assignments import is_ahead
-from trainmaster_operator.reconciling.actions.pod_group import lacks_pod_group, pod_group_kind
-from trainmaster_operator.reconciling.decision import Apply
-from trainmaster_operator.reconciling.observed.kueue_admission import (
+from trainmaster_operator.reconciling.decision import Apply, DeleteChild, EnsureAgent
+from trainmaster_operator.reconciling.observed.gangs import (
     WORKLOAD_KIND,
     admission,
     lacks_placement,
+    lacks_pod_group,
     placements,
+    pod_group,
+    pod_group_kind,
 )
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import ChildView
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, is_alive
 from trainmaster_operator.rendering import (
     AgentConfigMap,
-    JobIdentity,
     Manifest,
     Placement,
     Settings,
@@ -35,7 +40,7 @@ from trainmaster_operator.rendering import (
 )
 from trainmaster_operator.wire.assignment import Assignment
 
-# Renderings of a job that are remembered: the one that stands, and the one that is on its way.
+# Renderings that are remembered for each job: the current one and the next.
 REMEMBERED_RENDERINGS = 2
 
 # (kind, name, hash) of each manifest.
@@ -44,7 +49,7 @@ Hashes = tuple[tuple[str, str, str], ...]
 
 @dataclass(frozen=True)
 class _Rendering:
-    """_Rendering is all that a rendering depends on, but for the spec."""
+    """_Rendering is everything that a rendering depends on, except the spec."""
 
     job: JobIdentity
     assignment: Assignment
@@ -73,10 +78,10 @@ class _Rendering:
 
 
 class RememberedHashes:
-    """RememberedHashes has each job's last ones: rendering takes milliseconds, and most passes change nothing.
+    """RememberedHashes caches each job's last hashes: rendering takes milliseconds, and most passes change nothing.
 
-    They are a job's own: found by the very spec that the job was read with, which isn't kept alive by it, and gone with
-    it. Passes of large jobs run in a thread; a lost entry costs one rendering.
+    The key is the very spec object that the job was parsed into, held by a weak reference. Passes of large jobs run in
+    a thread; a lost entry costs one rendering.
     """
 
     def __init__(self) -> None:
@@ -108,7 +113,7 @@ _remembered = RememberedHashes()
 
 
 def scaled_to_zero(situation: Situation) -> bool:
-    """Returns whether the job shall have no pods: suspended, in scheduling backoff, or finished with none to keep."""
+    """Returns whether the job should have no pods: suspended, in scheduling backoff, or finished and cleaned up."""
     if situation.status.phase == "Suspended" or situation.status.scheduling_backoff:
         return True
     keep = situation.spec.run_policy.keep_pods
@@ -116,7 +121,7 @@ def scaled_to_zero(situation: Situation) -> bool:
 
 
 def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply, ...]:
-    """Returns what has to be applied, in the order of the rendering."""
+    """Returns the children to apply, in the order of the rendering."""
     replicas = _replicas(situation)
     known = {(child.kind, child.name): child for child in situation.observed.children}
     present = {child.name: child.assignment for child in own_sets(situation)}
@@ -124,7 +129,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     if ended and not any(_is_off(child, replicas, assignment) for child in own_sets(situation)):
         return ()
     rendering = _rendering(situation, assignment, replicas)
-    # The job was read with this spec: the situation's own may be a copy, with the workers that Kueue admitted.
+    # The spec that the job was parsed into; the situation may have a copy with the workers that Kueue admitted.
     spec = situation.job.spec or situation.spec
     hashes, manifests = _remembered.get(spec, rendering), None
     if hashes is None:
@@ -143,7 +148,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     elif lacks_placement(situation.job, situation.observed):
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet"}
     elif lacks_pod_group(situation):
-        # Pods that come before it would be scheduled one by one.
+        # Pods created before it would be scheduled one by one.
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet" or _has_pods(known.get((kind, name)))}
     if not needed:
         return ()
@@ -153,7 +158,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
 
 
 def workload_manifest(situation: Situation) -> Manifest | None:
-    """Returns the job's Workload for Kueue as it should be while it holds no quota."""
+    """Returns the job's Workload for Kueue, as it should be while it holds no quota."""
     rendering = _rendering(situation, first_assignment(situation.identity, situation.spec), _replicas(situation))
     manifests = rendering.manifests(situation.spec)
     return next((manifest for manifest in manifests if manifest.kind == WORKLOAD_KIND), None)
@@ -183,7 +188,7 @@ def _replicas(situation: Situation) -> dict[str, int]:
 
 
 def own_sets(situation: Situation) -> list[ChildView]:
-    """Returns the job's StatefulSets that are there to stay."""
+    """Returns the job's StatefulSets that aren't being deleted."""
     return [
         child
         for child in situation.observed.children
@@ -192,7 +197,7 @@ def own_sets(situation: Situation) -> list[ChildView]:
 
 
 def job_agent(situation: Situation) -> AgentConfigMap | None:
-    """Returns the agent that the job has begun with; None before it has."""
+    """Returns the agent that the job has started with, or None."""
     return next((child.agent for child in own_sets(situation) if child.agent is not None), None)
 
 
@@ -201,7 +206,7 @@ def _has_pods(child: ChildView | None) -> bool:
 
 
 def _is_off(child: ChildView, replicas: Mapping[str, int], assignment: Assignment) -> bool:
-    """Returns whether an ended job's set needs a write: wrong size, or pods to keep that could train again."""
+    """Returns whether a StatefulSet of an ended job must be applied: its size is wrong, or kept pods could train."""
     wanted = replicas.get(child.name, 0)
     return child.replicas != wanted or (wanted > 0 and child.assignment != assignment)
 
@@ -212,7 +217,53 @@ def _is_needed(child: ChildView | None, rendered_hash: str, replicas: int | None
     if child is None:
         return True
     if child.deleting:
-        # The garbage collector isn't done; the watch asks again when it is.
+        # The garbage collector isn't done; its event triggers the next pass.
         return False
     scaled = kind == "StatefulSet" and child.replicas != replicas
     return scaled or child.rendered_hash != rendered_hash
+
+
+# Seconds from scheduling until a container should exist. If the node has the image, it takes less than one.
+CONTAINER_SECONDS = 3.0
+# Seconds between two checks while an image is being pulled.
+AGAIN_SECONDS = 10.0
+
+
+def ensure_agent(situation: Situation) -> EnsureAgent | None:
+    """Returns the check of the job's ConfigMap, if it is due."""
+    agent, waits = job_agent(situation), _container_waits(situation)
+    if agent is None or not any(wait >= CONTAINER_SECONDS for wait in waits):
+        return None
+    return EnsureAgent(agent.name)
+
+
+def next_look_at(situation: Situation) -> float | None:
+    """Returns when the next check is due."""
+    if job_agent(situation) is None:
+        return None
+    waits = [
+        CONTAINER_SECONDS - wait if wait < CONTAINER_SECONDS else AGAIN_SECONDS for wait in _container_waits(situation)
+    ]
+    return situation.now + min(waits) if waits else None
+
+
+def _container_waits(situation: Situation) -> list[float]:
+    """Returns how long each scheduled pod has waited for its container [s]."""
+    return [
+        situation.now - pod.scheduled_at
+        for pod in situation.pods.values()
+        if is_alive(pod)
+        and pod.scheduled_at is not None
+        and (
+            pod.worker_container is None
+            or (pod.worker_container.state == "waiting" and pod.worker_container.reason == "ContainerCreating")
+        )
+    ]
+
+
+def delete_pod_group(situation: Situation) -> DeleteChild | None:
+    """Returns the deletion of the PodGroup of a job without pods, so that it reserves nothing."""
+    group = pod_group(situation)
+    if group is None or group.deleting or situation.observed.pods:
+        return None
+    return DeleteChild(group.kind, group.name, group.uid)

@@ -1,12 +1,12 @@
-"""Pods that would stand in the way for ever are deleted: their node doesn't end them, or their agent doesn't answer.
+"""Deletes pods that would block the job forever: their node doesn't stop them, or their agent doesn't answer.
 
-A StatefulSet's pod is only replaced when the old one is gone, and a kubelet that doesn't answer never says so. So a pod
-whose grace period has been over for `nodes.lostAfterSeconds` is deleted by force, if a live read of its node shows that
-it is lost. What may still run there joins no later attempt, because its uid isn't in any. A worker that trained without
-all others needs nobody, so its pod is deleted only when its agent must have ended its ranks.
+A StatefulSet replaces a pod only after the old one is gone, which a dead kubelet never reports. So a pod whose grace
+period ended `nodes.lostAfterSeconds` ago is deleted by force, if a live read of its node shows that it is lost.
+Processes that still run there can't join a later attempt, because its assignment doesn't have their uid. A worker that
+trains without all others needs no peers, so its pod is deleted only after its agent must have stopped its ranks.
 
-A worker that stands still as a whole, or whose network is gone, seems well to Kubernetes. Where its peers have found it
-silent, the next attempt waits for it, or goes on without it, and after `nodes.lostAfterSeconds` its pod is replaced.
+A worker that hangs as a whole, or has lost its network, looks healthy to Kubernetes. If its peers report it as silent,
+the next attempt waits for it or continues without it, and its pod is replaced after `nodes.lostAfterSeconds`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from __future__ import annotations
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.reconciling.decision import DeletePod, PodRef
 from trainmaster_operator.reconciling.observed.lineup import alone_until
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import PodView
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
 
-# Seconds between two reads of the nodes of pods that stay stuck.
+# Seconds between two reads of the node of a stuck pod.
 RECHECK_SECONDS = 10.0
 
 
 def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Returns the deletions by force to try; the executor reads each pod and node first."""
+    """Returns the forced deletions; the executor first reads each pod and node."""
     return tuple(
         DeletePod(
             PodRef(pod.name, pod.uid),
-            f"its node {pod.node} doesn't end it",
+            f"its node {pod.node} doesn't stop it",
             force=True,
             lost_after=situation.spec.failure_policy.nodes.lost_after_seconds,
         )
@@ -44,7 +44,7 @@ def delete_silent_pods(situation: Situation) -> tuple[DeletePod, ...]:
 
 
 def next_check_at(situation: Situation) -> float | None:
-    """Returns when a pod that is leaving counts as stuck, or is to be checked again."""
+    """Returns when a terminating pod counts as stuck, or must be checked again."""
     times = [_overdue_at(situation, pod) for pod in situation.pods.values() if pod.deleting and pod.node]
     times += [_silent_until(situation)] if situation.unresponsive else []
     times += [_given_up_at(situation, pod) for pod in _absent_and_silent(situation)]
@@ -54,13 +54,13 @@ def next_check_at(situation: Situation) -> float | None:
 def _silent_until(situation: Situation) -> float:
     failure = situation.last_failure
     lost_after = situation.spec.failure_policy.nodes.lost_after_seconds
-    # A time in the future is of a clock that was set back.
+    # A time in the future: a clock was set back.
     at = to_seconds(failure.failed_at) if failure is not None else None
     return min(at or situation.now, situation.now) + lost_after
 
 
 def _absent_and_silent(situation: Situation) -> list[PodView]:
-    """Returns the pods of absent workers that seem well, but whose agents don't join the leader."""
+    """Returns the pods of absent workers that look healthy, but whose agents don't join the leader."""
     stream = situation.observed.stream
     if not situation.running or not stream.connected:
         return []
@@ -69,21 +69,17 @@ def _absent_and_silent(situation: Situation) -> list[PodView]:
     return [
         pod
         for pod in pods
-        if is_alive(pod)
-        and pod.uid not in connected
-        and pod.worker != stream.leader
-        and pod.worker_container is not None
-        and pod.worker_container.state == "running"
+        if is_alive(pod) and pod.uid not in connected and pod.worker != stream.leader and pod.container_runs
     ]
 
 
 def _given_up_at(situation: Situation, pod: PodView) -> float:
-    """Returns when a pod is replaced whose agent is silent: attempts come and go meanwhile, so they don't matter."""
+    """Returns when a pod with a silent agent is replaced, regardless of attempts in the meantime."""
     stream, container = situation.observed.stream, pod.worker_container
     lost = (to_seconds(each.failed_at) for each in situation.status.failures if each.worker == pod.worker)
     started_at = None if container is None else container.started_at
     times = (started_at, stream.since, stream.left.get(pod.worker), next(lost, None))
-    # A time in the future is of another machine's clock.
+    # A time in the future comes from another machine's clock.
     silent_since = max((min(at, situation.now) for at in times if at is not None), default=situation.now)
     return silent_since + situation.spec.failure_policy.nodes.lost_after_seconds
 

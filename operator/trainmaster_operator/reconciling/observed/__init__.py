@@ -1,8 +1,6 @@
-"""The policies read the controller's snapshot of a job, and the facts that follow from it.
+"""What was observed of a job, and the facts that follow from it.
 
-`snapshot` has the frozen values that the controller's store builds: job, pods, children, reports. `situation` brings
-them together with the status: who the workers are, who is up, whose container has ended in which attempt; `members`
-says which of their ranks are in the group;
-`container_ends` says how often, and why. `lineup` says who of the pods trains, and which spare for whom.
-`kueue_admission` says what Kueue has admitted of the job.
+`snapshot` has the frozen values that the controller's store builds: job, pods, children, reports. `situation` combines
+them with the status: the workers, who is up, and which container ended in which attempt. `members` says which ranks are
+in the group, `lineup` which pods train and which are spares, and `gangs` what a gang scheduler or Kueue has granted.
 """

@@ -1,8 +1,7 @@
-"""The lineup says who trains: as many of each group's pods as it has workers, in the order of their ranks.
+"""The lineup: which pods of each group train, in the order of their ranks. The other pods are spares.
 
-The other pods of a group are its spares. So no index is a spare's by itself: where a spare takes a lost worker's place,
-in the same position, the pod that comes back under the lost index is the spare from then on. A spare only stands in for
-a worker of its own group, because another group has other machines.
+No index is permanently a spare's. When a spare takes a lost worker's place, the new pod with the lost index becomes the
+spare. A spare only replaces workers of its own group, because other groups have other machines.
 """
 
 from __future__ import annotations
@@ -10,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from trainmaster_operator.api.times import since
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.rendering import GroupLayout, rank_grace_seconds
 from trainmaster_operator.wire.limits import ALONE_SECONDS, UNSEEN_SECONDS
 
-# Reasons of the DisruptionTarget condition of pods whose kubelet doesn't answer (`policies.attribution` has all).
+# Reasons of the DisruptionTarget condition if the kubelet doesn't answer (`policies.attribution` has all).
 NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 
 
 def desired_workers(situation: Situation) -> tuple[int, ...]:
-    """Returns the workers that the spec asks for, whether they are lost or not, in rank order.
+    """Returns the workers that the spec requests, lost or not, in rank order.
 
-    They are the current attempt's, unless an elastic job has been resized: then these are cut, or filled with those
-    who could begin at once and then by index.
+    They are the current attempt's. For a resized elastic job some are removed, or added: first those that could start
+    at once, then by index.
     """
     if not situation.has_spares:
         return tuple(index for group in situation.layout for index in group.indexes)
@@ -40,8 +40,9 @@ def desired_workers(situation: Situation) -> tuple[int, ...]:
 
 
 def ready_spares(situation: Situation) -> tuple[int, ...]:
-    """Returns who isn't in the attempt, or isn't asked for any more, and could begin at once: on a node that isn't
-    avoided and with an agent that is known to be well, as far as there is a choice."""
+    """Returns the spares that could start at once, best first: those on a node that isn't avoided, then those whose
+    agent
+    is connected."""
     connected = {agent.uid for agent in situation.observed.stream.workers if agent.connected}
     asked_for = {worker for group in situation.layout for worker in _asked_for(situation, group)}
     busy = asked_for | {*situation.members.present}
@@ -53,17 +54,17 @@ def ready_spares(situation: Situation) -> tuple[int, ...]:
 
 
 def next_workers(situation: Situation, without: frozenset[str] = frozenset()) -> tuple[int, ...]:
-    """Returns who trains in the next attempt: the desired workers, with ready spares in the places of lost ones.
+    """Returns the workers of the next attempt: the desired ones, with ready spares in the places of lost ones.
 
-    `without`: the uids of pods that count as lost too.
+    `without`: the uids of further pods that count as lost.
     """
     desired = desired_workers(situation)
     if not situation.has_spares:
         return desired
     lost = [worker for worker in desired if _is_lost(situation, worker, without)]
-    # Those first whose replacements aren't there yet, so that the attempt opens the sooner.
+    # Workers without a new pod come first, so that the attempt opens sooner.
     lost.sort(key=lambda worker: worker in situation.pods and is_alive(situation.pods[worker]))
-    # Not one that is to grow the group: its index would stand there twice.
+    # A spare that grows the group is in `desired` already.
     spares = [
         spare for spare in ready_spares(situation) if spare not in desired and situation.pods[spare].uid not in without
     ]
@@ -73,8 +74,8 @@ def next_workers(situation: Situation, without: frozenset[str] = frozenset()) ->
 def continued_workers(
     situation: Situation, absent: Collection[int], without: frozenset[str] = frozenset()
 ) -> tuple[int, ...]:
-    """Returns the lineup of a continued attempt: the current one's, because ranks keep their numbers, with ready spares
-    in the places of those `absent` whose container doesn't run. `without`: the uids of pods that are lost too.
+    """Returns the lineup of a continued attempt: the current one, because ranks keep their numbers, with ready spares
+    in the places of `absent` workers whose container doesn't run. `without`: the uids of further lost pods.
     """
     if not situation.has_spares:
         return situation.workers
@@ -88,11 +89,11 @@ def continued_workers(
 
 
 def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[str] = frozenset()) -> bool:
-    """Returns whether each of these workers has a pod that may live on: then an attempt can be opened with them.
+    """Returns whether an attempt can be opened with these workers: each has a pod that isn't going to be replaced.
 
-    An elastic job waits until they also have nodes, because it can do without those that get none; one with a topology,
-    because the nodes decide the order of the ranks; one that has given up its nodes before, because an attempt that
-    finds no nodes again is none. `without`: the uids of pods that are about to be replaced.
+    Some jobs also wait for nodes: an elastic job, because it can train without workers that get none; a job with a
+    topology, because nodes decide the order of ranks; and a job that gave up its nodes before, because it may find none
+    again. `without`: the uids of pods that are about to be replaced.
     """
     if alone_until(situation) is not None:
         return False
@@ -109,10 +110,10 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
 
 
 def alone_until(situation: Situation) -> float | None:
-    """Returns when the ranks of a lost worker have ended at the latest that trained without all others; None where
-    they have ended, or their agent learns of the next attempt.
+    """Returns the latest time at which the ranks of a lost worker stop that trained without all others. None if they
+    have stopped, or if their agent learns of the next attempt.
 
-    Beyond a broken network they need nobody to train on. Their agent ends them once nobody has watched it for a while.
+    Behind a broken network they can keep training. Their agent stops them after nobody has watched it for a while.
     """
     status, failure, members = situation.status, situation.last_failure, situation.members
     if status.continues is None or not members.absent_ranks or len(members.present) != 1:
@@ -128,8 +129,8 @@ def alone_until(situation: Situation) -> float | None:
 
 
 def saves_until(situation: Situation) -> float | None:
-    """Returns when the grace period of a pod of the attempt is over that was asked to end, and may be gone already: its
-    peers were asked later, and save for as long."""
+    """Returns the end of the grace period of the attempt's terminating pods, even those that are gone: their peers were
+    stopped later and may still be saving."""
     views = [*situation.pods.values(), *situation.observed.gone.values()]
     uids = frozenset(situation.worker_uids.values())
     ending = [pod for pod in views if pod.deleting and pod.uid in uids and pod.disruption not in NODE_LOST]
@@ -138,7 +139,7 @@ def saves_until(situation: Situation) -> float | None:
 
 
 def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
-    """Returns the current attempt's workers of a group that the spec still asks for: those first that train, then those
+    """Returns the current attempt's workers of a group that the spec still requests: first those that train, then those
     that could join."""
 
     def place(worker: int) -> tuple[bool, bool]:
@@ -150,50 +151,50 @@ def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
 
 
 def _saves_checkpoint(situation: Situation) -> bool:
-    """Returns whether a pod of the attempt has its grace period to end in, and ranks haven't left yet.
+    """Returns whether a pod of the attempt is in its grace period while ranks still run.
 
-    A spare could begin, but it would cut off the checkpoint that all ranks save together. A node that is lost ends
-    nothing, and a pod that was deleted by force is gone.
+    Starting a spare now would interrupt the checkpoint that all ranks save together. This doesn't apply to lost nodes,
+    which stop nothing, or to pods deleted by force.
     """
     return saves_until(situation) is not None and not all(_has_left(situation, each) for each in situation.workers)
 
 
 def _has_left(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's ranks have ended, as far as it can say."""
+    """Returns whether a worker's ranks have ended, as far as is known."""
     report, pod = situation.reports.get(worker), situation.pods.get(worker)
     if (report is not None and report.ended) or pod is None or pod.uid != situation.worker_uids.get(worker):
         return True
-    return pod.worker_container is None or pod.worker_container.state != "running"
+    return not pod.container_runs
 
 
 def _could_begin(situation: Situation, worker: int) -> bool:
     pod = situation.pods.get(worker)
     if pod is None or not is_alive(pod) or pod.uid in situation.status.replacing_pod_uids:
         return False
-    return pod.worker_container is not None and pod.worker_container.state == "running"
+    return pod.container_runs
 
 
 def _runs(situation: Situation, worker: int, without: frozenset[str]) -> bool:
-    """Returns whether a worker's pod may live on and its container runs."""
+    """Returns whether a worker's pod isn't lost and its container runs."""
     pod = situation.pods.get(worker)
     if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
         return False
-    return pod.worker_container is not None and pod.worker_container.state == "running"
+    return pod.container_runs
 
 
 def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool:
-    """Returns whether a worker's pod can't go on, or is a new one that doesn't run yet."""
+    """Returns whether a worker's pod is lost, or is a new one that doesn't run yet."""
     pod = situation.pods.get(worker)
     if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
         return True
     is_new = pod.uid != situation.worker_uids.get(worker, pod.uid)
-    return is_new and (pod.worker_container is None or pod.worker_container.state != "running")
+    return is_new and (not pod.container_runs)
 
 
 def _with_stand_ins(
     layout: Sequence[GroupLayout], workers: Sequence[int], lost: Iterable[int], spares: Iterable[int]
 ) -> tuple[int, ...]:
-    """Returns the workers with spares of their groups in the places of lost ones, both taken in their order."""
+    """Returns the workers with spares of their groups in the places of lost ones, both in the given order."""
     free = list(spares)
     instead: dict[int, int] = {}
     for worker in lost:

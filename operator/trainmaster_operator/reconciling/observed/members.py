@@ -1,7 +1,7 @@
-"""The members of an attempt are its workers' ranks, of which a continued attempt may have some absent.
+"""The members of an attempt: its workers' ranks, some of which may be absent in a continued attempt.
 
-A rank keeps its number for as long as its process lives, so the lineup stays the same while attempts are continued, and
-who isn't in the group is named by rank. A worker is absent when all its ranks are.
+A rank keeps its number while its process lives, so the lineup stays the same in continued attempts, and absent members
+are listed by rank. A worker is absent if all its ranks are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainmaster_operator.api.messages import listed
+from trainmaster_operator.api.printable import listed
 from trainmaster_operator.rendering import GroupLayout
 
 
@@ -25,14 +25,14 @@ class Members:
     def of(cls, workers: Iterable[int], layout: tuple[GroupLayout, ...], absent: Iterable[int]) -> Members:
         """Returns the members of an attempt with these workers."""
         counts = {index: group.processes for group in layout for index in group.indexes}
-        # Only jobs of one group are resized, so one that was scaled away had as many as the others.
+        # Only jobs with one group are resized, so a worker that was scaled away had as many as the others.
         usual = layout[0].processes if layout else 1
         ranks, first = dict[int, range](), 0
         for worker in workers:
             ranks[worker] = range(first, first + counts.get(worker, usual))
             first = ranks[worker].stop
         ordered = tuple(rank for rank in sorted({*absent}) if 0 <= rank < first)
-        # A group without anybody is none: somebody has edited the status.
+        # All ranks can't be absent: somebody has edited the status.
         return cls(ranks, ordered if len(ordered) < first else ())
 
     @cached_property
@@ -57,7 +57,7 @@ class Members:
 
     @property
     def incomplete(self) -> tuple[int, ...]:
-        """Returns the workers of which a rank is absent, in rank order."""
+        """Returns the workers with an absent rank, in rank order."""
         return tuple(worker for worker, ranks in self.ranks.items() if not self._absent.isdisjoint(ranks))
 
     def without(self, ranks: Iterable[int]) -> Members:
@@ -65,7 +65,7 @@ class Members:
         return Members(self.ranks, tuple(sorted(ranks)))
 
     def shown(self, desired: int) -> str:
-        """Returns who trains, as people count them: `3 of 4 workers`, `all 4 workers`; `desired`: the full number."""
+        """Describes who trains: `3 of 4 workers`, `all 4 workers`. `desired`: the full number."""
         incomplete = self.incomplete
         parts = [
             f"{len(self.present_ranks(worker))} of {len(self.ranks[worker])} ranks of worker {worker}"
@@ -80,7 +80,7 @@ class Members:
         return f"{whole} of {desired} workers" + (f" and {listed(parts)}" if parts else "")
 
     def named(self, ranks: Collection[int]) -> str:
-        """Returns whose these ranks are: `worker 2`, `workers 2, 3`, `rank 5 of worker 2`."""
+        """Describes these ranks: `worker 2`, `workers 2, 3`, `rank 5 of worker 2`."""
         whole = [str(worker) for worker, own in self.ranks.items() if own and set(own) <= {*ranks}]
         parts = [
             f"rank {rank} of worker {worker}"

@@ -1,16 +1,15 @@
-"""A situation is the facts of one job at one moment, computed once and read by every policy.
+"""A situation: the facts about one job at one moment, computed once for all policies.
 
-`survey` brings together what the status remembers and what was observed: who the workers are, their pods, and what each
-of them reported on the current attempt. Agents report through streams and termination messages (`Report`); of a
-container that ended without a report its status is read.
+`survey` combines the status with what was observed: the workers, their pods, and the report of each on the current
+attempt. Agents report by streams and termination messages (`Report`). If a container ended without a report, its status
+is used.
 
-**Which end belongs to which attempt.** An agent lives through many attempts, so a container's end without a message
-doesn't show in which one it happened. The status remembers how often each worker's container had ended when the attempt
-was opened, so an old end is never counted twice. A new one belongs to the attempt if it is clearly later than its
-opening, or than the agent's own report that it has begun the attempt, which has the same machine's clock. One within
-CLOCK_SLACK could also be of the attempt before, and then the report of the agent's next life is awaited (it finds the
-saved one when it starts again). So it is where the kubelet's probe ended an agent that had not reported on
-the attempt: it had stood still for minutes, and the attempt opened without it. Its next life joins that attempt.
+**Which end belongs to which attempt.** An agent serves many attempts, so an end without a message doesn't show its
+attempt. The status has the number of ends of each worker's container when the attempt was opened, so no old end counts
+again. A new end belongs to the attempt if it is clearly later than the opening, or later than the agent's own report on
+the attempt, which has the same clock. Within CLOCK_SLACK it could belong to the attempt before; then the operator waits
+for the report that the restarted agent finds and sends. The same applies if the kubelet's probe killed an agent that
+hadn't reported on the attempt: it had hung for minutes when the attempt opened, and joins it after its restart.
 """
 
 from __future__ import annotations
@@ -20,37 +19,41 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trainmaster_operator.api.times import since, to_seconds
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
-from trainmaster_operator.reconciling.observed.container_ends import (
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobIdentity, JobSpec, JobStatus
+from trainmaster_operator.reconciling.observed.gangs import admitted_spec
+from trainmaster_operator.reconciling.observed.members import Members
+from trainmaster_operator.reconciling.observed.snapshot import (
     START_FAILURES,
+    ContainerEnd,
+    Job,
+    Observed,
+    PodView,
     count_ends,
     explained,
+    is_alive,
     is_unresponsive_report,
     latest_end,
     reason_of,
 )
-from trainmaster_operator.reconciling.observed.kueue_admission import admitted_spec
-from trainmaster_operator.reconciling.observed.members import Members
-from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, Job, Observed, PodView
-from trainmaster_operator.rendering import GroupLayout, JobIdentity, Settings, has_spares, worker_layout
+from trainmaster_operator.rendering import GroupLayout, Settings, has_spares, worker_layout
 from trainmaster_operator.wire.report import Report
 
-# Phases in which the current attempt shall run; in all others its ranks are held.
+# Phases in which the current attempt should run; in all others its ranks are held.
 RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
 # The kubelet's times are whole seconds of another machine's clock.
 CLOCK_SLACK = 2.0
-# Seconds after a leader's hello in which it may still be sending the reports that it has kept.
+# Seconds after a leader's hello during which it may still be sending earlier reports.
 KEPT_REPORTS_SECONDS = 1.0
 _BADLY = ("Failed", "Stopped")
-# Where no stream is connected, a container that has run for this long counts as up.
+# Without a stream, a container counts as up after running for this long.
 UP_WITHOUT_REPORT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Situation is the facts of one job, as the module describes them. `spec` is the job's, known to be there.
+    """Situation has the facts about one job.
 
-    `layout` has the groups, `workers` are the current attempt's: global indexes in rank order.
+    `layout` has the groups; `workers` are the current attempt's, as global indexes in rank order.
     """
 
     job: Job
@@ -66,7 +69,7 @@ class Situation:
 
     @property
     def asked(self) -> JobSpec | None:
-        """Returns the spec as the user wrote it, where `spec` has as many workers as Kueue admitted."""
+        """Returns the user's spec; `spec` itself has as many workers as Kueue admitted."""
         return self.job.spec
 
     @property
@@ -83,7 +86,7 @@ class Situation:
 
     @property
     def running(self) -> bool:
-        """Returns whether the current attempt shall run, as opposed to being held."""
+        """Returns whether the current attempt should run, as opposed to being held."""
         return self.status.phase in RUN_PHASES
 
     @cached_property
@@ -93,12 +96,12 @@ class Situation:
 
     @cached_property
     def recorded_uids(self) -> Mapping[int, str]:
-        """Returns the uid of each worker's pod as the status has it: of one that is absent, that of the lost pod."""
+        """Returns the uid of each worker's pod in the status; for an absent worker, that of the lost pod."""
         return {worker: uid for worker, uid in zip(self.workers, self.status.pod_uids, strict=False) if uid}
 
     @cached_property
     def worker_uids(self) -> Mapping[int, str]:
-        """Returns the uid of each present worker's pod in the current attempt, as far as they are known."""
+        """Returns the uid of each present worker's pod in the current attempt, if known."""
         return {worker: uid for worker, uid in self.recorded_uids.items() if worker not in self.members.absent}
 
     @cached_property
@@ -108,7 +111,7 @@ class Situation:
 
     @property
     def code_digest(self) -> str | None:
-        """Returns the digest of the code that the user wants to run; None where the image has it."""
+        """Returns the digest of the code that the user wants to run, or None if the image has the code."""
         return None if self.spec.code is None else self.spec.code.digest
 
     @property
@@ -128,9 +131,9 @@ class Situation:
 
     @cached_property
     def finished(self) -> frozenset[int]:
-        """Returns the workers whose ranks have all ended with 0 in the current attempt.
+        """Returns the workers whose ranks have all exited with 0 in the current attempt.
 
-        One that ended so before it learned of a continued attempt has finished in that, too.
+        A worker that did so before it learned of a continued attempt has finished in that one too.
         """
         reports = [*self.reports.values(), *self.reports_before.values()]
         done = frozenset(report.worker for report in reports if report.state == "Finished")
@@ -138,17 +141,16 @@ class Situation:
 
     @cached_property
     def reports_before(self) -> Mapping[int, Report]:
-        """Returns the reports on the attempt with whose processes the current one goes on; empty where all are new."""
+        """Returns the reports on the attempt that the current one continues, or none."""
         return {} if self.status.continues is None else self.reports_of(self.status.attempt - 1)
 
     @cached_property
     def up(self) -> frozenset[int]:
-        """Returns the workers whose ranks are or have been up: by their reports, their progress, or (without reports)
-        their container."""
+        """Returns the workers whose ranks are or were up, by reports, progress, or else their container."""
         up = {worker for worker, report in self.reports.items() if report.state in ("Running", "Finished")}
         if self.observed.progress_attempt == self.status.attempt:
             up.update(worker for worker in self.observed.progress if worker in self.pods)
-        # Until the leader's reports are here, nothing has got worse.
+        # Until the leader's reports arrive, running containers count as up.
         if not self.has_leaders_reports:
             up.update(worker for worker in self.pods if self.unreported_seconds(worker) >= UP_WITHOUT_REPORT_SECONDS)
         if self.status.continues is not None:
@@ -158,15 +160,15 @@ class Situation:
 
     @property
     def has_leaders_reports(self) -> bool:
-        """Returns whether a leader is connected and has sent what it kept, which comes after its hello."""
+        """Returns whether a leader is connected and has sent its earlier reports, which follow its hello."""
         stream = self.observed.stream
         return stream.connected and not 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS
 
     @cached_property
     def ended_before(self) -> Mapping[int, Report]:
-        """Returns the reports of workers that are to go on in a continued attempt, with ranks that had ended before.
+        """Returns the reports of workers in a continued attempt whose ranks had ended before it.
 
-        An agent that learned of none of the last attempts may have reported its end in any of them, by exiting.
+        An agent that missed the last attempts may have reported its end in any of them by exiting.
         """
         if self.status.continues is None:
             return {}
@@ -185,7 +187,7 @@ class Situation:
         }
 
     def unreported_seconds(self, worker: int) -> float:
-        """Returns for how long a worker's container has run in this attempt without a report [s]; 0 if there is one."""
+        """Returns how long a worker's container has run in this attempt without a report [s]; 0 if it has reported."""
         pod = self.pods.get(worker)
         container = pod.worker_container if pod is not None else None
         if pod is None or container is None or container.state != "running" or worker in self.reports:
@@ -193,9 +195,9 @@ class Situation:
         return max(self.now - self.assigned_since(pod), 0.0)
 
     def assigned_since(self, pod: PodView) -> float:
-        """Returns since when a pod's agent could know of the attempt: its opening, or its container's later start.
+        """Returns when a pod's agent could first know of the attempt: its opening, or its container's later start.
 
-        A time in the future is of a clock that was set back or is another machine's; then long enough has passed.
+        A time in the future (a clock was set back, or another machine's) counts as long ago.
         """
         opened = to_seconds(self.status.attempt_start_time)
         started = pod.worker_container.started_at if pod.worker_container is not None else None
@@ -212,20 +214,21 @@ class Situation:
 
     @cached_property
     def leaving(self) -> frozenset[str]:
-        """Returns the uids of living pods that are deleted now, so that others replace them."""
+        """Returns the uids of living pods that are being replaced."""
         return self.moving | self.crash_looping | self.displaced
 
     @cached_property
     def displaced(self) -> frozenset[str]:
-        """Returns the uids of pods that are replaced although the attempt goes on without them: a spare has taken their
-        place, or the others continue."""
+        """Returns the uids of pods that are replaced while the attempt runs without them: a spare has taken their
+        place,
+        or the others continue."""
         asked = frozenset(self.status.replacing_pod_uids)
         pods = ((worker, pod) for worker, pod in self.pods.items() if worker not in self.members.present)
         return frozenset(pod.uid for _, pod in pods if pod.uid in asked and is_alive(pod))
 
     @cached_property
     def crash_looping(self) -> frozenset[str]:
-        """Returns the uids of pods that are replaced because of the kubelet's back-off, while their containers wait."""
+        """Returns the uids of pods that are replaced because the kubelet's back-off delays their containers."""
         if self.status.phase != "Restarting":
             return frozenset()
         asked = frozenset(self.status.replacing_pod_uids) - self.moving
@@ -240,7 +243,7 @@ class Situation:
 
     @cached_property
     def moving(self) -> frozenset[str]:
-        """Returns the uids of pods that are to come back elsewhere: their node's last failure made it one to avoid."""
+        """Returns the uids of pods that move to another node, because the last failure put theirs in quarantine."""
         failure = self.last_failure
         if self.status.phase != "Restarting" or failure is None or failure.attempt != self.status.attempt:
             return frozenset()
@@ -251,8 +254,8 @@ class Situation:
 
     @cached_property
     def unresponsive(self) -> frozenset[str]:
-        """Returns the uids of the attempt's pods whose agents don't answer: by the reports of those who asked them
-        (agent/hang/stall.py), while their containers are the same as before and they haven't connected again."""
+        """Returns the uids of the attempt's pods whose agents don't answer, as their peers report
+        (agent/hang/stall.py), until their containers end or they connect again."""
         failure = self.last_failure
         lost = {
             worker for worker, report in self.reports.items() if is_unresponsive_report(report.reason, report.exit_code)
@@ -262,7 +265,7 @@ class Situation:
         return frozenset(self.pods[worker].uid for worker in lost if self.is_unresponsive(worker))
 
     def is_unresponsive(self, worker: int) -> bool:
-        """Returns whether a worker's pod lives on, its container hasn't ended since, and its agent isn't connected."""
+        """Returns whether a worker's pod lives, its container hasn't ended since, and its agent isn't connected."""
         pod = self.pods.get(worker)
         container = pod.worker_container if pod is not None else None
         if pod is None or container is None or not is_alive(pod) or self.worker_uids.get(worker) != pod.uid:
@@ -283,7 +286,7 @@ class Situation:
         return survey(replace(self.job, status=status), self.spec, self.observed, self.now, self.settings)
 
     def reports_of(self, attempt: int) -> Mapping[int, Report]:
-        """Returns the last report of each worker on an attempt, those of containers that ended without one too."""
+        """Returns the last report of each worker on an attempt, including ends of containers without a report."""
         latest: dict[int, Report] = {}
         workers = frozenset(self.workers)
         if attempt != self.status.attempt:
@@ -304,7 +307,7 @@ class Situation:
 
     @cached_property
     def stalled_before_attempt(self) -> Mapping[int, int]:
-        """Returns how often the containers have ended of workers whose agents stood still when the attempt opened."""
+        """Returns the number of ends of the containers whose agents hung when the attempt opened."""
         return {
             worker: count_ends(pod.worker_container)
             for worker, pod in self.pods.items()
@@ -330,13 +333,13 @@ class Situation:
         )
 
     def _kill_message(self, pod: PodView) -> str:
-        """Returns the kubelet's message on the last end of a pod's container, where it has killed it."""
+        """Returns the kubelet's message on the last end of a pod's container, if the kubelet killed it."""
         end = latest_end(pod.worker_container)
         at = end.finished_at if end is not None else None
         return (self.observed.kills.get((pod.uid, at)) or "") if at is not None else ""
 
     def _is_from_worker(self, report: Report, attempt: int) -> bool:
-        """Returns whether a report comes from the pod that was the worker in that attempt, as far as it is known."""
+        """Returns whether a report comes from the worker's pod in that attempt, as far as is known."""
         if attempt != self.status.attempt or not report.uid:
             return True
         recorded = self.worker_uids.get(report.worker)
@@ -378,7 +381,7 @@ class Situation:
 
 
 def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Settings) -> Situation:
-    """Returns all facts that the policies read."""
+    """Returns the facts that the policies read."""
     spec = admitted_spec(job, job.spec or spec, observed)
     layout = worker_layout(job.identity, spec)
     ordered = spec.elastic is not None or spec.scheduling.topology is not None or has_spares(layout)
@@ -394,7 +397,7 @@ def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Se
 
 
 def _of_present_ranks(observed: Observed, members: Members) -> Observed:
-    """Returns the observations without the progress of ranks that are about to join: it isn't the training's."""
+    """Returns the observations without the progress of absent ranks, which don't train yet."""
     absent = frozenset(members.absent_ranks)
     progress = {
         worker: {rank: found for rank, found in ranks.items() if rank not in absent}
@@ -405,13 +408,8 @@ def _of_present_ranks(observed: Observed, members: Members) -> Observed:
     return replace(observed, progress=progress, recoveries=recoveries)
 
 
-def is_alive(pod: PodView) -> bool:
-    """Returns whether a pod may still train: not on its way out, not ended as a whole."""
-    return not pod.deleting and pod.phase not in ("Failed", "Succeeded")
-
-
 def active_seconds(situation: Situation) -> float:
-    """Returns the seconds since the job's start, suspended time apart."""
+    """Returns the seconds since the job's start, without suspended time."""
     status = situation.status
     if status.start_time is None:
         return 0.0

@@ -1,7 +1,7 @@
-"""A snapshot is what the operator knows of one job at one moment, and the input of `decide`.
+"""A snapshot: what the operator knows about one job at one moment. It is the input of `decide`.
 
-The controller's store builds these frozen values from the API server's objects (trimmed), from the agents' streams and
-from its own failed writes. Times are seconds since the epoch as floats; nothing here reads a clock.
+The controller's store builds these frozen values from the API server's trimmed objects, the agents' streams and its own
+failed writes. Times are seconds since the epoch as floats; nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
-from trainmaster_operator.rendering import AgentConfigMap, JobIdentity
+from trainmaster_operator.api.v1alpha1.names import JobIdentity
+from trainmaster_operator.rendering import AgentConfigMap
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.ranks import RankProgress
-from trainmaster_operator.wire.report import Report
+from trainmaster_operator.wire.report import EXIT_FINISHED, EXIT_KILLED, REASON_BY_EXIT_CODE, Report
 from trainmaster_operator.wire.stream import Recovery, WorkerLine
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
@@ -22,7 +23,7 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 @dataclass(frozen=True)
 class InvalidSpec:
-    """InvalidSpec says what is wrong with a spec, and how long the job stays when it has failed for it [s]."""
+    """InvalidSpec has what is wrong with a spec, and how long the failed job is kept [s]."""
 
     message: str
     ttl_seconds_after_finished: int | None = None
@@ -30,11 +31,11 @@ class InvalidSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """Job is the DistributedTrainingJob. `invalid` says why its spec can't be run, where it can't.
+    """Job is the DistributedTrainingJob. `invalid` has what is wrong with its spec, if anything.
 
-    `spec` is None when a field of it can't be read. An invalid one that is there serves jobs that were accepted before
-    what is wrong was checked. `unreadable` says why what the job has been through can't be read: nothing may be done to
-    it then.
+    `spec` is None if a field of it can't be parsed. A spec that is parsed but invalid belongs to a job that was
+    accepted before a check was added. `unreadable`: why the status can't be parsed; then nothing may be done to the
+    job.
     """
 
     namespace: str
@@ -46,23 +47,23 @@ class Job:
     status: JobStatus
     deleting: bool = False
     invalid: InvalidSpec | None = None
-    # Its spec is so large that `decide` would hold up an event loop.
+    # The spec is so large that `decide` would block an event loop.
     large: bool = False
     unreadable: str | None = None
-    # The newest request for the stacks of all ranks, by the job's annotation; empty where there is none.
+    # The newest request for stacks, from the job's annotation, or empty.
     stacks_request: str = ""
-    # The annotation by which a user asks for a restart: any new value does.
+    # The annotation that requests a restart by any new value.
     restart_request: str | None = None
 
     @property
     def identity(self) -> JobIdentity:
-        """Returns what names and tokens are made of."""
+        """Returns the job's identity."""
         return JobIdentity(self.namespace, self.name, self.uid)
 
 
 @dataclass(frozen=True)
 class ContainerEnd:
-    """ContainerEnd says how a container ended (state.terminated or lastState.terminated)."""
+    """ContainerEnd is the end of a container (state.terminated or lastState.terminated)."""
 
     exit_code: int
     reason: str
@@ -81,7 +82,7 @@ class ContainerView:
     state: Literal["waiting", "running", "terminated"]
     ready: bool
     restarts: int
-    # The waiting state has it: ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff, ...
+    # From the waiting state: ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff, ...
     reason: str = ""
     message: str = ""
     started_at: float | None = None
@@ -120,10 +121,14 @@ class PodView:
     worker_container: ContainerView | None = None
     init_containers: tuple[ContainerView, ...] = ()
 
+    @property
+    def container_runs(self) -> bool:
+        """Returns whether the worker's container runs."""
+        return self.worker_container is not None and self.worker_container.state == "running"
+
 
 def termination_reports(pod: PodView) -> tuple[Report, ...]:
-    """Returns the reports that a worker's container made by ending; the kubelet knows whose it was, whatever they
-    say."""
+    """Returns the reports in the termination messages of a worker's container, with the pod's own worker and uid."""
     container = pod.worker_container
     ends = (container.last_end, container.end) if container is not None else ()
     return tuple(
@@ -135,7 +140,7 @@ def termination_reports(pod: PodView) -> tuple[Report, ...]:
 
 @dataclass(frozen=True)
 class PodSetAdmission:
-    """PodSetAdmission is what Kueue admitted for a worker group: how many, on which flavors, and what checks add."""
+    """PodSetAdmission is Kueue's admission of a worker group: pods, flavors, and additions of admission checks."""
 
     name: str
     count: int | None
@@ -150,15 +155,15 @@ class PodSetAdmission:
 class WorkloadView:
     """WorkloadView is Kueue's Workload of the job."""
 
-    # Workers asked for, by group.
+    # Requested workers, by group.
     counts: tuple[tuple[str, int], ...] = ()
     active: bool = True
-    # Holds quota; admitted: and all admission checks are ready.
+    # Whether it holds quota; `admitted`: whether all admission checks are ready too.
     reserved: bool = False
     admitted: bool = False
     # The reason of the Evicted condition while it is True.
     evicted: str = ""
-    # Kueue's message on the eviction, or on why it isn't admitted.
+    # Kueue's message on the eviction, or on the missing admission.
     message: str = ""
     finished: bool = False
     pods_ready: bool | None = None
@@ -167,7 +172,7 @@ class WorkloadView:
 
 @dataclass(frozen=True)
 class Flavor:
-    """Flavor is a ResourceFlavor, which stands for some nodes."""
+    """Flavor is a ResourceFlavor, which selects nodes."""
 
     node_labels: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -188,31 +193,31 @@ class ChildView:
     rendered_hash: str
     # The controller owner's uid, so that another owner's object of the same name is never adopted.
     owner_uid: str | None
-    # Fields of it are still the create's, so an apply can't drop them (`controller/writing/children.py`).
+    # The creation still owns some fields, so an apply can't remove them (`controller/writing/children.py`).
     created: bool = False
     deleting: bool = False
     replicas: int | None = None
     assignment: Assignment | None = None
-    # Where its pods have the agent from; None for the bundled image.
+    # The source of its pods' agent; None for the bundled image.
     agent: AgentConfigMap | None = None
     workload: WorkloadView | None = None
 
 
 @dataclass(frozen=True)
 class StreamView:
-    """StreamView is the stream from the leader, as it is `since` then. `leader` is the worker that it comes from."""
+    """StreamView is the stream from the leader, connected since `since`. `leader` is that worker."""
 
     connected: bool = False
     leader: int | None = None
     since: float | None = None
     workers: tuple[WorkerLine, ...] = ()
-    # When agents left the leader since then that haven't joined it again, by worker.
+    # When agents left the leader and didn't return, by worker.
     left: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RefusedWrite:
-    """RefusedWrite was refused by the API server and is in the way (quota, webhook, another owner's object)."""
+    """RefusedWrite is a write that the API server refuses (quota, webhook, another owner's object)."""
 
     action: str
     reason: str
@@ -222,29 +227,101 @@ class RefusedWrite:
 
 @dataclass(frozen=True)
 class Observed:
-    """Observed is all around the job. `reports` has the last one of each worker and attempt, however it came."""
+    """Observed has everything around the job. `reports` has the last report of each worker and attempt."""
 
     # When this operator began to observe the job (seconds since the epoch).
     since: float = 0.0
     children: tuple[ChildView, ...] = ()
     pods: tuple[PodView, ...] = ()
     reports: tuple[Report, ...] = ()
-    # Keys are the worker, then the global rank.
+    # By worker, then by global rank.
     progress: Mapping[int, Mapping[int, RankProgress]] = field(default_factory=dict)
-    # By worker: how far it has come back from the fault before the attempt that progresses, and when.
+    # By worker: the times of its recovery from the fault before the current progress.
     recoveries: Mapping[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = StreamView()
     refused_writes: tuple[RefusedWrite, ...] = ()
-    # Pods that are gone, as they were last observed, are here by uid; each worker's last one is.
+    # Deleted pods as they were last observed, by uid; the last one of each worker.
     gone: Mapping[str, PodView] = field(default_factory=dict)
-    # The kubelet's message on why it killed a container, by the pod's uid and the end's time; None where there is none.
+    # The kubelet's message on a container that it killed, by the pod's uid and the end's time; None: no message.
     kills: Mapping[tuple[str, float], str | None] = field(default_factory=dict)
-    # The domain that a node's label names, for a job with a topology; None where it has none or can't be read.
+    # The topology domain of each node, by its label; None if it has none or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)
-    # Kueue's flavors and priorities, by name; None where they can't be read.
+    # Kueue's flavors and priorities, by name; None if they can't be read.
     flavors: Mapping[str, Flavor | None] = field(default_factory=dict)
     priorities: Mapping[str, int | None] = field(default_factory=dict)
-    # Kinds of children beyond the built-in ones that have been listed: one that isn't among the children isn't there.
+    # Kinds of children beyond the built-in ones that have been listed, so missing ones don't exist.
     listed: frozenset[str] = frozenset()
+
+
+# Ends of containers that the runtime couldn't start (kubernetes: pkg/kubelet/kuberuntime).
+START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})
+
+# Message for an agent that the kubelet's probe killed although it still obeyed SIGTERM.
+_WELL = (
+    "its agent was running, but the kubelet couldn't reach its port; change the worker's livenessProbe in "
+    "spec.podTemplate"
+)
+
+
+def count_ends(container: ContainerView) -> int:
+    """Returns how often the container has ended.
+
+    `restartCount` counts starts after the first, so it is one less while the container waits for its next start
+    (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
+    """
+    if container.state == "running":
+        return container.restarts
+    return container.restarts + (1 if latest_end(container) is not None else 0)
+
+
+def latest_end(container: ContainerView | None) -> ContainerEnd | None:
+    """Returns the container's last end."""
+    if container is None:
+        return None
+    return container.end or container.last_end
+
+
+def is_unresponsive_report(reason: str, exit_code: int | None) -> bool:
+    """Returns whether a worker is lost because its agent doesn't answer: unlike an end, this has no exit code."""
+    return reason == "AgentLost" and exit_code is None
+
+
+def explained(report: Report, container: ContainerView | None, kill_message: str) -> Report:
+    """Returns the report with its cause.
+
+    A restarted agent only knows that it was lost; the container's status or the kubelet has the cause. An agent that
+    was stopped by the kubelet may have been healthy but unreachable. An agent that reports by exiting reports the end
+    before its own.
+    """
+    if kill_message and _ended_by(report, latest_end(container)):
+        error = "\n".join(filter(None, (report.error, kill_message, _WELL if report.state == "Stopped" else "")))
+        report = report._replace(state="Failed", reason="AgentLost", culprit=True, error=error)
+    ends = (container.end, container.last_end) if container is not None else ()
+    killed = next((end for end in ends if end is not None and end.report is None and end.reason == "OOMKilled"), None)
+    return report if killed is None else report._replace(reason="OOMKilled", exit_code=killed.exit_code)
+
+
+def _ended_by(report: Report, end: ContainerEnd | None) -> bool:
+    """Returns whether a report is about a container's last end, which the kubelet caused."""
+    if end is None or is_unresponsive_report(report.reason, report.exit_code):
+        return False
+    if end.report is None:
+        return report.reason == "AgentLost"
+    return (end.report.state, end.report.attempt) == ("Stopped", report.attempt) and report.state == "Stopped"
+
+
+def reason_of(end: ContainerEnd) -> str:
+    """Returns the reason of an end without a report."""
+    if end.reason == "OOMKilled":
+        return "OOMKilled"
+    # SIGKILL without a message: the agent itself was killed. 0 without a report: it ended before its work was done.
+    return REASON_BY_EXIT_CODE.get(
+        end.exit_code, "AgentLost" if end.exit_code in (EXIT_FINISHED, EXIT_KILLED) else "Error"
+    )
+
+
+def is_alive(pod: PodView) -> bool:
+    """Returns whether a pod may still train: it isn't terminating and hasn't ended."""
+    return not pod.deleting and pod.phase not in ("Failed", "Succeeded")

@@ -1,13 +1,12 @@
-"""An attempt is opened, fails, and is followed by the next one, as this module says.
+"""How an attempt opens, fails, and is followed by the next one.
 
-A failure is answered at once: the next attempt opens in the same pass when all pods are there and no back-off stands
-in the way, even if only bystanders have reported. For SETTLE_SECONDS afterwards a stronger cause (the culprit's own
-report, a pod that turns out to be gone) replaces what was recorded, and the counts with it. Only what can't be taken
-back, giving the job up, waits for that long where the culprit isn't known, and for a worker without a report as
-long as Kubernetes takes to find out that its node is lost.
+A failure is answered at once: the next attempt opens in the same pass if all pods exist and there is no back-off, even
+if only bystanders have reported. For SETTLE_SECONDS afterwards, a stronger cause (the culprit's own report, a lost pod)
+replaces the recorded one and corrects the counts. Only ending the job can't be corrected. It waits that long if the
+culprit isn't known, and if a worker hasn't reported, as long as Kubernetes needs to detect a lost node.
 
-A lost pod opens nothing: the group is held, and exactly one attempt opens when every worker has a living pod again. A
-spare that is ready takes the lost one's place, so then every worker has one at once.
+After a lost pod the group is held, and exactly one attempt opens when every worker has a living pod again. With a ready
+spare in the lost pod's place, that is at once.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from trainmaster_operator.api.reasons import Strength, known_reason
-from trainmaster_operator.api.times import since, to_seconds, to_text
+from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.api.v1alpha1 import Failure
-from trainmaster_operator.reconciling.observed.container_ends import is_unresponsive_report
 from trainmaster_operator.reconciling.observed.lineup import alone_until, can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import PodView
-from trainmaster_operator.reconciling.policies import crash_loop_backoff
+from trainmaster_operator.reconciling.observed.snapshot import PodView, is_unresponsive_report
+from trainmaster_operator.reconciling.policies import backoff
 from trainmaster_operator.reconciling.policies.attribution import cause_of
 from trainmaster_operator.reconciling.policies.continuing import (
     continued,
@@ -31,15 +29,12 @@ from trainmaster_operator.reconciling.policies.continuing import (
     opened,
     ready_ranks,
 )
-from trainmaster_operator.reconciling.policies.failure_rules import (
-    PAUSE_AFTER_SHORT_LIFE,
-    Response,
-    choose_response,
-    delay,
-)
+from trainmaster_operator.reconciling.policies.failure_rules import FailureResponse, choose_response
 from trainmaster_operator.reconciling.policies.opening import (
     count_workers,
     have_nodes,
+    in_rank_order,
+    is_unordered,
     open_attempt,
     opening,
     opening_phase,
@@ -48,23 +43,21 @@ from trainmaster_operator.reconciling.policies.opening import (
     worker_order,
 )
 from trainmaster_operator.reconciling.policies.quarantine import with_failure, without_failure
-from trainmaster_operator.reconciling.policies.topology import in_rank_order, is_unordered
-from trainmaster_operator.reconciling.status.conditions import MAX_MESSAGE_CHARACTERS
-from trainmaster_operator.reconciling.transition import NEW_STARTUP, NO_CHANGE, NO_WAIT, StatusChange, Transition
-from trainmaster_operator.rendering import rank_grace_seconds
+from trainmaster_operator.reconciling.transition import (
+    MAX_MESSAGE_CHARACTERS,
+    NEW_STARTUP,
+    NO_CHANGE,
+    NO_WAIT,
+    StatusChange,
+    Transition,
+)
 
-# The watch has confirmed by then what happened (measured: 1 to 2 s).
-SETTLE_SECONDS = 2.0
-# A silent node counts as unreachable after this (kube-controller-manager: node-monitor-grace-period, 50 s).
-NODE_MONITOR_SECONDS = 60.0
-# No wait that other policies ask for is longer.
-LONGEST_OTHER_WAIT = 600.0
 MAX_FAILURES = 10
 
 
 def create(situation: Situation) -> Transition | None:
-    """Opens attempt 1 of a new job, or of one that was suspended before it ever ran: it is in the pods' template from
-    the start."""
+    """Opens attempt 1 of a new job, or of one that was suspended before it ever ran. The pods' template has it from the
+    start."""
     if situation.status.attempt > 0:
         return None
     started = to_text(situation.now)
@@ -92,7 +85,7 @@ def create(situation: Situation) -> Transition | None:
 
 
 def fail_attempt(situation: Situation) -> Transition | None:
-    """Ends the current attempt when it can't go on: a rank failed, or a worker's pod is lost."""
+    """Ends the current attempt if a rank failed or a worker's pod is lost."""
     if not situation.running:
         return None
     cause = cause_of(situation, situation.status.attempt)
@@ -105,15 +98,18 @@ def fail_attempt(situation: Situation) -> Transition | None:
 def end_attempt(
     situation: Situation, cause: Failure, going: frozenset[str] = frozenset(), anew: str = ""
 ) -> Transition:
-    """Ends the current attempt for this cause. `going`: the uids of pods that are to be replaced because of it; `anew`:
-    why all ranks are to start anew, at once, although some could train on."""
+    """Ends the current attempt for this cause. `going`: the uids of pods that are replaced because of it; `anew`: why
+    all
+    ranks restart at once, although some could continue."""
     return _respond(_with_early_failures_merged(situation, cause), cause, going=going, anew=anew)
 
 
 def reattribute(situation: Situation) -> Transition | None:
-    """Replaces the record of an attempt that ended a moment ago when a stronger cause has come to light."""
+    """Replaces the recorded cause of an attempt that just ended, if a stronger one appears."""
     failure = situation.last_failure
-    if failure is None or (since(situation.now, failure.failed_at) >= SETTLE_SECONDS and not failure.provisional):
+    if failure is None or (
+        since(situation.now, failure.failed_at) >= backoff.SETTLE_SECONDS and not failure.provisional
+    ):
         return None
     held = situation.status.phase == "Restarting"
     if failure.attempt != situation.status.attempt - (0 if held else 1):
@@ -134,7 +130,7 @@ def reopen(situation: Situation) -> Transition | None:
     if (
         situation.status.phase != "Restarting"
         or situation.status.resizing
-        or situation.now < (restart_at(situation) or 0.0)
+        or situation.now < (backoff.restart_at(situation) or 0.0)
     ):
         return None
     failure = situation.last_failure
@@ -147,7 +143,7 @@ def reopen(situation: Situation) -> Transition | None:
 
 
 def held_since(situation: Situation) -> str | None:
-    """Returns when that began for which the job waits now: its attempt, or what broke it."""
+    """Returns the start of the job's current wait: its attempt's start, or the failure."""
     status = situation.status
     failure = situation.last_failure
     if not situation.running and failure is not None and failure.attempt == status.attempt:
@@ -155,34 +151,20 @@ def held_since(situation: Situation) -> str | None:
     return status.attempt_start_time
 
 
-def restart_at(situation: Situation) -> float | None:
-    """Returns when a waiting restart may begin. After a clock was set back no job waits longer than was ever meant."""
-    failure = situation.last_failure
-    if failure is not None and failure.provisional:
-        wait = _settling_seconds(situation, failure.attempt)
-        return min((to_seconds(failure.failed_at) or situation.now) + wait, situation.now + wait)
-    at = to_seconds(situation.status.next_attempt_time)
-    if at is None:
-        return None
-    waits = (SETTLE_SECONDS, PAUSE_AFTER_SHORT_LIFE, LONGEST_OTHER_WAIT, float(rank_grace_seconds(situation.spec)))
-    longest = max(situation.spec.failure_policy.backoff.max_seconds, *waits)
-    return at if at - situation.now <= longest else situation.now
-
-
 def advance(situation: Situation) -> Transition:
-    """Follows the attempt where nothing decisive happened: pods come, ranks come up, or the job goes on waiting."""
+    """Follows the attempt if nothing decisive happened: pods appear, ranks start, or the job waits."""
     status = situation.status
     waiting = Transition(status.phase or "Pending", "", "")
     if not situation.running:
         return waiting
     change = NO_CHANGE
     if situation.stalled_before_attempt:
-        # Kubernetes keeps the kubelet's Events for an hour only; these ends must never count.
+        # Kubernetes keeps the kubelet's Events for only an hour; these ends must never count.
         ends = {**situation.restart_counts, **situation.stalled_before_attempt}
         change = StatusChange(pod_restart_counts=[ends.get(worker, 0) for worker in situation.workers])
     are_placed = have_nodes(situation, situation.workers)
     if are_placed and not situation.worker_uids and not situation.lacks_domains:
-        # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
+        # From now on a replaced pod ends the attempt. Before, not all ranks can have met.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
         change = pods_recorded(situation, workers)
     if situation.up >= set(situation.workers) and (situation.worker_uids or change):
@@ -192,14 +174,14 @@ def advance(situation: Situation) -> Transition:
             f"attempt {status.attempt}: all ranks are up",
             change | NEW_STARTUP,
         )
-    # The pods of a later attempt are recorded when it opens, with nodes or without.
+    # The pods of a later attempt are recorded when it opens, even without nodes.
     if status.phase == "Pending" and are_placed and (situation.worker_uids or change):
         return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", change)
     return replace(waiting, change=change)
 
 
 def fail(situation: Situation, reason: str, message: str, change: StatusChange | None = None) -> Transition:
-    """Returns the transition to a job that is over and has failed."""
+    """Returns the transition to a failed job."""
     ended = NO_WAIT | StatusChange(completion_time=to_text(situation.now), replacing_pod_uids=[])
     return Transition("Failed", reason, message, (change or NO_CHANGE) | ended)
 
@@ -221,14 +203,12 @@ def _respond(
     counted = response.answer == "Restart"
     restarts = status.restarts + (1 if counted else 0)
     lived = since(situation.now, status.attempt_start_time)
-    wait = 0.0 if anew else delay(situation.spec, response.answer, cause=cause, restarts=restarts, lived=lived)
+    wait = 0.0 if anew else backoff.delay(situation.spec, response.answer, cause=cause, restarts=restarts, lived=lived)
     nodes = with_failure(situation, cause)
     moving = cause.node is not None and cause.node in nodes.avoided
     waiting: tuple[PodView, ...] = ()
-    if crash_loop_backoff.is_limited(cause.reason, counted=counted):
-        waiting = crash_loop_backoff.outlasting(
-            situation, desired_workers(situation), status.attempt, situation.now + wait
-        )
+    if backoff.is_limited(cause.reason, counted=counted):
+        waiting = backoff.outlasting(situation, desired_workers(situation), status.attempt, situation.now + wait)
     replacing = _replacing(situation, cause, waiting, moved_from=cause.node if moving else None)
     going |= frozenset(replacing)
     left = anew or members_left(situation, going, ready_ranks(situation))
@@ -244,15 +224,15 @@ def _respond(
         return opened(situation, left, change | continued(situation, left, going))
     message = f"attempt {cause.attempt} ended: {cause.message}" + (f"; {left}" if left else "")
     if situation.unresponsive:
-        message += "; its pod is replaced if it stays silent"
+        message += "; its pod is replaced if it doesn't answer"
     trains_until = alone_until(situation)
     if trains_until is not None:
         seconds = trains_until - situation.now
-        message += f"; its ranks may train on out of reach for {seconds:.0f} s, so the next attempt waits"
+        message += f"; its unreachable ranks may keep training for {seconds:.0f} s, so the next attempt waits"
     if moving:
         message += f"; node {cause.node} is avoided from now on"
     if waiting:
-        message += f"; {crash_loop_backoff.sentence(waiting)}"
+        message += f"; {backoff.sentence(waiting)}"
     workers = next_workers(situation, without=going)
     if wait <= 0 and can_open(situation, workers, without=going):
         message += "".join(f"; {sentence}" for sentence in stand_ins(situation, workers))
@@ -267,24 +247,24 @@ def _respond(
 
 
 def _replacing(situation: Situation, cause: Failure, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
-    """Returns the uids of the pods that the operator itself replaces, because of what has just ended the attempt."""
+    """Returns the uids of the pods that the operator replaces because of what just ended the attempt."""
     current = frozenset(situation.worker_uids.values())
     if cause.worker is not None and cause.worker in situation.members.absent:
-        # It failed before it joined: the others train, whichever nodes they are on.
+        # It failed before it joined. The others keep training on their nodes.
         current = frozenset(pod.uid for worker, pod in situation.pods.items() if worker == cause.worker)
     moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in current]
     return list(dict.fromkeys([*moved, *(pod.uid for pod in waiting)]))
 
 
 def _startup_begins_after(situation: Situation, wait: float) -> str | None:
-    """Returns when the startup of the next attempt begins, where it isn't simply that attempt's start."""
+    """Returns the start of the next attempt's startup, if it differs from the attempt's start."""
     return to_text(situation.now + wait) if situation.status.scheduling_backoffs else None
 
 
 def _wait_for_cause(situation: Situation, cause: Failure) -> Transition:
-    silent = _silent(situation, cause.attempt)
+    silent = backoff.silent(situation, cause.attempt)
     awaited = f"for a report of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
-    wait = _settling_seconds(situation, cause.attempt)
+    wait = backoff.settling_seconds(situation, cause.attempt)
     return Transition(
         "Restarting",
         "DeterminingCause",
@@ -297,20 +277,7 @@ def _wait_for_cause(situation: Situation, cause: Failure) -> Transition:
     )
 
 
-def _settling_seconds(situation: Situation, attempt: int) -> float:
-    """Returns for how long a bystander's report alone doesn't end the job: a node that is lost shows late."""
-    if not _silent(situation, attempt):
-        return SETTLE_SECONDS
-    return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
-
-
-def _silent(situation: Situation, attempt: int) -> list[int]:
-    """Returns the workers that haven't reported how the attempt ended for them."""
-    reported = {worker for worker, report in situation.reports_of(attempt).items() if report.ended}
-    return sorted(set(situation.worker_uids) - reported)
-
-
-def _fail_for(situation: Situation, cause: Failure, response: Response, at: str | None = None) -> Transition:
+def _fail_for(situation: Situation, cause: Failure, response: FailureResponse, at: str | None = None) -> Transition:
     change = StatusChange(
         restarts=situation.status.restarts,
         disruptions=situation.status.disruptions,
@@ -322,7 +289,7 @@ def _fail_for(situation: Situation, cause: Failure, response: Response, at: str 
 
 
 def _correct(situation: Situation, before: Situation, cause: Failure, failure: Failure) -> Transition:
-    """Corrects the record and the counts where the next attempt runs already, or ends the job."""
+    """Corrects the record and the counts while the next attempt already runs, or ends the job."""
     response = _response(before, cause)
     if response.answer == "Fail":
         return _fail_for(before, cause, response, failure.failed_at)
@@ -335,7 +302,7 @@ def _correct(situation: Situation, before: Situation, cause: Failure, failure: F
     return Transition(situation.status.phase or "Starting", "", "", change)
 
 
-def _response(situation: Situation, cause: Failure) -> Response:
+def _response(situation: Situation, cause: Failure) -> FailureResponse:
     return choose_response(situation.spec, cause, situation.status.restarts)
 
 
@@ -352,10 +319,10 @@ def _without(situation: Situation, failure: Failure) -> Situation:
 
 
 def _with_early_failures_merged(situation: Situation, cause: Failure) -> Situation:
-    """Returns the situation without the last failure where the cause explains it too.
+    """Returns the situation without the last failure, if the cause explains that one too.
 
-    A lost pod often shows late (a lost node's after 40 s and more): its peers' broken connections have ended the
-    attempt before, and this one, on which its worker never reported, never began. All of it is the one disruption.
+    A lost pod is often detected late (a lost node after 40 s or more). Meanwhile its peers' broken connections have
+    ended the attempt before, and this attempt never started. All of it is one disruption.
     """
     failure = situation.last_failure
     if known_reason(cause.reason).strength is not Strength.DISRUPTION or cause.worker in situation.reports:
@@ -368,9 +335,9 @@ def _with_early_failures_merged(situation: Situation, cause: Failure) -> Situati
 
 
 def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bool:
-    """Returns whether a continued attempt ends before its group has formed, by the fault that it answers.
+    """Returns whether a continued attempt ends before its group has formed, because of the fault that it answers.
 
-    So it is with bystanders that are late, and with ranks that had ended in the attempt before.
+    This happens with late bystanders, and with ranks that had ended in the attempt before.
     """
     status = situation.status
     if status.continues is None or failure.attempt != status.attempt - 1 or has_formed(situation):
@@ -379,7 +346,7 @@ def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bo
 
 
 def _is_own_deletion(failure: Failure, cause: Failure) -> bool:
-    """Returns whether a pod is gone because the operator deleted it for its silent agent: no cause of anything."""
+    """Returns whether a pod is gone only because the operator deleted it for its silent agent."""
     silent = is_unresponsive_report(failure.reason, failure.exit_code) and cause.worker == failure.worker
     return silent and cause.reason == "PodDeleted"
 
@@ -412,8 +379,9 @@ def _with_failure_recorded(
 
 
 def _furthest_step(situation: Situation, attempt: int) -> int | None:
-    """Returns the furthest step of any attempt up to one: the agent of a rank that failed reports its last step before
-    its end, so this is newer than what is published."""
+    """Returns the furthest step of any attempt so far. It is newer than the published one, because agents report a
+    failed
+    rank's last step before its end."""
     observed, published = situation.observed, situation.status.progress
     steps = [] if published is None else [published.furthest_step, published.step]
     if observed.progress_attempt == attempt:
@@ -422,7 +390,7 @@ def _furthest_step(situation: Situation, attempt: int) -> int | None:
 
 
 def _highest_attempt(situation: Situation) -> int:
-    """Returns the highest attempt that any annotation of this job shows."""
+    """Returns the highest attempt in any annotation of this job."""
     own = [child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid]
     assignments = [*own, *(pod.assignment for pod in situation.pods.values())]
     return max((item.attempt for item in assignments if item is not None), default=0)

@@ -1,8 +1,8 @@
-"""Attribution chooses the cause of an attempt's end among all that its workers and their pods report.
+"""Attribution chooses the cause of an attempt's end from the reports of its workers and the state of their pods.
 
 The first report is usually not the culprit's (measured: in 15 of 24 kills a bystander was faster), so time only breaks
-ties. In order: a pod that the cluster took away; an out-of-memory kill or a signal; an error of the program itself; and
-last those who only lost their connection to somebody.
+ties. The order is: a pod that the cluster removed; an out-of-memory kill or a signal; an error of the program; a lost
+connection.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _POD_REASONS: Mapping[str, str] = {
 # The eviction manager's message on a pod that used more than its limit (kubernetes:
 # pkg/kubelet/eviction/helpers.go); pressure on the node, not the pod's fault, reads "The node was low on resource".
 _OWN_LIMIT = re.compile(r"\bexceed(?:s|ed)\b.*\blimit\b", re.DOTALL)
-# Reasons whose text is the agent's own, and nothing that a program printed.
+# Reasons with the agent's own text instead of a program's output.
 _WITHOUT_OUTPUT = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
-# These speak of the machine in an error (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
+# Words for a failure of the machine (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
 HARDWARE = re.compile(
     r"uncorrectable|\bECC\b|\bXid\b|NVLink|hardware (?:error|failure)|unspecified launch failure|fell off the bus"
     r"|ncclUnhandledCudaError(?!.*out of memory)|ncclInternalError|device (?:is )?(?:unavailable|lost)"
@@ -54,7 +54,7 @@ MAX_LINE_CHARACTERS = 300
 
 
 def cause_of(situation: Situation, attempt: int) -> Failure | None:
-    """Returns the cause of an attempt's end by what is known now; None while nothing speaks against the attempt."""
+    """Returns the cause of an attempt's end by current knowledge; None if nothing has ended it."""
     reports = _reports_of(situation, attempt)
     lost = _lost_worker(situation, attempt, reports)
     if lost is not None:
@@ -70,14 +70,14 @@ def cause_of(situation: Situation, attempt: int) -> Failure | None:
 
 
 def failure_of(situation: Situation, report: Report) -> Failure:
-    """Returns the failure that a report of a worker's end speaks of."""
+    """Returns the failure in a report of a worker's end."""
     if _is_culprit(report):
         return _from_report(situation, report, report.reason if report.reason in FAILURE_REASONS else "Error")
     return _from_report(situation, report, "Stopped" if report.state == "Stopped" else _weak_reason(report))
 
 
 def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
-    """Returns the reports of those that were in an attempt's group: who only was about to join ends no attempt."""
+    """Returns the reports of workers in an attempt's group; those that were about to join can't end it."""
     if attempt == situation.status.attempt:
         others = situation.members.absent | situation.finished
         return {worker: report for worker, report in situation.reports.items() if worker not in others}
@@ -95,8 +95,7 @@ def _weak_reason(report: Report) -> str:
 
 
 def _lost_worker(situation: Situation, attempt: int, reports: Mapping[int, Report]) -> Failure | None:
-    """Returns the first worker whose pod is gone, replaced, leaving or ended as a whole, but not by the operator
-    itself."""
+    """Returns the first worker whose pod is gone, replaced, terminating or ended, except by the operator itself."""
     if attempt not in (situation.status.attempt, situation.status.attempt - 1):
         return None
     finished = {worker for worker, report in reports.items() if report.state == "Finished"}
@@ -152,7 +151,7 @@ def _loss_message(pod: PodView, reason: str) -> str:
         "Evicted": "was evicted",
         "Preempted": "was preempted",
         "NodeLost": "lost its node",
-        "LimitExceeded": "was evicted by its own fault",
+        "LimitExceeded": "was evicted for exceeding its limit",
     }
     where = f" on node {pod.node}" if pod.node else ""
     because = f": {_last_lines([pod.message])}" if pod.message else ""
@@ -169,7 +168,7 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
     ended = _how_it_ended(report, reason)
     lines = _last_lines(report.error.splitlines())
     if not situation.keeps_output and reason not in _WITHOUT_OUTPUT:
-        # Only a line that shows a failure of the node is kept of what was printed.
+        # Of the program's output only words for a failure of the node are kept.
         found = HARDWARE.search(lines)
         lines = found[0] if found else ""
     message = f"{who} ({', '.join(details)}) {ended}" + (f": {lines}" if lines else "")
@@ -206,7 +205,7 @@ def _how_it_ended(report: Report, reason: str) -> str:
         case "LaunchError":
             return "couldn't start its program"
         case "PreflightMismatch":
-            return "has another environment than its peers"
+            return "has a different environment than its peers"
         case "Diverged":
             return f"diverged{code}"
         case "Stopped":
@@ -215,7 +214,7 @@ def _how_it_ended(report: Report, reason: str) -> str:
 
 
 def _last_lines(lines: Iterable[str]) -> str:
-    """Returns the last lines that aren't empty, on one line."""
+    """Returns the last lines that aren't empty, joined into one."""
     last = [line.strip()[:MAX_LINE_CHARACTERS] for line in lines if line.strip()]
     return " | ".join(last[-MAX_ERROR_LINES:])
 

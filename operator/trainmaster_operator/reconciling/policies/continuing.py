@@ -1,11 +1,11 @@
-"""A continued attempt keeps the processes of the ranks that are well, and trains without those that were lost.
+"""A continued attempt keeps the processes of healthy ranks, and trains without the lost ones.
 
-It opens in the pass that sees the loss, without any wait: the ranks that are left form a new group in their processes,
-share out what the lost ones had to do, and make the interrupted step again. `joining` takes the others back in when
-they have started again. A rank keeps its number and the world size for as long as its process lives, so the lineup
-stays as it was; only a spare may take the place of a worker that is absent.
+It opens in the pass that detects the loss, without any wait. The remaining ranks form a new group in their processes,
+share the work of the lost ones, and repeat the interrupted step. `joining` lets the others join after their restart. A
+rank keeps its number and world size while its process lives, so the lineup stays; only a spare may take the place of an
+absent worker.
 
-Where a rank that is left can't continue, the attempt ends for all, as without any of this.
+If a remaining rank can't continue, the attempt ends for all ranks, as without this feature.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import re
 from collections.abc import Mapping
 
 from trainmaster_operator.api.times import to_text
-from trainmaster_operator.reconciling.observed.container_ends import count_ends
 from trainmaster_operator.reconciling.observed.lineup import continued_workers, desired_workers
 from trainmaster_operator.reconciling.observed.members import Members
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import count_ends, is_alive
 from trainmaster_operator.reconciling.policies.opening import worker_order
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
@@ -25,10 +25,10 @@ from trainmaster_operator.reconciling.transition import StatusChange, Transition
 def members_left(
     situation: Situation, going: frozenset[str] = frozenset(), ready: frozenset[int] = frozenset()
 ) -> Members | str:
-    """Returns the members of a continued attempt, or why there can't be one: nothing where no rank says that it can, or
-    why it can't.
+    """Returns the members of a continued attempt, or the reason why it isn't possible. The reason is empty if no rank
+    supports continuing.
 
-    `going`: the uids of pods that count as lost too; `ready`: absent ranks that can join.
+    `going`: the uids of further lost pods; `ready`: absent ranks that can join.
     """
     if not situation.running:
         return ""
@@ -47,8 +47,9 @@ def members_left(
 
 
 def lost_ranks(situation: Situation, going: frozenset[str] = frozenset()) -> frozenset[int]:
-    """Returns the ranks that the current attempt has lost: those that have ended, and all of pods that are lost or
-    `going`."""
+    """Returns the ranks that the current attempt has lost: those that ended, and those of pods that are lost or
+    `going`.
+    """
     lost = set[int]()
     gone = situation.leaving | situation.unresponsive | going
     for worker in situation.members.present:
@@ -57,16 +58,16 @@ def lost_ranks(situation: Situation, going: frozenset[str] = frozenset()) -> fro
         if pod is None or not is_alive(pod) or pod.uid != situation.worker_uids.get(worker) or pod.uid in gone:
             lost.update(ranks)
         elif report is not None and report.state in ("Failed", "Stopped"):
-            # `able` in such a report says that the worker's other ranks live.
+            # `able` in such a report: the worker's other ranks live.
             lost.update(ranks if report.rank is None or not report.able else {report.rank})
     return frozenset(lost)
 
 
 def continued(situation: Situation, members: Members, going: frozenset[str] = frozenset()) -> StatusChange:
-    """Returns what opens the next attempt with these members."""
+    """Returns the change that opens the next attempt with these members."""
     status = situation.status
     pods = {worker: situation.pods.get(worker) for worker in members.ranks}
-    # Of a worker that was lost just now its pod is remembered, because the cause may still come to light.
+    # The pod of a worker that was just lost stays recorded, because its cause may still appear.
     uids = {worker: pod.uid for worker, pod in pods.items() if pod is not None and worker not in members.absent}
     uids |= {worker: uid for worker, uid in situation.worker_uids.items() if worker in members.absent}
     replaced = situation.leaving | going
@@ -93,7 +94,7 @@ def continued(situation: Situation, members: Members, going: frozenset[str] = fr
 
 
 def opened(situation: Situation, members: Members, change: StatusChange) -> Transition:
-    """Returns the transition to a continued attempt: the job trains on."""
+    """Returns the transition to a continued attempt."""
     left_out = {*situation.workers} - {*desired_workers(situation)}
     missing = {worker: "is starting" for worker in members.incomplete if worker not in left_out}
     message = training(situation, members, missing, attempt=situation.status.attempt + 1)
@@ -101,7 +102,7 @@ def opened(situation: Situation, members: Members, change: StatusChange) -> Tran
 
 
 def training(situation: Situation, members: Members, missing: Mapping[int, str], attempt: int) -> str:
-    """Returns the sentence on who trains in a continued attempt, and what is known of those who don't."""
+    """Describes who trains in a continued attempt, and the state of those who don't."""
     shown = f"attempt {attempt}: training with {members.shown(len(desired_workers(situation)))}"
     known = dict[str, list[int]]()
     for worker, what in missing.items():
@@ -131,19 +132,19 @@ def ready_ranks(situation: Situation) -> frozenset[int]:
             continue
         if pod is None or not is_alive(pod) or pod.uid != report.uid or pod.uid in situation.leaving:
             continue
-        if pod.worker_container is not None and pod.worker_container.state == "running":
+        if pod.container_runs:
             ready.update({*situation.members.ranks[worker]} & {*situation.members.absent_ranks})
     return frozenset(ready)
 
 
 def was_about_to_join(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's ranks only joined the others with the current attempt, and brought no state."""
+    """Returns whether a worker's ranks joined the others only in the current attempt, without state."""
     before = situation.reports_before.get(worker)
     return before is not None and before.ready
 
 
 def _can_continue(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's ranks that are left can go on: one that was about to join may have no state yet."""
+    """Returns whether a worker's remaining ranks can continue; those about to join may have no state yet."""
     report = situation.reports.get(worker)
     starts = report is None or report.state == "Starting"
     return _holds_state(situation, worker) or (starts and was_about_to_join(situation, worker))
@@ -153,7 +154,7 @@ def _holds_state(situation: Situation, worker: int) -> bool:
     report = situation.reports.get(worker)
     if report is not None and (report.able or report.state != "Starting"):
         return report.able
-    # A group that is forming has said nothing yet; what was said in the attempt before holds.
+    # While a group forms, the report on the attempt before counts.
     before = situation.reports_before.get(worker)
     return before is not None and before.able and worker not in situation.finished
 
@@ -167,7 +168,7 @@ def _why_not(situation: Situation, worker: int) -> str:
 
 
 def _said(situation: Situation, worker: int) -> str:
-    """Returns why a worker's ranks can't continue, by their own words; empty where they say nothing."""
+    """Returns the reason that a worker's ranks report for not continuing, or nothing."""
     if situation.observed.progress_attempt != situation.status.attempt:
         return ""
     said = (rank.cannot_continue for rank in situation.observed.progress.get(worker, {}).values())

@@ -1,11 +1,11 @@
-"""An elastic job's group shrinks when a worker can't come back, grows when it can, and follows `spec.workers`.
+"""An elastic job shrinks when a worker can't return, grows when it can, and follows `spec.workers`.
 
-The next attempt lists the workers that are there; ranks are positions in that list, so worker 0 may be missing as any
-other. A worker that has no pod on a node for `nodes.lostAfterSeconds` is left out, as long as `elastic.minWorkers`
-stay. It comes back at a checkpoint: growing (and following `kubectl scale`) is a planned stop, in which every rank
-gets SIGTERM and the pod's grace period, and the next attempt opens as soon as all of them have left.
+The next attempt lists the available workers. Ranks are positions in that list, so any worker may be missing, even
+worker 0. A worker without a pod on a node for `nodes.lostAfterSeconds` is left out, as long as `elastic.minWorkers`
+remain. It returns at a checkpoint: growing (and following `kubectl scale`) is a planned stop. Every rank gets SIGTERM
+and the pod's grace period, and the next attempt opens as soon as all have stopped.
 
-Resizing is nobody's failure: it counts neither as a restart nor as a disruption.
+Resizing counts neither as a restart nor as a disruption.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from dataclasses import replace
 
 from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.reconciling.observed.lineup import alone_until, desired_workers, next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.reconciling.policies import startup
-from trainmaster_operator.reconciling.policies.attempts import held_since, restart_at
+from trainmaster_operator.reconciling.policies.attempts import held_since
+from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import NEW_STARTUP, StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
-# Seconds that an attempt has run before it is stopped to grow: it has to pay for its start first.
+# Seconds that an attempt runs before it is stopped to grow, so that its start was worth it.
 GROW_AFTER = 10.0
 
 
 def resize(situation: Situation) -> Transition | None:
-    """Stops the ranks with a checkpoint, because the group shall be another one and can be."""
+    """Stops the ranks with a checkpoint to change the group."""
     if situation.spec.elastic is None or not situation.running:
         return None
     current, wanted = _asked_for(situation), set(desired_workers(situation))
@@ -40,7 +42,7 @@ def resize(situation: Situation) -> Transition | None:
 
 
 def reopen_resized(situation: Situation) -> Transition | None:
-    """Opens the next attempt with the workers that are there when the ranks have left, or had their time."""
+    """Opens the next attempt with the available workers after the ranks have stopped, or their time is over."""
     if situation.status.phase != "Restarting" or not situation.status.resizing:
         return None
     waiting = situation.now < (restart_at(situation) or 0.0)
@@ -58,10 +60,10 @@ def shrink(situation: Situation) -> Transition | None:
         return None
     failure = situation.last_failure
     if failure is not None and failure.provisional and failure.attempt == situation.status.attempt:
-        # Whether the job goes on at all is still being found out.
+        # The job may still end.
         return None
     if situation.unresponsive or alone_until(situation) is not None:
-        # Its pod is deleted in a moment: then it isn't able.
+        # Its pod will be deleted soon; then the worker isn't available.
         return None
     able = scheduled_workers(situation)
     if situation.running and set(able) == set(situation.workers):
@@ -73,7 +75,7 @@ def shrink(situation: Situation) -> Transition | None:
 
 
 def shrink_at(situation: Situation) -> float:
-    """Returns when a worker that isn't there is left out: before the job would fail for it."""
+    """Returns when a missing worker is left out, at the latest before the job would fail."""
     waited = since(situation.now, held_since(situation))
     due = situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
     fails = startup.due_at(situation)
@@ -90,7 +92,7 @@ def grow_at(situation: Situation) -> float | None:
 
 
 def scheduled_workers(situation: Situation) -> tuple[int, ...]:
-    """Returns the workers whose pods live on a node, in rank order; spares among them, in the places of others."""
+    """Returns the workers whose pods live on a node, in rank order, with spares in the places of others."""
     nowhere = frozenset(pod.uid for pod in situation.pods.values() if is_alive(pod) and pod.node is None)
     pods = ((worker, situation.pods.get(worker)) for worker in next_workers(situation, without=nowhere))
     return tuple(
@@ -122,7 +124,7 @@ def _can_grow(situation: Situation) -> bool:
 
 
 def _asked_for(situation: Situation) -> set[int]:
-    """Returns the attempt's workers, without those that it trains without because the user doesn't ask for them."""
+    """Returns the attempt's workers, without absent ones that the user no longer wants."""
     return set(situation.workers) - (situation.members.absent - set(desired_workers(situation)))
 
 
@@ -133,6 +135,6 @@ def _has_left(situation: Situation, worker: int) -> bool:
 
 
 def is_enough(situation: Situation, able: tuple[int, ...]) -> bool:
-    """Returns whether an elastic job can do with these workers."""
+    """Returns whether these workers are enough for an elastic job."""
     elastic = situation.spec.elastic
     return elastic is not None and len(able) >= elastic.min_workers

@@ -1,59 +1,40 @@
-"""A failure's cost is decided by the job's rules (exit code, reason), then the table of reasons, then the budget.
+"""Decides whether a failure restarts, ignores or fails: by the job's rules, the table of reasons, and the budget.
 
-The first rule that matches wins. Without one, a hang is answered by `hang.action` and anything else by `reasons`. A
-disruption is never the job's fault, so rules and budget don't apply to it.
+The first matching rule counts. Without one, `hang.action` decides about a hang, and `api.reasons` about other reasons.
+A disruption is never the job's fault, so rules and budget don't apply to it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from trainmaster_operator.api.reasons import Answer, Strength, known_reason
 from trainmaster_operator.api.v1alpha1 import Failure, FailureRule, JobSpec
 
-# A restart that costs nothing could go on for ever: where an attempt lived less than this, the next one waits.
-SHORT_LIFE = 10.0
-PAUSE_AFTER_SHORT_LIFE = 5.0
-
 
 @dataclass(frozen=True)
-class Response:
-    """Restart counts. Ignore doesn't count. Fail ends the job, with this reason and sentence."""
+class FailureResponse:
+    """FailureResponse: Restart counts, Ignore doesn't, and Fail ends the job with this reason and message."""
 
     answer: Answer
     reason: str = ""
     message: str = ""
 
 
-def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> Response:
-    """Returns the response to a failure when so many restarts have been counted before it."""
+def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> FailureResponse:
+    """Returns the response to a failure after `restarts` counted restarts."""
     if known_reason(cause.reason).strength is Strength.DISRUPTION:
-        return Response("Ignore")
+        return FailureResponse("Ignore")
     policy = spec.failure_policy
     rule = next((rule for rule in policy.rules if _matches(rule, cause)), None)
     answer = _answer(spec, cause, rule)
     if answer == "Fail":
         why = " (failurePolicy.rules)" if rule is not None else ""
-        return Response("Fail", cause.reason, f"{cause.message}{why}")
+        return FailureResponse("Fail", cause.reason, f"{cause.message}{why}")
     if answer == "Restart" and restarts >= policy.max_restarts:
         used = f"no restart is left (failurePolicy.maxRestarts is {policy.max_restarts})"
-        return Response("Fail", "MaxRestartsExceeded", f"{cause.message}; {used}")
-    return Response(answer)
-
-
-def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure, restarts: int, lived: float) -> float:
-    """Returns the seconds to wait before the next attempt; `restarts` includes the one that is waited for.
-
-    Restarts that count follow `failurePolicy.backoff`; others begin at once, unless a rule ignores what fails at once.
-    """
-    if answer == "Ignore":
-        ignored = known_reason(cause.reason).strength is not Strength.DISRUPTION
-        return PAUSE_AFTER_SHORT_LIFE if ignored and lived < SHORT_LIFE else 0.0
-    backoff = spec.failure_policy.backoff
-    # 2.0 ** 1024 overflows; nothing waits longer than maxSeconds anyway.
-    exponent = min(max(restarts - 1, 0), 64)
-    return min(backoff.initial_seconds * min(backoff.factor, 1e4) ** exponent, backoff.max_seconds)
+        return FailureResponse("Fail", "MaxRestartsExceeded", f"{cause.message}; {used}")
+    return FailureResponse(answer)
 
 
 def _matches(rule: FailureRule, cause: Failure) -> bool:

@@ -1,7 +1,7 @@
-"""Ranks that a continued attempt is without join it when they have started again; until then the others train on.
+"""Absent ranks join a continued attempt after they have restarted; until then the others train without them.
 
-A worker that doesn't come back ends nothing. One that fails while it starts costs what it would cost in any attempt,
-and is tried again after the back-off; where it has no restart left, or would end the job, it simply stays away.
+A worker that doesn't return ends nothing. If it fails while it starts, that costs the same as in any attempt, and it is
+restarted after the back-off. If no restart is left, or the failure would end the job, it stays absent.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import takewhile
 
-from trainmaster_operator.api.messages import duration
-from trainmaster_operator.api.times import since
+from trainmaster_operator.api.times import duration, since
 from trainmaster_operator.api.v1alpha1 import Failure
-from trainmaster_operator.reconciling.observed.container_ends import is_unresponsive_report
 from trainmaster_operator.reconciling.observed.lineup import can_open, continued_workers, desired_workers, next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive, is_unresponsive_report
 from trainmaster_operator.reconciling.policies.attempts import end_attempt
 from trainmaster_operator.reconciling.policies.attribution import cause_of, failure_of
+from trainmaster_operator.reconciling.policies.backoff import PAUSE_AFTER_SHORT_LIFE, delay
 from trainmaster_operator.reconciling.policies.continuing import (
     continued,
     has_formed,
@@ -26,29 +26,28 @@ from trainmaster_operator.reconciling.policies.continuing import (
     ready_ranks,
     training,
 )
-from trainmaster_operator.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIFE, choose_response, delay
+from trainmaster_operator.reconciling.policies.failure_rules import choose_response
 from trainmaster_operator.reconciling.policies.opening import open_attempt
-from trainmaster_operator.reconciling.policies.stand_in import JOINED_WITHIN
+from trainmaster_operator.reconciling.policies.spares import JOINED_WITHIN
 from trainmaster_operator.reconciling.policies.startup import pod_problem
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.wire.report import Report
 
-# Seconds within which it is known what the fault has cost that an attempt follows; ranks that are ready then join
-# together.
+# Seconds in which the cost of the preceding fault becomes known; ranks that are ready by then join together.
 RECOVERED_WITHIN = 2.0
-# Seconds in which the ranks of a continued attempt have formed their group. It takes them a fraction of one, but each
-# comes at the end of the step, evaluation or save that it is in.
+# Seconds in which a continued attempt must form its group. That takes a fraction of a second, but each rank first
+# finishes its step, evaluation or save.
 FORMED_WITHIN = 180.0
-# A rank that has hung so often in a row before it could join is started once more together with all others.
+# After a rank has hung this often in a row before joining, all ranks restart together.
 HANGS_BEFORE_ALL_START = 2
 
 
 def leave_out(situation: Situation) -> Transition | None:
-    """Continues without workers of an elastic job that the user doesn't ask for any more."""
+    """Continues without workers of an elastic job that the user no longer wants."""
     if situation.spec.elastic is None or not situation.running:
         return None
     if cause_of(situation, situation.status.attempt) is not None:
-        # What has failed is answered first.
+        # A failure is answered first.
         return None
     wanted = desired_workers(situation)
     going = frozenset(uid for worker, uid in situation.worker_uids.items() if worker not in wanted)
@@ -57,7 +56,7 @@ def leave_out(situation: Situation) -> Transition | None:
 
 
 def fall_back(situation: Situation) -> Transition | None:
-    """Starts all ranks anew where those of a continued attempt don't form their group."""
+    """Restarts all ranks if those of a continued attempt don't form their group."""
     due = falls_back_at(situation)
     if due is None or situation.now < due:
         return None
@@ -70,7 +69,7 @@ def fall_back(situation: Situation) -> Transition | None:
 
 
 def falls_back_at(situation: Situation) -> float | None:
-    """Returns when the ranks of a continued attempt have had their time to form a group; None where they have one."""
+    """Returns when the ranks of a continued attempt must have formed their group; None if they have."""
     if situation.status.continues is None or not situation.running or not situation.has_leaders_reports:
         return None
     if has_formed(situation):
@@ -79,7 +78,7 @@ def falls_back_at(situation: Situation) -> float | None:
 
 
 def join(situation: Situation) -> Transition | None:
-    """Opens the next attempt with ranks that are ready, or with a spare that is to start in an absent one's place."""
+    """Opens the next attempt with ranks that are ready, or with a spare that starts in an absent worker's place."""
     if not _lacks_ranks(situation) or situation.finished or not has_formed(situation):
         return None
     ready, age = ready_ranks(situation), since(situation.now, situation.status.attempt_start_time)
@@ -98,8 +97,8 @@ def join(situation: Situation) -> Transition | None:
 
 
 def retry(situation: Situation) -> Transition | None:
-    """Has ranks start once more that failed before they could join, or all ranks where some hang again and again: they
-    may wait for those that train."""
+    """Restarts ranks that failed before they could join, or all ranks if some hang repeatedly: they may be waiting for
+    the ranks that train."""
     for report, due in _failed_to_join(situation):
         if due is None or situation.now < due:
             continue
@@ -113,7 +112,7 @@ def retry(situation: Situation) -> Transition | None:
 
 
 def retries_at(situation: Situation) -> float | None:
-    """Returns when ranks may join, when some that failed before start once more, or a spare in a worker's place."""
+    """Returns when ranks may join, failed ranks restart, or a spare starts in a worker's place."""
     times = [due for _, due in _failed_to_join(situation) if due is not None]
     if _lacks_ranks(situation) and _recovers(situation):
         times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + RECOVERED_WITHIN)
@@ -123,7 +122,7 @@ def retries_at(situation: Situation) -> float | None:
 
 
 def follow(situation: Situation) -> Transition | None:
-    """Says who trains, and what the absent ones wait for, while a continued attempt runs."""
+    """Reports who trains in a continued attempt, and what the absent workers wait for."""
     if situation.status.continues is None or situation.status.phase != "Running":
         return None
     if not _lacks_ranks(situation):
@@ -136,14 +135,14 @@ def follow(situation: Situation) -> Transition | None:
         if worker in failed:
             missing[worker] = f"couldn't join: {failed[worker].message}"
         elif worker in desired_workers(situation):
-            # What keeps it changes its words with every try, so only its kind is written down.
+            # The problem's message changes with every try, so only its reason is shown.
             missing[worker] = "is starting" if problem is None else f"doesn't start ({problem.reason})"
     message = training(situation, situation.members, missing, attempt=situation.status.attempt)
     return Transition("Running", "Continued", message)
 
 
 def _recovers(situation: Situation) -> bool:
-    """Returns whether the attempt follows a fault of which it isn't known yet what it has cost."""
+    """Returns whether the attempt follows a fault whose cost isn't known yet."""
     failure = situation.last_failure
     return failure is not None and failure.attempt == situation.status.attempt - 1 and failure.recovery is None
 
@@ -153,8 +152,7 @@ def _lacks_ranks(situation: Situation) -> bool:
 
 
 def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None]]:
-    """Yields what was reported of ranks that ended before they could join, and when they are to start once more, if
-    ever."""
+    """Yields the reports of ranks that ended before they could join, and when they restart, if ever."""
     if not _lacks_ranks(situation):
         return
     for worker in situation.members.incomplete:
@@ -162,7 +160,7 @@ def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None
         if report is None or not _speaks_of_absent_ranks(situation, report):
             continue
         if pod is None or not is_alive(pod) or pod.uid != report.uid:
-            # Another pod comes, and starts by itself.
+            # A new pod starts by itself.
             continue
         if is_unresponsive_report(report.reason, report.exit_code):
             continue
@@ -176,23 +174,23 @@ def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None
 
 
 def _speaks_of_absent_ranks(situation: Situation, report: Report) -> bool:
-    """Returns whether a report says how ranks ended that were to join: the end of all of a worker, or the failure of
-    one beside others that train."""
+    """Returns whether a report is about ranks that ended before joining: all of a worker's, or one while others of the
+    worker train."""
     if report.worker in situation.members.absent:
         return report.state in ("Failed", "Stopped")
     return not report.ended and bool(report.reason) and report.rank in situation.members.absent_ranks
 
 
 def _hangs(situation: Situation, cause: Failure) -> int:
-    """Returns how often in a row a worker's ranks have hung before they could join, the last time by this cause."""
+    """Returns how often in a row a worker's ranks hung before joining, including this cause."""
     reasons, attempt = [cause.reason], cause.attempt
     for failure in situation.status.failures:
         attempt -= 1
         if failure.attempt != attempt:
-            # Some have joined.
+            # Some ranks joined in between.
             break
         if failure.worker == cause.worker:
             reasons.append(failure.reason)
-    # The oldest failure is why they are absent.
+    # The oldest failure is the reason for their absence.
     before = reasons[:-1] if len(reasons) > 1 else reasons
     return len(list(takewhile(lambda reason: reason == "Hung", before)))

@@ -1,4 +1,10 @@
-"""An attempt is opened with its workers, their pods, and how often the containers of these had ended before."""
+"""Opens an attempt with its workers, their pods, and the number of earlier ends of their containers.
+
+With a topology (`scheduling.topology`), workers of the same domain get neighbouring ranks, because the rings and trees
+of collectives follow the ranks. A worker's domain is known once its pod has a node. So the ranks of such a job are held
+(attempt 0) until all pods have nodes and the nodes' labels have been read; then attempt 1 is published in its order. A
+node that can't be read or has no such label is in no domain.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,9 @@ from collections.abc import Iterable, Iterator
 
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Phase
-from trainmaster_operator.reconciling.observed.container_ends import count_ends
 from trainmaster_operator.reconciling.observed.lineup import desired_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.policies.topology import in_rank_order
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import count_ends, is_alive
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
 
@@ -21,7 +26,7 @@ def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) ->
 
 
 def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
-    """Returns what opens the next attempt. A pod whose place a spare takes is replaced while the attempt goes on."""
+    """Returns the change that opens the next attempt. A pod whose place a spare takes is replaced meanwhile."""
     replaced = situation.leaving | situation.unresponsive | going
     left_out = [pod for worker, pod in situation.pods.items() if worker not in workers and is_alive(pod)]
     workers = in_rank_order(situation, workers)
@@ -41,7 +46,7 @@ def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str
 
 
 def opening_phase(situation: Situation, workers: Iterable[int]) -> Phase:
-    """Returns the phase in which an attempt opens: a pod that was made a moment ago may find no node for hours."""
+    """Returns the phase in which an attempt opens: a new pod may wait hours for a node."""
     return "Starting" if have_nodes(situation, workers) else "Pending"
 
 
@@ -56,14 +61,14 @@ def _has_node(situation: Situation, worker: int) -> bool:
 
 
 def worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
-    """Returns the order to remember, where it isn't simply that of all pods."""
+    """Returns the order to record, if it can differ from the order of pods."""
     spec = situation.spec
     ordered = spec.elastic is not None or spec.scheduling.topology is not None or situation.has_spares
     return list(workers) if ordered else []
 
 
 def pods_recorded(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
-    """Returns the order of the attempt's workers, their pods, and how often these have ended before."""
+    """Returns the change that records the attempt's workers, their pods, and earlier ends."""
     pods = [situation.pods[worker] for worker in workers]
     first = situation.status.attempt == 1 and situation.running and not situation.worker_uids
     ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
@@ -82,5 +87,40 @@ def stand_ins(situation: Situation, workers: tuple[int, ...]) -> Iterator[str]:
 
 
 def count_workers(workers: int) -> str:
-    """Returns a number of workers as people say it."""
+    """Returns a number of workers in words."""
     return f"{workers} worker{'' if workers == 1 else 's'}"
+
+
+def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the workers by domain (lowest index first), then by index; those without a domain come last."""
+    if situation.spec.scheduling.topology is None:
+        return workers
+    domains = {worker: _domain(situation, worker) for worker in workers}
+    first: dict[str, int] = {}
+    for worker in sorted(workers):
+        domain = domains[worker]
+        if domain is not None:
+            first.setdefault(domain, worker)
+    last = max(workers, default=0) + 1
+
+    def place(worker: int) -> tuple[int, int]:
+        domain = domains[worker]
+        return (last if domain is None else first[domain], worker)
+
+    return tuple(sorted(workers, key=place))
+
+
+def is_unordered(situation: Situation) -> bool:
+    """Returns whether the first attempt's order isn't known yet, so that its ranks must wait."""
+    status = situation.status
+    return (
+        situation.spec.scheduling.topology is not None
+        and status.attempt <= 1
+        and status.phase in (None, "Pending")
+        and not situation.worker_uids
+    )
+
+
+def _domain(situation: Situation, worker: int) -> str | None:
+    pod = situation.pods.get(worker)
+    return None if pod is None or pod.node is None else situation.observed.domains.get(pod.node)

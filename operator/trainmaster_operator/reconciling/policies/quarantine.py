@@ -1,8 +1,8 @@
-"""Nodes that fail again and again are avoided by the job (`failurePolicy.nodes.quarantineAfter`).
+"""Quarantine: the job avoids nodes that fail repeatedly (`failurePolicy.nodes.quarantineAfter`).
 
-A few bad nodes cause half of the failures of large jobs. Each failure that the machine can have caused is counted
-against the node of the worker that failed first. At the limit the node goes into `status.avoidedNodes`, which becomes a
-preferred node affinity of the pods (a job must not starve because every node is suspect), and the worker there is
+A few bad nodes cause half of the failures of large jobs. Each failure that a machine may have caused counts against the
+node of the worker that failed first. At the limit the node is added to `status.avoidedNodes`. That becomes a preferred
+node affinity of the pods, because a job must not starve if every node is suspect, and the worker on the node is
 replaced before the next attempt opens. Setting `quarantineAfter` to 0 forgives all nodes.
 """
 
@@ -17,16 +17,16 @@ from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.attribution import HARDWARE
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange
 
-# A machine can do these to a rank. Memory and storage limits, programs and environments are the job's own.
+# Reasons that a machine may cause. Memory and storage limits, programs and environments belong to the job.
 _OF_MACHINES = frozenset({"Signal", "Hung", "AgentLost", "NodeLost"})
-# SIGKILL comes from somebody, not from a machine.
+# A machine doesn't send SIGKILL.
 _KILLED = 128 + 9
 MAX_NODES = 64
 
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """NodeRecord has how many failures each node can have caused, and which nodes the job's pods avoid for that."""
+    """NodeRecord has the number of failures that each node may have caused, and the nodes to avoid."""
 
     failures: dict[str, int]
     avoided: list[str]
@@ -47,7 +47,7 @@ def with_failure(situation: Situation, cause: Failure) -> NodeRecord:
 
 
 def without_failure(situation: Situation, failure: Failure) -> NodeRecord:
-    """Returns the record before a failure, for a failure that is being replaced by its cause."""
+    """Returns the record before a failure that is being replaced by its cause."""
     status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
     count = status.node_failures.get(failure.node or "", 0)
     if count == 0 or not _can_be_the_machine(failure):
@@ -65,7 +65,7 @@ def forgive(situation: Situation) -> StatusChange:
 
 
 def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
-    """Returns the deletions of the pods that are to come back on another node."""
+    """Returns the deletions of pods that move to another node."""
     return tuple(
         DeletePod(PodRef(pod.name, pod.uid), f"node {pod.node} is avoided after too many failures")
         for pod in situation.pods.values()
@@ -74,9 +74,9 @@ def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
 
 
 def _can_be_the_machine(failure: Failure) -> bool:
-    """Returns whether the machine can have caused a failure."""
+    """Returns whether the machine may have caused a failure."""
     if failure.reason == "Error":
-        # An exception is the program's, unless it speaks of the machine.
+        # An exception is the program's, unless its text names the machine.
         return HARDWARE.search(failure.message) is not None
     return failure.reason in _OF_MACHINES and not (failure.reason == "Signal" and failure.exit_code == _KILLED)
 

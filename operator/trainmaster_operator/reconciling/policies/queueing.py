@@ -2,11 +2,12 @@
 
 The operator does what Kueue's own integrations do for a Job (pkg/controller/jobframework):
 
-- it makes the Workload, starts when that is admitted, and reports on it when all pods are ready and when the job is
-  over;
-- an eviction (preemption, a stopped queue, `spec.active: false`) suspends the job: SIGTERM, a checkpoint, no pods. When
-  the last pod is gone the quota is given back, and Kueue queues the Workload again;
-- a job that asks for another number of workers gets a new Workload, because one that holds quota can't be changed.
+- It creates the Workload, starts the job when that is admitted, and reports when all pods are ready and when the job is
+  over.
+- An eviction (preemption, a stopped queue, `spec.active: false`) suspends the job: SIGTERM, a checkpoint, no pods.
+After
+  the last pod is gone, the quota is released and Kueue queues the Workload again.
+- If the number of requested workers changes, the job gets a new Workload, because one with quota can't be changed.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from collections.abc import Iterator
 
 from trainmaster_operator.reconciling.actions.children import scaled_to_zero, workload_manifest
 from trainmaster_operator.reconciling.decision import Action, Apply, DeleteChild, ReportWorkload, WorkloadCondition
-from trainmaster_operator.reconciling.observed.kueue_admission import (
+from trainmaster_operator.reconciling.observed.gangs import (
     WORKLOAD_KIND,
     admission,
     is_as_asked,
     missing_flavors,
     workload_child,
 )
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView, is_alive
 from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Transition
 from trainmaster_operator.rendering import scheduler_of
 from trainmaster_operator.wire.names import HASH_ANNOTATION
 
-# Evictions after which the Workload goes straight back into its queue. Of all others Kueue itself decides when, by the
-# reason that it finds in `Requeued`: its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again,
-# it was activated again (Kueue 0.15 to 0.18: pkg/controller/jobframework/reconciler.go, pkg/controller/core).
+# Evictions after which the Workload returns to its queue at once. For all others Kueue decides when, by the reason in
+# `Requeued`: its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again, or the Workload was
+# activated again (Kueue 0.15 to 0.18: pkg/controller/jobframework/reconciler.go, pkg/controller/core).
 _QUEUED_AGAIN = frozenset({"Preempted", "NodeFailures"})
 
 
@@ -43,7 +44,7 @@ def queued(situation: Situation) -> Transition | None:
     if workload is not None and (started or not missing_flavors(workload, situation.observed)):
         return None
     if workload is None and started and _is_unknown(situation):
-        # It hasn't been listed yet, or can't be: that is no reason to stop what trains.
+        # The Workload hasn't been listed, or can't be, which is no reason to stop training.
         return None
     change = NO_WAIT | StatusChange(replacing_pod_uids=[])
     return Transition("Suspended", "Queued", _why(situation, workload), change)
@@ -70,7 +71,7 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
             yield _report(child, WorkloadCondition("Finished", True, phase, f"the job has {phase.lower()}"))
         return
     if situation.spec.run_policy.suspend or not is_as_asked(situation.job, asked, workload):
-        # A new one would be active: who has deactivated it, or Kueue itself, decides when the job may queue again.
+        # A new Workload would be active. Only a user or Kueue may reactivate a deactivated one.
         if gone and workload.active:
             yield DeleteChild(child.kind, child.name, child.uid)
         if workload.active:
@@ -116,7 +117,7 @@ def _are_ready(situation: Situation) -> bool:
 
 
 def _is_unknown(situation: Situation) -> bool:
-    """Returns whether the Workload may be there although it isn't known."""
+    """Returns whether the Workload may exist although it isn't known."""
     absent = workload_child(situation.job, situation.observed) is None
     return absent and WORKLOAD_KIND not in situation.observed.listed
 
@@ -127,7 +128,7 @@ def _lacks_priority(situation: Situation) -> bool:
 
 
 def _why(situation: Situation, workload: WorkloadView | None) -> str:
-    """Returns the message on what the job waits for, with Kueue's own message where there is one."""
+    """Returns what the job waits for, with Kueue's own message if there is one."""
     queue = situation.spec.scheduling.queue
     if workload is not None:
         return (

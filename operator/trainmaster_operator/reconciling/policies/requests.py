@@ -1,11 +1,11 @@
-"""A user asks for new ranks: by new code (`spec.code.digest`), or by a new value of the restart annotation.
+"""A user's requests for a restart: new code (`spec.code.digest`), or a new value of the restart annotation.
 
-Where ranks run it is a planned stop: every rank gets SIGTERM and its whole grace period, to save a checkpoint, and the
-next attempt opens in the same pods as soon as all have left. Where none run, the next attempt takes what is asked for
-with it, and one that only waits out a back-off opens at once: new code is an answer to the failure.
+Running ranks are stopped by plan: every rank gets SIGTERM and its whole grace period to save a checkpoint, and the next
+attempt opens in the same pods as soon as all have stopped. If no ranks run, the next attempt has what was requested.
+One that only waits for a back-off opens at once, because new code is an answer to the failure.
 
-The status says which code and which request the current attempt has (`codeDigest`, `restartRequest`). Neither is
-anybody's failure: it counts neither as a restart nor as a disruption.
+The status has the code and the request of the current attempt (`codeDigest`, `restartRequest`). A request counts
+neither as a restart nor as a disruption.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.reconciling.observed.lineup import can_open, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.policies.attempts import restart_at
+from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
-# Characters by which a person knows a digest.
+# Characters of a digest that are shown.
 SHOWN_DIGEST = 12
 
 
@@ -34,7 +34,7 @@ def stop(situation: Situation) -> Transition | None:
 
 
 def reopen_stopped(situation: Situation) -> Transition | None:
-    """Opens the next attempt when all ranks have left; when they had their time `attempts.reopen` does."""
+    """Opens the next attempt after all ranks have stopped. If their time is over, `attempts.reopen` does it."""
     if situation.status.phase != "Restarting" or not situation.status.stopping:
         return None
     if not all(_has_left(situation, worker) for worker in situation.members.present):
@@ -44,7 +44,7 @@ def reopen_stopped(situation: Situation) -> Transition | None:
 
 
 def end_back_off(situation: Situation) -> Transition | None:
-    """Ends the wait after a failure, where that is all that the next attempt waits for."""
+    """Ends a back-off, if the next attempt waits for nothing else."""
     status, failure = situation.status, situation.last_failure
     if status.phase != "Restarting" or status.resizing or status.stopping or status.scheduling_backoff:
         return None
@@ -55,12 +55,12 @@ def end_back_off(situation: Situation) -> Transition | None:
         return None
     reason, why = asked
     return Transition(
-        "Restarting", reason, f"{why}; the next attempt waits no longer", StatusChange(next_attempt_time=None)
+        "Restarting", reason, f"{why}; the next attempt opens at once", StatusChange(next_attempt_time=None)
     )
 
 
 def _asked(situation: Situation) -> tuple[str, str] | None:
-    """Returns the reason and the words for what the current attempt doesn't have; None where it has all."""
+    """Returns the reason and a message for a request that the current attempt lacks, or None."""
     status, request = situation.status, situation.job.restart_request
     if situation.code_digest is not None and situation.code_digest != status.code_digest:
         return "CodeChanged", f"the code was changed to {situation.code_digest[:SHOWN_DIGEST]}"
@@ -70,8 +70,8 @@ def _asked(situation: Situation) -> tuple[str, str] | None:
 
 
 def _has_left(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's ranks have ended, or never begun: its agent says so, or doesn't run."""
+    """Returns whether a worker's ranks have ended or never started, or its agent doesn't run."""
     report, pod = situation.reports.get(worker), situation.pods.get(worker)
     if report is not None and (report.ended or report.state == "Waiting"):
         return True
-    return pod is None or pod.worker_container is None or pod.worker_container.state != "running"
+    return pod is None or not pod.container_runs

@@ -1,13 +1,13 @@
-"""A half-started job lets go of its nodes for a while (scheduling backoff), so that no two jobs wait for each other.
+"""Scheduling backoff: a job that could only start partly gives up its nodes for a while, to avoid a deadlock.
 
-Without a gang scheduler each pod is made and scheduled by itself: two jobs can each hold half of the accelerators, or
-of a ResourceQuota, for ever. So a job that holds nodes but has had pods without one for a fifth of `startupSeconds`
-(three minutes by default: a cluster autoscaler needs two to four for a node) is scaled to zero, waits, and tries again.
-So is one that holds pods while a quota keeps others from being made. The waits grow, and both they and the patience are
-jittered by the job's uid, so that the same two jobs don't collide again. `startupSeconds` goes on all the while, and no
-attempt opens before all pods have nodes: one without ranks is none.
+Without a gang scheduler each pod is created and scheduled by itself, so two jobs can each hold half of the
+accelerators, or of a ResourceQuota, forever. A job that holds nodes while some pods have had none for a fifth of
+`startupSeconds` (three minutes by default; a cluster autoscaler needs two to four for a node) is scaled to zero, waits,
+and tries again. The same happens if it holds pods while a quota prevents others. The waits grow. The job's uid adds
+jitter to the waits and the patience, so that the same two jobs don't collide again. `startupSeconds` continues
+meanwhile, and no attempt opens before all pods have nodes.
 
-An elastic job that can do with the workers that have nodes isn't half-started: it gives up nothing, and shrinks.
+An elastic job shrinks instead, if the workers with nodes are enough.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ import zlib
 
 from trainmaster_operator.api.times import since, to_seconds, to_text
 from trainmaster_operator.reconciling.observed.lineup import desired_workers, next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.policies.attempts import held_since, restart_at
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive
+from trainmaster_operator.reconciling.policies.attempts import held_since
+from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.elastic import is_enough, scheduled_workers
 from trainmaster_operator.reconciling.policies.startup import began_at, is_quota
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
-# Share of startupSeconds that pods may be without a node while others hold theirs.
+# Share of startupSeconds that pods may lack a node while others hold theirs.
 PATIENCE = 0.2
-# Seconds, and shares of startupSeconds: a job that has less time to start also waits less.
+# Seconds, and shares of startupSeconds, so that a job with less time to start also waits less.
 FIRST_WAIT, LONGEST_WAIT = 15.0, 240.0
 FIRST_SHARE, LONGEST_SHARE = 1 / 60, 4 / 15
-# Seconds; within this the other job's set is touched (controller/lookups/missing_pods.py) and has made its pods.
+# Seconds; within this the operator touches the other job's StatefulSet, which then creates its pods.
 QUOTA_WAIT = 10.0
 
 
 def begin(situation: Situation) -> Transition | None:
-    """Scales a job to zero that holds only some of its nodes, and waits."""
+    """Scales a job to zero if it holds only some of its nodes, and lets it wait."""
     due = begins_at(situation)
     if due is None or situation.now < due:
         return None
@@ -46,10 +48,11 @@ def begin(situation: Situation) -> Transition | None:
     shown = f"{wait:.0f}" if wait >= 10 else f"{wait:.1f}"
     of = len(desired_workers(situation))
     if unmade:
-        message = f"a quota keeps {len(unmade)} of {of} workers from being made; the others leave for {shown} s"
+        message = f"a quota keeps {len(unmade)} of {of} workers from being created; "
+        message += f"the others give up their pods for {shown} s"
     else:
         missing = of - len(scheduled_workers(situation))
-        message = f"{missing} of {of} workers found no node; the others leave theirs for {shown} s"
+        message = f"{missing} of {of} workers found no node; the others give up theirs for {shown} s"
     until = to_text(situation.now + wait)
     began = began_at(situation)
     return Transition(
@@ -66,14 +69,14 @@ def begin(situation: Situation) -> Transition | None:
 
 
 def retry(situation: Situation) -> Transition | None:
-    """Asks for all pods once more when the wait is over."""
+    """Requests all pods again when the wait is over."""
     if not situation.status.scheduling_backoff:
         return None
     if situation.now < (restart_at(situation) or 0.0):
-        message = "waiting without pods before asking for nodes again"
+        message = "waiting without pods before requesting nodes again"
         return Transition("Restarting", "SchedulingBackoff", message)
     change = StatusChange(scheduling_backoff=None)
-    return Transition("Restarting", "SchedulingRetried", "asking for all workers once more", change)
+    return Transition("Restarting", "SchedulingRetried", "requesting all workers again", change)
 
 
 def begins_at(situation: Situation) -> float | None:
@@ -99,12 +102,12 @@ def begins_at(situation: Situation) -> float | None:
 
 
 def _unmade(situation: Situation) -> list[int]:
-    """Returns the workers whose pods a quota keeps from being made."""
+    """Returns the workers whose pods can't be created because of a quota."""
     if not any(is_quota(problem) for problem in situation.observed.refused_writes):
         return []
     return [worker for worker in next_workers(situation) if worker not in situation.pods]
 
 
 def _jitter(situation: Situation, purpose: str, times: int) -> float:
-    """Returns a number from 0 to 1 that is always the same for a job, a purpose and a count."""
+    """Returns a number from 0 to 1 that depends only on the job, the purpose and the count."""
     return zlib.crc32(f"{situation.job.uid}/{purpose}/{times}".encode()) / 0xFFFFFFFF

@@ -1,11 +1,10 @@
-"""What keeps workers from starting is shown in the messages of scheduler and kubelet, and limited in time.
+"""Reports what prevents workers from starting, and limits the time for it.
 
-Nothing waits for ever holding GPUs: when not all ranks are up `startupSeconds` after their attempt was opened, the job
-fails with the gravest problem. What time can't heal (a name that is no image, a program that isn't there) fails it
-at once.
+No job holds GPUs forever: if not all ranks are up `startupSeconds` after their attempt was opened, the job fails with
+the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) fail it at once.
 
-A job that gives up its nodes to wait without pods (`scheduling_backoff`) and asks for them again is still starting, so
-its time runs on. What the scheduler said of its pods is kept while it has none.
+A job that gives up its nodes (`scheduling_backoff`) and requests them again is still starting, so its time continues.
+The scheduler's messages about its pods are kept meanwhile.
 """
 
 from __future__ import annotations
@@ -13,16 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainmaster_operator.api.messages import listed
+from trainmaster_operator.api.printable import listed
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.reconciling.actions.pod_group import scheduled_at, waits_for_nodes
-from trainmaster_operator.reconciling.observed.container_ends import START_FAILURES, latest_end
+from trainmaster_operator.reconciling.observed.gangs import scheduled_at, waits_for_nodes
 from trainmaster_operator.reconciling.observed.lineup import next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import ContainerView, PodView, RefusedWrite
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import (
+    START_FAILURES,
+    ContainerView,
+    PodView,
+    RefusedWrite,
+    is_alive,
+    latest_end,
+)
 from trainmaster_operator.reconciling.policies.attempts import fail, held_since
-from trainmaster_operator.reconciling.status.conditions import condition
-from trainmaster_operator.reconciling.transition import Transition
+from trainmaster_operator.reconciling.transition import Transition, condition
 from trainmaster_operator.rendering import worker_layout
 
 # Waiting reasons of containers (kubernetes: pkg/kubelet/images/types.go, kuberuntime/kuberuntime_container.go).
@@ -40,9 +44,9 @@ _CREATE = frozenset(
     }
     | {"PostStartHookError"}
 )
-# The API server's reasons for refusing an object that it can't take in any state of the cluster.
+# The API server's reasons for an object that it refuses in any state of the cluster.
 _UNFIT = frozenset({"Invalid", "BadRequest", "RequestEntityTooLarge"})
-# What the API server's own words on a refusal by a policy of the cluster have in them.
+# Parts of the API server's messages on refusals by a policy of the cluster.
 _ADMISSION = ("admission webhook ", "ValidatingAdmissionPolicy ")
 _ORDER = (
     "InvalidImageName",
@@ -60,7 +64,7 @@ _ORDER = (
 
 @dataclass(frozen=True)
 class StartProblem:
-    """StartProblem is something that keeps a worker from starting. `is_unrecoverable`: waiting can't mend it."""
+    """StartProblem prevents a worker from starting. `is_unrecoverable`: waiting can't solve it."""
 
     reason: str
     message: str
@@ -68,7 +72,7 @@ class StartProblem:
 
 
 def unrecoverable(situation: Situation) -> Transition | None:
-    """Fails the job at once for what time can't mend."""
+    """Fails the job at once for a problem that waiting can't solve."""
     if not _is_starting(situation):
         return None
     problem = next((item for item in start_problems(situation) if item.is_unrecoverable), None)
@@ -76,7 +80,7 @@ def unrecoverable(situation: Situation) -> Transition | None:
 
 
 def deadline(situation: Situation) -> Transition | None:
-    """Fails the job when not all ranks are up in time, with the reason why."""
+    """Fails the job if not all ranks are up in time, with the reason."""
     due = due_at(situation)
     if due is None or situation.now < due:
         return None
@@ -91,7 +95,7 @@ def deadline(situation: Situation) -> Transition | None:
 
 
 def due_at(situation: Situation) -> float | None:
-    """Returns when the job fails for not being up; None while that can't happen."""
+    """Returns when the job fails because it isn't up, or None."""
     if not _is_starting(situation):
         return None
     began = began_at(situation)
@@ -104,7 +108,7 @@ def due_at(situation: Situation) -> float | None:
 
 
 def began_at(situation: Situation) -> float | None:
-    """Returns when the startup began that the job is in."""
+    """Returns the start of the current startup."""
     status = situation.status
     before_backoffs = to_seconds(status.startup_start_time) if status.scheduling_backoffs else None
     if before_backoffs is not None:
@@ -120,9 +124,9 @@ def gravest_problem(situation: Situation) -> StartProblem | None:
 
 
 def _remembered_problem(situation: Situation) -> StartProblem | None:
-    """Returns what last kept workers from starting, while a job that has given up its nodes hasn't all of them again.
+    """Returns the last problem of a job that gave up its nodes and hasn't got all of them again.
 
-    It has no pods, or new ones of which the scheduler hasn't said anything yet.
+    It has no pods, or new ones without messages of the scheduler.
     """
     shown = condition(situation.status.conditions, "Running")
     if not situation.status.scheduling_backoffs or shown is None or shown.reason not in _ORDER:
@@ -134,7 +138,7 @@ def _remembered_problem(situation: Situation) -> StartProblem | None:
 
 
 def start_problems(situation: Situation) -> Iterator[StartProblem]:
-    """Returns all that keeps workers from starting."""
+    """Returns all problems that prevent workers from starting."""
     yield from _children(situation)
     for worker in situation.workers:
         pod = situation.pods.get(worker)
@@ -143,7 +147,7 @@ def start_problems(situation: Situation) -> Iterator[StartProblem]:
 
 
 def pod_problem(pod: PodView) -> StartProblem | None:
-    """Returns what keeps a pod from starting."""
+    """Returns the first problem that prevents a pod from starting."""
     return next(_pod(pod), None)
 
 
@@ -166,12 +170,12 @@ def _children(situation: Situation) -> Iterator[StartProblem]:
 
 
 def _can_never_be_made(situation: Situation, problem: RefusedWrite) -> bool:
-    """Returns whether a child of a job that hasn't started is refused as invalid: as it is, it always will be.
+    """Returns whether a child of a job that hasn't started is refused as invalid, and so always will be.
 
-    Neither is a refusal by a policy of the cluster, which may change: webhooks choose their own codes (400 where they
-    choose none; Kyverno's is 400), and a ValidatingAdmissionPolicy's reason is Invalid unless it names another
-    (k8s.io/apiserver: pkg/admission/plugin/webhook/errors/statuserror.go, pkg/admission/plugin/policy/validating).
-    Nor is the refusal of a change: what was made before is there, and the job may well start with it.
+    A refusal by a policy of the cluster doesn't count, because policies change. Webhooks choose their own codes (400 by
+    default; Kyverno's is 400), and a ValidatingAdmissionPolicy's default reason is Invalid (k8s.io/apiserver:
+    pkg/admission/plugin/webhook/errors/statuserror.go, pkg/admission/plugin/policy/validating). Neither does the
+    refusal of a change, because the job may start with the existing child.
     """
     if problem.reason not in _UNFIT or situation.status.attempt > 1 or situation.status.phase != "Pending":
         return False
@@ -216,7 +220,7 @@ def _container(pod: PodView, container: ContainerView) -> Iterator[StartProblem]
 
 
 def _missing(situation: Situation) -> str:
-    """Returns the message that names the workers that aren't up, where nothing says why."""
+    """Names the workers that aren't up, if no problem is known."""
     names = {
         worker: f"{group.set_name}-{worker}"
         for group in worker_layout(situation.identity, situation.spec)
@@ -235,12 +239,12 @@ def _missing(situation: Situation) -> str:
 
 
 def _why_absent(situation: Situation, pod: str) -> str:
-    """Returns where a person finds why a pod isn't there: its set knows, unless that isn't there either."""
+    """Names the object whose events explain a missing pod: its StatefulSet, if that exists."""
     name = pod.rpartition("-")[0]
     own = [child for child in situation.observed.children if child.owner_uid == situation.job.uid]
     if any((child.kind, child.name) == ("StatefulSet", name) for child in own):
         return f"`kubectl describe statefulset {name}` shows why"
-    return f"StatefulSet {name} couldn't be made, and the operator's log shows why"
+    return f"StatefulSet {name} couldn't be created; the operator's log has the reason"
 
 
 def _container_runs(situation: Situation, worker: int) -> bool:

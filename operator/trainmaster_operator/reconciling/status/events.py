@@ -1,17 +1,16 @@
-"""The events of a job follow from the change of its status, so a repeated decision publishes nothing."""
+"""Derives events from the change of the status, so that a repeated decision publishes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trainmaster_operator.api.messages import duration
 from trainmaster_operator.api.reasons import REASONS
-from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
+from trainmaster_operator.api.times import duration, to_seconds
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Failure, JobIdentity, JobSpec, JobStatus
 from trainmaster_operator.reconciling.decision import JobEvent
 from trainmaster_operator.reconciling.observed.members import Members
-from trainmaster_operator.reconciling.status.conditions import condition
-from trainmaster_operator.rendering import JobIdentity, worker_layout
+from trainmaster_operator.reconciling.transition import condition
+from trainmaster_operator.rendering import worker_layout
 
 
 def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tuple[JobEvent, ...]:
@@ -20,7 +19,7 @@ def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tupl
 
 
 def _as_recorded(failures: Sequence[Failure]) -> Failure | None:
-    """Returns the newest failure without what became known of it later."""
+    """Returns the newest failure without its recovery, which becomes known later."""
     return failures[0].model_copy(update={"recovery": None}) if failures else None
 
 
@@ -34,8 +33,8 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
         if held is not None and held.reason == "Queued":
             yield JobEvent("Normal", "Admitted", "Kueue has admitted the job")
         else:
-            yield JobEvent("Normal", "Resumed", "The job goes on")
-    # The first attempt is what applying the job asks for: its pods show enough, and a write until they exist is saved.
+            yield JobEvent("Normal", "Resumed", "The job is resumed")
+    # The first attempt has no event, which saves a write before the pods exist.
     if new.attempt > old.attempt and new.continues is not None and spec is not None:
         yield from _continued(old, new, spec)
     elif new.attempt > max(old.attempt, 1):
@@ -76,7 +75,7 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
 def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
     before, after = condition(old.conditions, "Accepted"), condition(new.conditions, "Accepted")
     if new.phase in TERMINAL_PHASES:
-        # Its end says the same.
+        # The event about its end has the same message.
         return
     if after is not None and after.status == "False" and (before is None or before.message != after.message):
         yield JobEvent("Warning", after.reason, after.message)
@@ -95,7 +94,7 @@ def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent
 
 
 def _continued(old: JobStatus, new: JobStatus, spec: JobSpec) -> Iterator[JobEvent]:
-    """Yields who trains on in a continued attempt, or who has joined the others."""
+    """Yields who trains in a continued attempt, or who has joined."""
     before, after = _members(old, spec), _members(new, spec)
     joined = {*before.absent_ranks} - {*after.absent_ranks}
     shown = f"Attempt {new.attempt} continues with {new.training_with or after.shown(new.workers.desired)}"
@@ -128,7 +127,7 @@ def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
 
 
 def _problem(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
-    """Yields the event for something that began to keep workers from starting."""
+    """Yields the event for a new problem that prevents workers from starting."""
     before, after = condition(old.conditions, "Running"), condition(new.conditions, "Running")
     if new.phase in ("Succeeded", "Failed") or after is None or after.status == "True" or after.reason not in REASONS:
         return
@@ -144,6 +143,6 @@ def _who(status: JobStatus) -> str:
 
 
 def _sentence(message: str) -> str:
-    # A field's path stays as it is.
+    # A field's path keeps its case.
     is_path = message.partition(" ")[0].endswith(":")
     return message if is_path else message[:1].upper() + message[1:]

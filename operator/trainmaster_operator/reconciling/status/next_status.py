@@ -1,6 +1,6 @@
-"""The status after a pass has the policies' changes, the counts, the conditions and the progress.
+"""Builds the status after a pass: the policies' changes, the counts, the conditions and the progress.
 
-Nothing here moves by itself: the same observations give the same status, so an idle job is never written.
+The same observations give the same status, so nothing is written for an idle job.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
 from trainmaster_operator.reconciling.observed.lineup import desired_workers, ready_spares
-from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
+from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
+from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job, is_alive
 from trainmaster_operator.reconciling.policies.quarantine import forgive
 from trainmaster_operator.reconciling.policies.startup import gravest_problem
-from trainmaster_operator.reconciling.status.conditions import condition, with_condition
-from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress
-from trainmaster_operator.reconciling.status.recovery import with_recovery
+from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_recovery
 from trainmaster_operator.reconciling.status.stacks import due_stacks
 from trainmaster_operator.reconciling.status.time_spent import book_time
-from trainmaster_operator.reconciling.transition import NO_CHANGE, UNSET, StatusChange, Transition, Unset
+from trainmaster_operator.reconciling.transition import (
+    NO_CHANGE,
+    StatusChange,
+    Transition,
+    condition,
+    with_condition,
+)
 from trainmaster_operator.wire.names import JOB_UID_LABEL
 
 INVALID_SPEC = "InvalidSpec"
@@ -37,7 +41,7 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
             phase=transition.phase,
             observed_generation=situation.job.generation,
             workers=_counts(situation, transition),
-            # Pods of an ended job are about to go: counting them down would only be writes.
+            # The pods of an ended job are being deleted; counting them would only cause writes.
             replicas=0 if is_over else len(situation.pods.keys() - _spares(situation)),
             selector=f"{JOB_UID_LABEL}={situation.job.uid}",
             progress=due_progress(situation, is_terminal=is_over),
@@ -52,15 +56,15 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
     is_recovery_due = bool(failures) and status.failures[0].recovery is None and failures[0].recovery is not None
     if status == situation.status and not is_recovery_due:
         return status
-    # A status that is written anyway has the newest progress and all time up to it; neither is a reason to write one.
+    # Progress and accounting don't cause a write, but every written status has the newest ones.
     news = StatusChange(progress=newest_progress(situation), failures=failures)
     return book_time(situation, news.apply(status))
 
 
 def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
-    """Returns the status of a job that never was accepted: most of its spec can't be changed, so it has failed."""
+    """Returns the status of a job that was never accepted. It has failed, because most of a spec can't be changed."""
     conditions = job.status.conditions
-    # `Running` is what the columns of `kubectl get` show.
+    # The columns of `kubectl get` show `Running`.
     for name in ("Accepted", "Running", "Failed"):
         status: Literal["True", "False"] = "True" if name == "Failed" else "False"
         conditions = with_condition(
@@ -76,12 +80,12 @@ def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
 
 
 def left_alone(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
-    """Returns the status of an accepted job with a field that can't be read: a condition says that nothing is done.
+    """Returns the status of an accepted job with an invalid field: a condition reports it, and nothing else is done.
 
-    What was started stays, and a corrected spec goes on from there.
+    What was started stays, and the job continues with a corrected spec.
     """
     conditions = job.status.conditions
-    # Without its status, which was lost, nothing else says so where `kubectl get` looks.
+    # If its status was lost, `kubectl get` shows nothing else.
     names = ("Accepted",) if condition(conditions, "Running") is not None else ("Accepted", "Running")
     for name in names:
         conditions = with_condition(
@@ -92,7 +96,7 @@ def left_alone(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
 
 
 def unreadable(job: Job, now: float) -> JobStatus:
-    """Returns the status of a job whose past can't be read: one condition says so, and nothing else is touched."""
+    """Returns the status of a job whose status can't be parsed: a condition reports it, and nothing else changes."""
     conditions = with_condition(
         job.status.conditions,
         "Accepted",
@@ -106,12 +110,11 @@ def unreadable(job: Job, now: float) -> JobStatus:
 
 
 def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
-    opened = transition.change.attempt not in (UNSET, situation.status.attempt)
-    if opened and isinstance(transition.change.continues, int):
-        # Who is left trains on.
-        return _counts(
-            situation.with_status(transition.change.apply(situation.status)), replace(transition, change=NO_CHANGE)
-        )
+    change = transition.change
+    opened = "attempt" in change.model_fields_set and change.attempt != situation.status.attempt
+    if opened and change.continues is not None:
+        # The remaining workers keep training.
+        return _counts(situation.with_status(change.apply(situation.status)), replace(transition, change=NO_CHANGE))
     alive = [worker for worker, pod in situation.pods.items() if is_alive(pod)]
     finished = frozenset() if opened else situation.finished
     up = frozenset() if opened else situation.up - finished
@@ -126,15 +129,13 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
 
 
 def _spares(situation: Situation) -> frozenset[int]:
-    """Returns the indexes of the pods that aren't asked to train."""
+    """Returns the indexes of the pods that aren't workers."""
     return frozenset(index for group in situation.layout for index in group.indexes) - {*desired_workers(situation)}
 
 
 def _ready_spares(situation: Situation, transition: Transition) -> int:
-    """Returns how many spares could begin at once, those apart that the transition makes workers."""
-    order = transition.change.worker_order
-    training = () if isinstance(order, Unset) else order
-    ready = [spare for spare in ready_spares(situation) if spare not in training]
+    """Returns the number of spares that could start at once and stay spares."""
+    ready = [spare for spare in ready_spares(situation) if spare not in transition.change.worker_order]
     return min(len(ready), sum(group.spares for group in situation.layout))
 
 
@@ -171,19 +172,19 @@ def _with_acceptance(conditions: list[Condition], situation: Situation) -> list[
     invalid = situation.job.invalid
     if invalid is not None:
         reason = INVALID_SPEC
-        message = f"accepted earlier, so the job goes on; a new job like it would be refused: {invalid.message}"
+        message = f"accepted earlier, so the job keeps running; a new job like this would be refused: {invalid.message}"
     generation = situation.job.generation
     return with_condition(conditions, "Accepted", "True", reason, message, now=situation.now, generation=generation)
 
 
 def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
-    """Returns reason and message of the Running condition: what keeps workers from starting, before anything else."""
+    """Returns reason and message of the Running condition; a problem of the startup comes first."""
     before = condition(situation.status.conditions, "Running")
     waits = transition.phase in ("Pending", "Starting", "Restarting") or transition.reason == "Queued"
     problem = gravest_problem(situation) if waits else None
     if problem is not None:
         if before is not None and before.reason == problem.reason:
-            # The kubelet's message changes back and forth with every try; the first one is enough.
+            # The kubelet's message changes with every try; the first one is enough.
             return before.reason, before.message
         return problem.reason, problem.message
     if transition.reason:

@@ -1,33 +1,39 @@
-"""The progress of the training comes from what the ranks report: rank 0's step and loss, and everybody's samples."""
+"""Progress and recovery from the ranks' reports: rank 0's step and loss, all ranks' samples, and what a failure cost.
+
+A recovery has the times from a fault to the first step of the next attempt, as its workers measured them, and the
+number of repeated steps.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from trainmaster_operator.api.times import to_seconds, to_text
-from trainmaster_operator.api.v1alpha1 import JobStatus, Progress
+from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, Progress, RecoveryTimes
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.wire.ranks import RankProgress
+from trainmaster_operator.wire.stream import Recovery
 
-# Seconds between two writes of progress alone; `kubectl get -w` stays readable and the API server idle.
+# Seconds between two writes for progress alone, so that `kubectl get -w` stays readable and the API server idle.
 INTERVAL = 5.0
 
 
 def due_progress(situation: Situation, *, is_terminal: bool) -> Progress | None:
-    """Returns the progress for whose sake alone a status is written: the newest one, or the one that is published while
-    that is younger than INTERVAL. The last progress of a job, and a new section, are always due."""
+    """Returns the progress that is due: the newest one, or the published one while it is younger than INTERVAL. A job's
+    last progress and a new section are always due."""
     old, new = situation.status.progress, newest_progress(situation)
     if old is None or new is None or is_terminal or old.section != new.section:
         return new
     published = to_seconds(old.reported_at)
-    # By the clock, not by the newest report: it may be the last one, because the ranks hang.
-    # abs: after a clock was set back, news must not wait until it has caught up.
+    # By the clock instead of the newest report, which may be the last one if the ranks hang.
+    # abs(): after a clock was set back, progress must not wait for it to catch up.
     is_young = published is not None and abs(situation.now - published) < INTERVAL
     return old if is_young else new
 
 
 def progress_due_at(situation: Situation) -> float | None:
-    """Returns when news is due that waits because what is published is young; None where there is none."""
+    """Returns when unpublished progress is due, or None."""
     old = situation.status.progress
     published = None if old is None else to_seconds(old.reported_at)
     if situation.terminal or published is None or _news_at(situation) is None:
@@ -68,15 +74,15 @@ def newest_progress(situation: Situation) -> Progress | None:
 
 
 def is_of_current_ranks(status: JobStatus, attempt: int | None) -> bool:
-    """Returns whether an attempt is the current one, or one whose processes the current one goes on with."""
+    """Returns whether an attempt is the current one, or one that it continues."""
     began = status.attempt if status.continues is None else status.continues
     return attempt is not None and began <= attempt <= status.attempt
 
 
 def _news_at(situation: Situation) -> str | None:
-    """Returns when the current attempt's newest report came; None where there is none that isn't published.
+    """Returns the time of the current attempt's newest report if it isn't published yet.
 
-    It looks at no rank: every pass asks, and a job may have thousands.
+    Every pass asks, so this doesn't read the ranks, of which a job may have thousands.
     """
     observed, published = situation.observed, situation.status.progress
     at = observed.progress_at
@@ -87,12 +93,12 @@ def _news_at(situation: Situation) -> str | None:
 
 
 def _readable(value: float | None) -> float | None:
-    """Returns a number with as many digits as people read in a column; a float's own are up to 17."""
+    """Returns a number with six digits, for people; a float has up to 17."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 
 def _finite(value: float) -> float | None:
-    """Returns a number with one decimal; None where it is beyond a float's range: JSON has no infinity."""
+    """Returns a number with one decimal, or None for infinity and NaN, which JSON doesn't have."""
     return round(value, 1) if math.isfinite(value) else None
 
 
@@ -102,3 +108,41 @@ def _eta(first: RankProgress) -> float | None:
     if first.step is None or first.total_steps is None or first.step_seconds is None:
         return None
     return _finite(max(first.total_steps - first.step, 0) * max(first.step_seconds, 0.0))
+
+
+def with_recovery(situation: Situation, status: JobStatus) -> list[Failure]:
+    """Returns the failures of a status; the newest gets its recovery once all workers have measured theirs.
+
+    Workers whose pod didn't exist when the attempt before ended measure nothing.
+    """
+    failures, observed = status.failures, situation.observed
+    is_current = observed.progress_attempt == status.attempt == situation.status.attempt
+    if not failures or not is_current or failures[0].attempt != status.attempt - 1:
+        return failures
+    known = [recovery for worker, recovery in observed.recoveries.items() if worker in situation.workers]
+    if not known or any(recovery.first_step is None for recovery in known):
+        return failures
+    times = _recovery_times(known, _repeated_steps(situation, failures[0]))
+    return [failures[0].model_copy(update={"recovery": times}), *failures[1:]]
+
+
+def _repeated_steps(situation: Situation, failure: Failure) -> int | None:
+    """Returns the number of steps repeated after a failure, or None if ranks report no steps."""
+    ranks = (rank for ranks in situation.observed.progress.values() for rank in ranks.values())
+    begun = [
+        rank.start_step if rank.start_step is not None else rank.step - 1 for rank in ranks if rank.step is not None
+    ]
+    return max((failure.step or 0) - min(begun), 0) if begun else None
+
+
+def _recovery_times(recoveries: list[Recovery], repeated_steps: int | None) -> RecoveryTimes:
+    """Returns the parts of the recovery, each until the slowest worker."""
+    reached = 0.0
+    parts: dict[str, Any] = {}
+    for part in Recovery._fields:
+        moments = [at for recovery in recoveries if (at := getattr(recovery, part)) is not None]
+        if len(moments) == len(recoveries):
+            slowest = max(reached, *moments)
+            parts[part] = round(slowest - reached, 3)
+            reached = slowest
+    return RecoveryTimes(seconds=round(reached, 3), repeated_steps=repeated_steps, **parts)

@@ -1,42 +1,55 @@
-"""A request for the stacks of all ranks is passed on to the workers: while they run, and at most every few seconds.
+"""Forwards requests for the stacks of all ranks to the workers, while they run and at most every few seconds.
 
-Whoever may annotate a job may ask. The request is recorded before anybody is asked, and so passed on at most once: an
-operator that ends in between hasn't asked, and whoever waits for the answer asks again.
+Everyone who can annotate a job can request stacks. A request is recorded before it is sent, so it is sent at most once.
+If the operator ends in between, the user has to repeat the request.
 """
 
 from __future__ import annotations
 
 from trainmaster_operator.api.times import since, to_seconds, to_text
-from trainmaster_operator.api.v1alpha1 import StacksRequest
+from trainmaster_operator.api.v1alpha1 import JobStatus, StacksRequest
 from trainmaster_operator.api.v1alpha1.names import Phase
+from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.situation import Situation
 
-# Seconds between two requests of a job. Each costs a write of the status and one of what was answered.
+# Seconds between two requests of a job. Each costs a write of the status and one of the answers.
 INTERVAL = 5.0
 
 
 def due_stacks(situation: Situation, phase: Phase | None) -> StacksRequest | None:
-    """Returns the newest request that the workers were asked, or are to be asked now; `phase` is the next one."""
+    """Returns the newest request that was sent or is sent now; `phase` is the next phase."""
     asked = situation.status.stacks_request
-    if not _is_new(situation) or phase not in ("Starting", "Running") or _wait(situation) > 0:
+    if not _is_new_request(situation) or phase not in ("Starting", "Running") or _wait_for_stacks(situation) > 0:
         return asked
     return StacksRequest(id=situation.job.stacks_request, asked_at=to_text(situation.now))
 
 
 def next_stacks_at(situation: Situation) -> float | None:
-    """Returns when a request may be passed on that came too soon after the one before."""
-    return situation.now + _wait(situation) if _is_new(situation) and _wait(situation) > 0 else None
+    """Returns when a request can be sent that came too soon after the one before."""
+    return (
+        situation.now + _wait_for_stacks(situation)
+        if _is_new_request(situation) and _wait_for_stacks(situation) > 0
+        else None
+    )
 
 
-def _is_new(situation: Situation) -> bool:
+def _is_new_request(situation: Situation) -> bool:
     asked = situation.status.stacks_request
     request = situation.job.stacks_request
     return bool(request) and situation.observed.stream.connected and (asked is None or asked.id != request)
 
 
-def _wait(situation: Situation) -> float:
+def _wait_for_stacks(situation: Situation) -> float:
     asked = situation.status.stacks_request
     if asked is None or (to_seconds(asked.asked_at) or 0.0) > situation.now:
-        # A time in the future is another machine's, or somebody's edit.
+        # A time in the future comes from another machine or an edit.
         return 0.0
     return max(INTERVAL - since(situation.now, asked.asked_at), 0.0)
+
+
+def collect_stacks(before: JobStatus, situation: Situation) -> CollectStacks | None:
+    """Returns the action for a request that is new in the status."""
+    request = situation.status.stacks_request
+    if request is None or request == before.stacks_request:
+        return None
+    return CollectStacks(request.id, situation.status.attempt, situation.members.present)

@@ -1,61 +1,60 @@
-"""`book_time` books where a job's time went since the last status, by categories (`status.timeSpent`).
+"""`book_time` accounts for a job's time since the last status, by categories (`status.timeSpent`).
 
-Time is booked whenever a status is written for another reason, never for its own sake, so accounting costs no write.
-What lies between two writes is distinguished afterwards, by times that outlive an operator: of pods and their
-conditions and containers, and of the agents' reports and progress. `until` says how far the books go; the categories
-together are always the time from `startTime` to `until`, to the millisecond (they are kept as whole milliseconds for
-that).
+Time is booked when a status is written for another reason, so accounting costs no write. The time between two writes is
+divided afterwards, by times that survive an operator: those of pods, conditions and containers, and of the agents'
+reports and progress. `until` is the end of the booked time. The sum of the categories is always the time from
+`startTime` to `until`, in whole milliseconds.
 
-What is compared with the newest report is the report that was published last (`status.progress`): every status that is
-written publishes the newest one. Beside what the ranks report, it holds the furthest step of any attempt, and how much
-of the attempt's waits is booked.
+The newest report is compared with the last published one (`status.progress`); every written status publishes the
+newest. Besides the ranks' report, it has the furthest step of any attempt, and the booked part of the attempt's waits.
 
-**Before the first step** the slowest worker decides: its pod was made, had a node, ran, its ranks were up.
+**Before the first step** the slowest worker counts: when its pod was created, had a node, ran, and its ranks were up.
 
-**While steps are done** an interval ends at a report. What the ranks waited for data, checkpoints and evaluation in it
-(counters of their own) is left out first; the rest is recompute up to the furthest step of any attempt, and productive
-beyond. An interval in which no step was done stays open until one is, or until the attempt ends: a step that takes
-minutes and a hang can't be distinguished before.
+**While steps are done** an interval ends at a report. First, the ranks' waits for data, checkpoints and evaluation
+(which have their own counters) are booked. The rest is recompute up to the furthest step of any attempt, and productive
+beyond it. An interval without a finished step stays open until there is one, or until the attempt ends, because a long
+step and a hang look the same.
 
-**A continued attempt** is the same training: its books are those of the attempt before.
+**A continued attempt** is the same training and continues the same books.
 
-**An attempt that fails** lost the piece since its last report: recompute (it is done again), except what is longer than
-a step takes, which was a stall, and all of it where the reason is Hung.
+**A failed attempt** lost the time since its last report. That is recompute, because it is repeated, except for what is
+longer than a step, which is a stall. If the reason is Hung, all of it is a stall.
 
-**Without an operator** time passes unseen. When one is back, the leader's last report shows how far the ranks came
-meanwhile, and until it is there nothing is booked. Where the attempt ended before, the time is `unobserved`.
+**Without an operator** time passes unobserved. When one is back, the leader's last report shows the progress in
+between, and nothing is booked before it arrives. If the attempt has ended, the time is `unobserved`.
 
-Clocks jump and differ. Every time is moved into the interval that is booked, so nothing is booked twice or negatively;
-when the clock is behind the books, they wait for it.
+Clocks jump and differ. Every time is limited to the interval that is booked, so nothing is booked twice or negatively.
+If the clock is behind the books, they wait for it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Progress, TimeSpent
-from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
-from trainmaster_operator.reconciling.observed.snapshot import PodView
-from trainmaster_operator.reconciling.status.conditions import condition
+from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
+from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
 from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
-from trainmaster_operator.reconciling.transition import StatusChange
+from trainmaster_operator.reconciling.transition import StatusChange, condition
 from trainmaster_operator.wire.ranks import RankProgress
 
-# Books that are further ahead of the clock than this were kept by a clock that was wrong, not by a slightly fast one.
+# If the books are further ahead of the clock than this, they were kept by a wrong clock.
 LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
-# The work that a failure cut off is at most so many steps, or so many seconds where steps are short (reports are a
-# second apart). What is longer was a stall.
+# Most steps, or seconds for short steps, of work that a failure interrupted (reports are a second apart). The rest was
+# a stall.
 CUT_STEPS, CUT_SECONDS = 2.0, 3.0
-# Sections whose time is named after them where the ranks keep no counter.
+# Sections whose time is booked by their name if the ranks have no counter for them.
 _SECTIONS = {"checkpoint": "checkpoint", "evaluate": "evaluate", "finish": "finish"}
 _WAITS = ("data", "checkpoint", "evaluate")
 
 
 def book_time(before: Situation, after: JobStatus) -> JobStatus:
-    """Returns the status with the time booked. `before`: what the pass saw, under the old status; `after`: the status
-    that it decided on, with the newest progress."""
+    """Returns the status with the time booked. `before`: what the pass observed, with the old status; `after`: the
+    status
+    that it decided, with the newest progress."""
     start = _milliseconds(to_seconds(after.start_time))
     if start is None:
         return after
@@ -69,16 +68,16 @@ def book_time(before: Situation, after: JobStatus) -> JobStatus:
 
 
 def goodput(time: TimeSpent) -> float | None:
-    """Returns the share of the booked time, suspended and unobserved time apart, that went into new steps."""
+    """Returns the share of new steps in the booked time, without suspended and unobserved time."""
     active = sum(getattr(time, name) or 0.0 for name in TIME_CATEGORIES if name not in ("suspended", "unobserved"))
     return round((time.productive or 0.0) / active, 3) if active > 0 else None
 
 
 class _Books:
-    """_Books has the sums in milliseconds, and `cursor`: the time up to which they go. They only ever grow.
+    """_Books has the sums in milliseconds up to the time `cursor`. They only grow.
 
-    `step` and `section` are those of the attempt's last report that was booked, `furthest` is the furthest step of any
-    attempt, and `waits` are the attempt's waits [s] as far as they are booked.
+    `step` and `section` are those of the attempt's last booked report, `furthest` is the furthest step of any attempt,
+    and `waits` are the attempt's booked waits [s].
     """
 
     def __init__(self, cursor: int, sums: dict[str, int], published: Progress, *, is_new_attempt: bool) -> None:
@@ -102,7 +101,7 @@ class _Books:
         return cls(until, sums, published, is_new_attempt=is_new_attempt)
 
     def close(self, status: JobStatus) -> JobStatus:
-        """Returns the status with the sums, and with its progress as far as it is booked."""
+        """Returns the status with the sums and the booked progress."""
         spent = {name: total / 1000 for name, total in self.sums.items() if total}
         # Half a millisecond less, because `to_text` rounds up.
         time = TimeSpent(until=to_text((self.cursor - 0.5) / 1000), **spent)
@@ -127,7 +126,7 @@ class _Books:
             self.cursor = until
 
     def turn_back(self, start: int, end: int) -> None:
-        """Waits for a clock that is behind the books, or shrinks them to the time it shows where it is far behind."""
+        """Waits for a clock that is behind the books. If it is far behind, shrinks the books to its time."""
         if self.cursor - end <= LONGEST_WAIT_FOR_THE_CLOCK * 1000 or end < start:
             return
         share = (end - start) / max(self.cursor - start, 1)
@@ -138,7 +137,7 @@ class _Books:
 def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
     match before.status.phase:
         case "Suspended":
-            # Somebody else than the user (a queue's controller) may have suspended it: the job waits for its turn.
+            # If a queue's controller has suspended the job, it waits for its turn.
             suspended = condition(before.status.conditions, "Suspended")
             by_user = suspended is None or suspended.reason == "Suspended"
             books.book("suspended" if by_user else "queue", end)
@@ -180,7 +179,7 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
     if latest is None and over:
         books.book("unobserved", min(_milliseconds(before.observed.since) or 0, stop))
     elif latest is None and not before.has_leaders_reports and books.cursor < (before.observed.since * 1000):
-        # The leader may still say what passed unseen.
+        # The leader may still report what happened.
         return
     if books.step is None:
         books.book("load", min(latest.at, stop) if latest is not None and reason == "Hung" else stop)
@@ -189,7 +188,7 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
     elif succeeded:
         _last_steps(books, latest, stop)
     elif over and books.step is not None:
-        # A planned stop: the ranks go on to the end of their step and save.
+        # A planned stop: the ranks finish their step and save.
         books.book("recompute" if books.step < (books.furthest or 0) else "productive", stop)
     if over:
         books.book("finish" if succeeded else "restart", end)
@@ -199,7 +198,7 @@ def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> 
     """Books until every worker's pod was made (`first`), had a node, and ran."""
     pods = [pod for worker in before.workers if (pod := before.pods.get(worker)) is not None and is_alive(pod)]
     if len(pods) < len(before.workers) and (before.status.phase == "Restarting" or not before.worker_uids):
-        # Pods that are missing in an attempt that had them all were lost a moment ago.
+        # If an attempt had all its pods, missing ones were just lost.
         books.book(first, stop)
     books.book(first, min(_latest(pod.created_at for pod in pods), stop))
     books.book("schedule", min(_latest(_scheduled_at(pod) for pod in pods), stop))
@@ -207,7 +206,7 @@ def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> 
 
 
 def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None:
-    """Books until the newest report, if a step was done since, or a section that has no counter ended."""
+    """Books until the newest report, if a step was finished since, or a section without a counter ended."""
     if latest is None:
         return
     first = latest.first
@@ -225,7 +224,7 @@ def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None
 
 
 def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
-    """Books an interval at whose end `step` was done."""
+    """Books an interval that ends with `step`."""
     first = latest.first
     waits = {name: max(latest.waited[name] - books.waits.get(name, 0.0), 0.0) for name in latest.waited}
     begun = books.step
@@ -236,10 +235,10 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
     for name, seconds in waits.items():
         booked = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
         books.book(name, books.cursor + booked)
-        # What didn't fit was reported early; the next interval has room for it.
+        # The rest was reported early and fits into the next interval.
         books.waits[name] = round(books.waits.get(name, 0.0) + booked / 1000, 3)
     furthest = books.furthest or 0
-    # A step that goes back is a loop that rolled back by itself.
+    # A lower step: the loop rolled back by itself.
     repeated = min(max(furthest - begun, 0) / (step - begun), 1.0) if step > begun else 1.0
     books.book("recompute", books.cursor + int(max(reach - books.cursor, 0) * repeated))
     books.book("productive", reach)
@@ -247,15 +246,15 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
 
 
 def _since_the_first_began(first: RankProgress, waits: dict[str, float], steps: int, reach: int) -> int:
-    """Returns what an attempt's first steps took, the waits between them included, as far as the rank says so."""
+    """Returns the duration of an attempt's first steps, including waits between them, if the rank reports it."""
     if first.step_seconds is not None:
-        # The step's seconds contain its wait for data.
+        # A step's seconds include its wait for data.
         beside = waits.get("checkpoint", 0.0) + waits.get("evaluate", 0.0)
         return _milliseconds(max(first.step_seconds, 0.0) * steps + beside) or 0
     first_done = _milliseconds(first.first_step_at)
     if first_done is None or steps < 2:
         return 0
-    # One more than there were since the first one was done, which takes longer than others do.
+    # The first step takes longer than others, so it counts as an average one.
     return max(reach - first_done, 0) * steps // (steps - 1)
 
 
@@ -276,8 +275,7 @@ def _last_steps(books: _Books, latest: _Latest | None, stop: int) -> None:
     """Books from the last report to the end of an attempt that succeeded."""
     total = latest.first.total_steps if latest is not None else None
     if latest is not None and total is not None and books.step is not None and books.step < total:
-        # No report came of what it did since, which were steps. Which one was the last, only a report could say: a rank
-        # may count from 0, or stop early.
+        # The last steps weren't reported. The furthest step stays, because a rank may count from 0 or stop early.
         furthest = books.furthest
         _steps(books, latest, total, stop)
         books.furthest = furthest
@@ -301,7 +299,7 @@ def _latest_report(before: Situation) -> _Latest | None:
 
 
 def _ended_at(before: Situation, end: int, *, first: bool) -> int:
-    """Returns when the attempt ended by its reports: at the first failure, or when the last worker had finished."""
+    """Returns the reported end of the attempt: the first failure, or the end of the last worker."""
     ends = [_milliseconds(report.at) or end for report in before.reports.values() if report.ended]
     if not ends:
         return end
@@ -332,7 +330,7 @@ def _started_at(pod: PodView) -> float | None:
 
 
 def _latest(times: Iterable[float | None]) -> int:
-    """Returns the latest of some times in milliseconds; never, where one of them isn't known."""
+    """Returns the latest of some times in milliseconds, or never if one of them is unknown."""
     latest = 0
     for at in times:
         milliseconds = _milliseconds(at)
@@ -343,4 +341,4 @@ def _latest(times: Iterable[float | None]) -> int:
 
 
 def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(min(max(seconds, -1e12), 1e12) * 1000)
+    return None if seconds is None or math.isnan(seconds) else round(min(max(seconds, -1e12), 1e12) * 1000)

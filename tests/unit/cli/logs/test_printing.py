@@ -1,4 +1,4 @@
-"""How lines are labelled, coloured and timed (`cli/logs/printing.py`), and stamps read (`api/stamped_lines.py`)."""
+"""How lines are labelled, coloured and timed (`cli/logs/printing.py`), and stamps read (`api/kept_logs.py`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from trainmaster.cli.logs import printing
 from trainmaster.cli.logs.printing import Printer, Style
 from trainmaster.client.merging import WorkerLine
-from trainmaster_operator.api.stamped_lines import StampedLine, stamped_line
+from trainmaster_operator.api.kept_logs import StampedLine, stamped_line
 
 LINES = (
     WorkerLine(1.5, 0, "[rank 0]: a"),

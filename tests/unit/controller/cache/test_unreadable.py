@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster_operator.api.decoding import MAX_DEPTH, decode
+from trainmaster_operator.api.json_codec import MAX_DEPTH, decode
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Unusable
 from trainmaster_operator.controller.cache import store as store_module

@@ -14,8 +14,7 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.virtual_time import in_virtual_time
-from trainmaster_operator.api.kept_logs import KeptLog
-from trainmaster_operator.api.stamped_lines import stamped_line
+from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Unavailable

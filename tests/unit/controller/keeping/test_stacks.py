@@ -13,7 +13,7 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
-from trainmaster_operator.api.stacks import Stacks
+from trainmaster_operator.api.evidence import Stacks
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS
 from trainmaster_operator.controller.apiserver.errors import Conflict, Forbidden
 from trainmaster_operator.controller.cache.records import JobKey

@@ -22,7 +22,6 @@ from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import (
     DeletedRecord,
     EvidenceRecord,
-    JobIdentity,
     JobRecord,
     LogRecord,
     PodPlace,
@@ -30,6 +29,7 @@ from trainmaster_operator.api.records import (
     SampleRecord,
     parse_record,
 )
+from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Unavailable
 from trainmaster_operator.controller.cache.large_jobs import LargeJobThread

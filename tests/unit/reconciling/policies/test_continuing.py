@@ -27,10 +27,10 @@ from tests.unit.reconciling.builders import (
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import JobStatus, WorkerCounts
 from trainmaster_operator.reconciling.actions.assignments import desired_assignment
+from trainmaster_operator.reconciling.decide import requeue_after
 from trainmaster_operator.reconciling.decision import Decision
 from trainmaster_operator.reconciling.observed.snapshot import PodView
-from trainmaster_operator.reconciling.status.conditions import condition
-from trainmaster_operator.reconciling.timers import requeue_after
+from trainmaster_operator.reconciling.transition import condition
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report
@@ -550,7 +550,7 @@ class TestAWorkerThatTrainsAlone:
         alone = self.alone(worker_order=[0, 1])
         held = self.decided(alone, 0, spares=1)
         assert held.status.phase == "Restarting"
-        assert "; its ranks may train on out of reach for 205 s, so the next attempt waits" in why(held)
+        assert "; its unreachable ranks may keep training for 205 s, so the next attempt waits" in why(held)
         assert held.requeue_after is not None and held.requeue_after <= self.until
         assert self.decided(held.status, self.until - 1, spares=1).status.attempt == 2
         late = self.decided(held.status, self.until + 1, spares=1)

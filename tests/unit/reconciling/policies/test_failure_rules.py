@@ -11,7 +11,8 @@ from tools.reasons_page import reasons_page
 from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Failure
-from trainmaster_operator.reconciling.policies.failure_rules import choose_response, delay
+from trainmaster_operator.reconciling.policies.backoff import delay
+from trainmaster_operator.reconciling.policies.failure_rules import choose_response
 from trainmaster_operator.wire.report import REASON_BY_EXIT_CODE
 
 

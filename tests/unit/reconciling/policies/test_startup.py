@@ -149,7 +149,11 @@ def test_what_time_cant_heal_fails_at_once(broken: PodView, reason: str, message
 @pytest.mark.parametrize(
     ("given", "reports", "message"),
     [
-        ([pod(0)], [], "bert-1 was not created; StatefulSet bert couldn't be made, and the operator's log shows why"),
+        (
+            [pod(0)],
+            [],
+            "bert-1 was not created; StatefulSet bert couldn't be created; the operator's log has the reason",
+        ),
         ([pod(0), waiting("ContainerCreating")], [], "bert-1 was not running; `kubectl describe pod bert-1` shows why"),
         ([pod(0), pod(1)], [said(0, "Running")], "the ranks of bert-1 were not up; `kubectl logs bert-1` shows why"),
     ],

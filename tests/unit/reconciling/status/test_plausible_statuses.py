@@ -29,7 +29,7 @@ from trainmaster_operator.api.times import to_seconds, to_text, to_whole_text
 from trainmaster_operator.api.v1alpha1 import Failure, JobStatus
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
-from trainmaster_operator.reconciling.policies.failure_rules import delay
+from trainmaster_operator.reconciling.policies.backoff import delay
 from trainmaster_operator.wire.ranks import RankProgress
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([1.7e308, -1.7e308, 5e-324])

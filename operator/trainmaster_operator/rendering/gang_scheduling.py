@@ -1,13 +1,16 @@
-"""A job asks a gang scheduler for all of its workers at once, or none.
+"""Requests all of a job's workers at once from a gang scheduler, by a PodGroup or Kueue's Workload.
 
-Three schedulers know a `PodGroup`, each in its own API group, and each has its own way for a pod to say which it is in:
+Three schedulers have a `PodGroup`, each in its own API group, and each refers to it in pods in its own way:
 
 - Volcano: an annotation, and `schedulerName: volcano`. github.com/volcano-sh/apis, pkg/apis/scheduling/v1beta1
 - the coscheduling plugin: a label. github.com/kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1
 - Kubernetes' own scheduler: `spec.schedulingGroup`. scheduling.k8s.io/v1alpha2, which Kubernetes 1.36 serves where the
   feature gate GenericWorkload is on (KEP-4671); 1.37 serves v1alpha3 and v1beta1 in its place
 
-An elastic job needs its smallest group only. So neither the group nor what it reserves changes when the job is scaled.
+An elastic job only needs its smallest group, so the PodGroup and its reservation don't change when the job is scaled.
+
+Kueue: github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (since 0.15; the older v1beta1 has the priority class in
+other fields). A pod set is a worker group with its spares; of an elastic job Kueue may admit fewer (`minCount`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
-from trainmaster_operator.api.quantities import quantity
+from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.api.v1alpha1 import JobSpec
 
 GangScheduler = Literal["volcano", "coscheduling", "kubernetes", "kueue"]
@@ -25,14 +28,14 @@ GangScheduler = Literal["volcano", "coscheduling", "kubernetes", "kueue"]
 
 @dataclass(frozen=True)
 class GangAPI:
-    """GangAPI is the API by which a gang scheduler's object is served."""
+    """GangAPI is the API of a gang scheduler's object."""
 
     product: str
     group: str
     version: str
     plural: str
     kind: str
-    # Versions that later ones of the product serve in its place, with the same fields as far as we use them.
+    # Later API versions, with the same fields as far as we use them.
     later: tuple[str, ...] = ()
 
 
@@ -53,7 +56,7 @@ GANG_APIS: Mapping[str, GangAPI] = {
 
 @dataclass(frozen=True)
 class PodGroupContext:
-    """PodGroupContext is what the PodGroups' templates get."""
+    """PodGroupContext is what the templates of PodGroups read."""
 
     min_member: int
     min_resources: Mapping[str, str]
@@ -62,12 +65,12 @@ class PodGroupContext:
 
 
 def scheduler_of(spec: JobSpec) -> GangScheduler | None:
-    """Returns the scheduler whose gang the job is."""
+    """Returns the job's gang scheduler, or None."""
     return None if spec.scheduling.gang is None else spec.scheduling.gang.scheduler
 
 
 def has_pod_group(spec: JobSpec) -> bool:
-    """Returns whether the job has a PodGroup, of whichever scheduler."""
+    """Returns whether the job has a PodGroup of any scheduler."""
     return scheduler_of(spec) in ("volcano", "coscheduling", "kubernetes")
 
 
@@ -83,9 +86,9 @@ def pod_group_context(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, An
 
 
 def pod_requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
-    """Returns what one pod asks of its node: its containers together, or its largest init container, whichever is more.
+    """Returns the requests of a pod: its containers together, or its largest init container, whichever is more.
 
-    A quantity that isn't one is left out: the API server refuses the pod's template for it, with its own message.
+    Invalid quantities are ignored, because the API server refuses them with its own message.
     """
     total: dict[str, Decimal] = {}
     sidecars: dict[str, Decimal] = {}
@@ -126,7 +129,7 @@ def _sum(counted: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, str]:
 
 
 def _text(name: str, amount: Decimal) -> str:
-    """Returns an amount of a resource as a person would write it: 512Gi, 64, 1500m."""
+    """Returns an amount of a resource for people: 512Gi, 64, 1500m."""
     if amount != amount.to_integral_value():
         return f"{int((amount * 1000).to_integral_value(rounding='ROUND_CEILING'))}m"
     whole = int(amount)
@@ -136,3 +139,58 @@ def _text(name: str, amount: Decimal) -> str:
         if whole >= 1024**power and whole % 1024**power == 0:
             return f"{whole // 1024**power}{suffix}"
     return str(whole)
+
+
+# Kueue computes quota and flavors from these fields of a PodSpec. The others would only differ between versions of the
+# operator, and a Workload with quota can't be changed.
+_POD_FIELDS = ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "overhead", "restartPolicy")
+_CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
+
+
+@dataclass(frozen=True)
+class PodSetContext:
+    """PodSetContext is a worker group in the template of the Workload."""
+
+    name: str
+    count: int
+    min_count: int | None
+    pod: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class WorkloadContext:
+    """WorkloadContext is what the template of the Workload reads."""
+
+    queue: str
+    priority: int | None
+    priority_class_name: str | None
+    pod_sets: tuple[PodSetContext, ...]
+
+
+def workload_context(
+    spec: JobSpec, groups: Iterable[tuple[str, int, Mapping[str, Any]]], priority: int | None
+) -> WorkloadContext:
+    """Returns the context of the Workload. `groups`: name, pods and PodSpec of each; `priority`: its value."""
+    smallest = spec.elastic.min_workers + (spec.spares or 0) if spec.elastic is not None else None
+    return WorkloadContext(
+        queue=spec.scheduling.queue or "",
+        priority=priority if spec.scheduling.priority_class_name is not None else None,
+        priority_class_name=spec.scheduling.priority_class_name,
+        pod_sets=tuple(
+            PodSetContext(name, count, smallest if smallest is not None and smallest < count else None, _reduced(pod))
+            for name, count, pod in groups
+        ),
+    )
+
+
+def _reduced(pod: Mapping[str, Any]) -> dict[str, Any]:
+    reduced = {name: pod[name] for name in _POD_FIELDS if pod.get(name)}
+    affinity = (pod.get("affinity") or {}).get("nodeAffinity")
+    if affinity:
+        reduced["affinity"] = {"nodeAffinity": affinity}
+    for field in ("initContainers", "containers"):
+        if pod.get(field):
+            reduced[field] = [
+                {name: container[name] for name in _CONTAINER_FIELDS if name in container} for container in pod[field]
+            ]
+    return reduced

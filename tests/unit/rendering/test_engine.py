@@ -11,7 +11,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainmaster_operator.rendering.training_text import LARGE_TRAINING_BYTES, json_as_yaml, training_text
+from trainmaster_operator.rendering.engine import LARGE_TRAINING_BYTES, json_as_yaml, training_text
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
     [

@@ -19,30 +19,30 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "command[0]: '/usr/bin/python3.11 train.py' is a whole command line in one word; write each word as an item, "
         "such as [/usr/bin/python3.11, train.py]",
     ),
-    "an empty program": ({"command": [""]}, "command[0]: '' is no program; set it to one, such as python"),
+    "an empty program": ({"command": [""]}, "command[0]: '' is not a program; use one, such as python"),
     "a program in typographic quotes": (
         {"command": ["“python”", "x.py"]},
-        "command[0]: '“python”' has typographic quotes, which YAML takes as text; write ' or \" in place of them",
+        "command[0]: '“python”' has typographic quotes, which YAML takes as text; write ' or \" instead",
     ),
     "an option in typographic quotes": (
         {"args": ["“--lr”", "1"]},
-        "args[0]: '“--lr”' has typographic quotes, which YAML takes as text; write ' or \" in place of them",
+        "args[0]: '“--lr”' has typographic quotes, which YAML takes as text; write ' or \" instead",
     ),
     "an en dash for two hyphens": (
         {"args": ["\u2013lr", "1"]},
-        "args[0]: '\u2013lr' begins with a dash that is no hyphen; write - or -- in place of it",
+        "args[0]: '\u2013lr' begins with a dash that is not a hyphen; write - or -- instead",
     ),
     "an em dash for two hyphens": (
         {"command": ["python", "x.py", "—lr=1"]},
-        "command[2]: '—lr=1' begins with a dash that is no hyphen; write - or -- in place of it",
+        "command[2]: '—lr=1' begins with a dash that is not a hyphen; write - or -- instead",
     ),
     "full-width hyphens": (
         {"args": ["\uff0d\uff0dlr"]},
-        "args[0]: '\uff0d\uff0dlr' begins with a dash that is no hyphen; write - or -- in place of it",
+        "args[0]: '\uff0d\uff0dlr' begins with a dash that is not a hyphen; write - or -- instead",
     ),
     "a no-break space in an option": (
         {"args": ["--lr\u00a00.1"]},
-        r"args[0]: '--lr\xa00.1' has a no-break space (U+00A0) in an option's name; take it out",
+        r"args[0]: '--lr\xa00.1' has a no-break space (U+00A0) in an option's name; remove it",
     ),
 }
 

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster_operator.api.encoding import encode
+from trainmaster_operator.api.json_codec import encode
 
 CHARACTERS = st.one_of(
     st.characters(exclude_categories=["Cs"]), st.sampled_from("\x7f\x85\u2028\ufeff\uffff\U0001f600")

@@ -1,8 +1,9 @@
-"""A spare takes the place of a worker that doesn't come, where the pod isn't lost as far as Kubernetes knows.
+"""A spare takes the place of a missing worker whose pod isn't lost as far as Kubernetes knows.
 
-A lost pod's place is taken when its attempt fails (`attempts`). Here is the rest: a worker whose pod has had no node
-for `nodes.lostAfterSeconds`, so that the group would wait for ever, and one whose agent doesn't join the leader though
-its container is said to run. Its node, or the way there, is gone: Kubernetes takes a minute and a half to end its pods.
+When an attempt fails because of a lost pod, `attempts` puts a spare in its place. This policy covers the rest: a worker
+whose pod has had no node for `nodes.lostAfterSeconds`, and a worker whose agent doesn't join the leader although its
+container seems to run. In the second case its node or network is gone, and Kubernetes needs a minute and a half to end
+its pods.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from __future__ import annotations
 from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.lineup import can_open, desired_workers, next_workers
-from trainmaster_operator.reconciling.observed.situation import Situation, is_alive
-from trainmaster_operator.reconciling.policies.attempts import end_attempt, held_since, restart_at
+from trainmaster_operator.reconciling.observed.situation import Situation
+from trainmaster_operator.reconciling.observed.snapshot import is_alive
+from trainmaster_operator.reconciling.policies.attempts import end_attempt, held_since
+from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import Transition
 
-# Seconds after which an agent whose container runs has joined the leader: it tries ten times a second, and its start
-# takes a fraction of one.
+# Seconds in which an agent joins the leader after its container started. It tries ten times a second.
 JOINED_WITHIN = 5.0
 
 
 def stand_in(situation: Situation) -> Transition | None:
-    """Opens the next attempt with spares in the places of workers that don't come."""
+    """Opens the next attempt with spares in the places of missing workers."""
     status, failure = situation.status, situation.last_failure
     if not situation.has_spares or status.phase not in ("Pending", "Starting", "Restarting"):
         return None
@@ -33,7 +35,7 @@ def stand_in(situation: Situation) -> Transition | None:
 
 
 def stands_in_at(situation: Situation) -> float | None:
-    """Returns when a worker that doesn't come is given up."""
+    """Returns when a missing worker is replaced by a spare."""
     if not situation.has_spares or situation.status.phase not in ("Pending", "Starting", "Restarting"):
         return None
     times = [_given_up_at(situation)]
@@ -47,7 +49,7 @@ def stands_in_at(situation: Situation) -> float | None:
 
 
 def _for_silent(situation: Situation) -> Transition | None:
-    """Ends an attempt that a worker's agent hasn't joined, where a spare's has."""
+    """Ends an attempt that a worker's agent hasn't joined, if a spare's agent has."""
     stream = situation.observed.stream
     if not situation.running or not stream.connected or stream.leader not in situation.workers:
         return None
@@ -64,7 +66,7 @@ def _for_silent(situation: Situation) -> Transition | None:
         attempt=attempt,
         reason="NodeLost",
         message=f"pod {pod.name} of worker {pod.worker} on node {pod.node} doesn't answer: its agent hasn't joined "
-        f"attempt {attempt}, and Kubernetes knows of no end",
+        f"attempt {attempt}, and Kubernetes doesn't report its end",
         worker=pod.worker,
         pod=pod.name,
         node=pod.node,
@@ -74,7 +76,7 @@ def _for_silent(situation: Situation) -> Transition | None:
 
 
 def _for_nowhere(situation: Situation) -> Transition | None:
-    """Opens the next attempt without workers whose pods have had no node for too long."""
+    """Opens the next attempt without workers whose pods have lacked a node for too long."""
     if situation.now < max(_given_up_at(situation), restart_at(situation) or 0.0):
         return None
     pods = (situation.pods.get(worker) for worker in desired_workers(situation))

@@ -1,7 +1,7 @@
-"""The words of command and args that no program can have meant: what a word processor or a chat made of them.
+"""Checks the words of command and args for damage by word processors and chats, and knows torchrun's options.
 
-Kubernetes takes any text, and a program may be given any, so that only what is certain is refused: a program's name
-that is a whole command line, and options that don't begin with a hyphen.
+A program may get any text as an argument, so only certain mistakes are refused: a whole command line as the program's
+name, and options that begin with another character than a hyphen.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.problems import Problem, typographic_quotes
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.api.values import show
-from trainmaster_operator.api.wrong_types import typographic_quotes
 
-# Programs that begin a command line. A path with a space in it is none of them.
+# Programs that begin a command line; others may have a space in their path.
 _PROGRAM = re.compile(r"(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|uv|env|conda|nohup|srun)")
-# Hyphens, dashes and the minus, but for ASCII's own.
+# Hyphens, dashes and the minus sign, except ASCII's hyphen.
 _DASHES = "\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _DASHED = re.compile(rf"[-{_DASHES}]*[{_DASHES}][-{_DASHES}]*[A-Za-z]")
 _QUOTED_OPTION = re.compile(rf"[\u201c-\u201f\u2018-\u201a\xab\xbb][-{_DASHES}]+[A-Za-z]\S*")
@@ -28,7 +27,7 @@ def check_words(spec: JobSpec) -> Iterator[Problem]:
     """Yields what is wrong with the words of command and args."""
     command = spec.command or []
     for position, word in enumerate(command):
-        # A text of several words may be meant to have them.
+        # A text of several words may contain such quotes on purpose.
         message = _misread(word) if re.search(r"\s", word) else typographic_quotes(word) or _misread(word)
         if message is None and position == 0:
             message = _no_program(word)
@@ -42,7 +41,7 @@ def check_words(spec: JobSpec) -> Iterator[Problem]:
 
 def _no_program(word: str) -> str | None:
     if not word.strip():
-        return f"{show(word)} is no program; set it to one, such as python"
+        return f"{show(word)} is not a program; use one, such as python"
     first, *rest = word.split()
     if rest and _PROGRAM.fullmatch(first):
         return f"{show(word)} is a whole command line in one word; write each word as an item, such as {_items(word)}"
@@ -56,13 +55,51 @@ def _items(line: str) -> str:
 
 
 def _misread(word: str) -> str | None:
-    """Returns what is wrong with an option that isn't written in ASCII's hyphens, or has an odd space in its name."""
+    """Returns what is wrong with an option that has other dashes than ASCII's, or an odd space in its name."""
     if _QUOTED_OPTION.fullmatch(word):
         return typographic_quotes(word)
     if _DASHED.match(word):
-        return f"{show(word)} begins with a dash that is no hyphen; write - or -- in place of it"
+        return f"{show(word)} begins with a dash that is not a hyphen; write - or -- instead"
     name = _OPTION.match(word)
     found = next((space for space in _SPACES if name is not None and space in name[0]), None)
     if found is not None and word.startswith("-"):
-        return f"{show(word)} has {_SPACES[found]} (U+{ord(found):04X}) in an option's name; take it out"
+        return f"{show(word)} has {_SPACES[found]} (U+{ord(found):04X}) in an option's name; remove it"
     return None
+
+
+# Options of torchrun (torch 2.13, torch/distributed/run.py) without a value, and with one.
+FLAGS = frozenset({"standalone", "use_env", "module", "no_python", "run_path", "virtual_local_rank"})
+_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
+VALUES = frozenset(
+    [
+        "nnodes",
+        "nproc_per_node",
+        "rdzv_backend",
+        "rdzv_endpoint",
+        "rdzv_id",
+        "rdzv_conf",
+        "max_restarts",
+        "monitor_interval",
+        "start_method",
+        "event_log_handler",
+        "role",
+        "log_dir",
+        "redirects",
+        "tee",
+        "local_ranks_filter",
+        "node_rank",
+        "master_addr",
+        "master_port",
+        "local_addr",
+        "logs_specs",
+        "duplicate_stdout_filters",
+        "duplicate_stderr_filters",
+        "numa_binding",
+        "signals_to_handle",
+    ]
+)
+
+
+def option_of(word: str) -> str:
+    """Returns the name of an option without its value: nproc_per_node of --nproc-per-node."""
+    return _SHORT.get(word, word.removeprefix("--").replace("-", "_"))

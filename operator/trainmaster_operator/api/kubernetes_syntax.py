@@ -1,0 +1,156 @@
+"""Kubernetes' syntax of labels, names, ports and quantities, the same in every object.
+
+Sources: apimachinery, pkg/util/validation and pkg/api/resource/quantity.go.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, show, unfit
+
+_MOST_NAME, _MOST_DOMAIN = 63, 253
+_KEY = re.compile(LABEL_KEY_PATTERN.strip("^$"))
+_DOMAIN = re.compile(SUBDOMAIN_PATTERN.strip("^$"))
+_VALUE = re.compile(rf"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,{_MOST_NAME - 2}}}[A-Za-z0-9])?)?")
+_FORM = f"use at most {_MOST_NAME} letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+
+
+def keyed(path: str, key: str) -> str:
+    """Returns the path of a user-defined key, as Kubernetes writes it: nodeSelector.a, limits[a.com/gpu]."""
+    return f"{path}.{key}" if key.replace("-", "").replace("_", "").isalnum() else f"{path}[{key}]"
+
+
+def label_key_problem(key: str) -> str | None:
+    """Returns what is wrong with the key of a label, or with an annotation's key in lower case."""
+    prefix, slash, name = key.rpartition("/")
+    if len(name) <= _MOST_NAME and len(prefix) <= _MOST_DOMAIN and _KEY.fullmatch(key):
+        return None
+    if slash and not _DOMAIN.fullmatch(prefix):
+        return f"{show(key)} can't be a key; use a domain before the '/', such as example.com/name"
+    return f"{show(key)} can't be a key; {_FORM}"
+
+
+def label_value_problem(value: str) -> str | None:
+    """Returns what is wrong with the value of a label."""
+    return None if _VALUE.fullmatch(value) else f"{show(value)} can't be a label's value; {_FORM}"
+
+
+def check_labels(path: str, given: Any) -> Iterator[Problem]:
+    """Yields what is wrong with a mapping of labels. Another check covers values that aren't text."""
+    for key, value in given.items() if isinstance(given, Mapping) else ():
+        key = str(key)
+        if key.startswith("$"):
+            continue
+        message = label_key_problem(key)
+        if message is None and isinstance(value, str):
+            message = label_value_problem(value)
+        if message is not None:
+            yield Problem(keyed(path, key), value, message)
+
+
+def check_annotations(path: str, given: Any) -> Iterator[Problem]:
+    """Yields what is wrong with the keys of annotations."""
+    for key, value in given.items() if isinstance(given, Mapping) else ():
+        # The API server compares annotations' keys in lower case.
+        wrong = label_key_problem(str(key).lower())
+        if wrong is not None:
+            yield Problem(keyed(path, str(key)), value, wrong)
+
+
+_SUFFIXES = {
+    "": Decimal(1),
+    **{suffix: Decimal(1000) ** -power for power, suffix in enumerate("mun", 1)},
+    "k": Decimal(1000),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("MGTPE", 2)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
+}
+_PARTS = re.compile(r"[+]?([0-9.]+)(?:[eE]([-+]?[0-9]+)|([A-Za-z]*))\Z")
+
+
+def quantity(value: int | str) -> Decimal:
+    """Returns a quantity's value: cores, or bytes. Raises ValueError for text that isn't a quantity."""
+    parts = _PARTS.match(str(value))
+    if parts is None:
+        raise ValueError(f"{value!r} is not a quantity")
+    number, exponent, suffix = parts.groups()
+    if exponent is not None:
+        return Decimal(number).scaleb(int(exponent))
+    return Decimal(number) * _SUFFIXES[suffix]
+
+
+# apimachinery pkg/api/resource/quantity.go, ParseQuantity.
+_QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
+_NEARLY = re.compile(r"([+]?[0-9]+(?:[.,][0-9]+)?) *([A-Za-z]*)")
+# Suffixes as people write them, and what they may have meant.
+_UNITS = {
+    **{f"{letter}b": (letter.upper().replace("K", "k"), f"{letter.upper()}i") for letter in "kmgtpe"},
+    **{f"{letter}ib": (f"{letter.upper()}i",) for letter in "kmgtpe"},
+    **{f"{letter}i": (f"{letter.upper()}i",) for letter in "kmgtpe"},
+    **{letter: (letter.upper(), f"{letter.upper()}i") for letter in "gtpe"},
+    "k": ("k", "Ki"),
+    **dict.fromkeys(("", "b", "byte", "bytes", "core", "cores", "cpu", "cpus", "vcpu", "vcpus"), ("",)),
+}
+_DNS_LABEL = re.compile(DNS_LABEL_PATTERN.strip("^$"))
+_SUBDOMAIN = re.compile(SUBDOMAIN_PATTERN.strip("^$"))
+_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*")
+# The names of ports are IANA_SVC_NAMEs.
+_LONGEST_PORT_NAME = 15
+_MOST_PORT = 65_535
+
+
+def quantity_problem(value: Any) -> str | None:
+    """Returns what is wrong with a quantity (a number or text)."""
+    if isinstance(value, str) and _QUANTITY.fullmatch(value):
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return None
+    remedy = "use a number with an optional suffix, such as 16, 500m or 128Gi"
+    found = _NEARLY.fullmatch(value) if isinstance(value, str) and len(value) <= 32 else None
+    meant = _UNITS.get(found[2].lower()) if found is not None else None
+    if found is not None and meant is not None:
+        remedy = "use " + " or ".join(f"{found[1].replace(',', '.')}{unit}" for unit in meant)
+    return f"{show(value)} is not a quantity; {remedy}"
+
+
+def dns_label_problem(value: str) -> str | None:
+    """Returns what is wrong with the name of a container or volume."""
+    return _too_long(value, 63) if _DNS_LABEL.fullmatch(value) else unfit(value, DNS_LABEL_PATTERN)
+
+
+def subdomain_problem(value: str) -> str | None:
+    """Returns what is wrong with the name of an object."""
+    return _too_long(value, 253) if _SUBDOMAIN.fullmatch(value) else unfit(value, SUBDOMAIN_PATTERN)
+
+
+def port_name_problem(value: str) -> str | None:
+    """Returns what is wrong with the name of a container's port."""
+    if len(value) <= _LONGEST_PORT_NAME and _PORT_NAME.fullmatch(value):
+        return None
+    return (
+        f"{show(value)} can't be a port's name; use at most {_LONGEST_PORT_NAME} lower case letters, digits and single "
+        "'-', with at least one letter"
+    )
+
+
+def port_problem(value: Any) -> str | None:
+    """Returns what is wrong with a port's number. Another check covers values that aren't whole numbers."""
+    if not isinstance(value, int) or isinstance(value, bool) or 1 <= value <= _MOST_PORT:
+        return None
+    return f"{show(value)} is not a port; use 1 to {_MOST_PORT}"
+
+
+def variable_name_problem(value: str) -> str | None:
+    """Returns what is wrong with the name of a variable."""
+    if value and "=" not in value and value.isascii() and value.isprintable():
+        return None
+    return f"{show(value)} can't be a variable's name; use letters, digits and '_', such as MY_VARIABLE"
+
+
+def _too_long(value: str, most: int) -> str | None:
+    return f"{show(value)} has {len(value)} characters; use at most {most}" if len(value) > most else None

@@ -1,0 +1,148 @@
+"""What a gang scheduler or Kueue has granted.
+
+A PodGroup schedules a gang (`scheduling.gang`). It is created before the first pod and deleted after the last one, so
+it reserves nothing for a job that is suspended, waiting or over. A gang that finds no room hasn't failed:
+`startupSeconds` begins when its pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
+
+Kueue admits a job in its Workload, with a flavor for each resource. Pods need the flavor's node labels and tolerations,
+so flavors are read before any pod is created. Of an elastic job Kueue may admit fewer workers than requested.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from trainmaster_operator.api.v1alpha1 import JobSpec
+from trainmaster_operator.reconciling.observed.snapshot import (
+    ChildView,
+    Job,
+    Observed,
+    PodSetAdmission,
+    WorkloadView,
+    is_alive,
+)
+from trainmaster_operator.rendering import GANG_APIS, Placement, has_pod_group, scheduler_of, worker_layout
+
+if TYPE_CHECKING:
+    from trainmaster_operator.reconciling.observed.situation import Situation
+
+
+WORKLOAD_KIND = f"Workload.{GANG_APIS['kueue'].group}"
+
+
+def workload_child(job: Job, observed: Observed) -> ChildView | None:
+    """Returns the job's own Workload among its children."""
+    return next(
+        (
+            child
+            for child in observed.children
+            if child.kind == WORKLOAD_KIND and child.owner_uid == job.uid and child.name == job.name
+        ),
+        None,
+    )
+
+
+def is_as_asked(job: Job, spec: JobSpec, workload: WorkloadView) -> bool:
+    """Returns whether a Workload requests as many pods as the job does now."""
+    layout = worker_layout(job.identity, spec)
+    return dict(workload.counts) == {group.name: group.pods for group in layout}
+
+
+def admission(job: Job, spec: JobSpec, observed: Observed) -> WorkloadView | None:
+    """Returns the Workload while it is admitted; `spec` is the user's."""
+    child = workload_child(job, observed)
+    workload = child.workload if child is not None and not child.deleting else None
+    if workload is None or not workload.admitted or not workload.active or workload.evicted:
+        return None
+    return workload if is_as_asked(job, spec, workload) else None
+
+
+def admitted_spec(job: Job, spec: JobSpec, observed: Observed) -> JobSpec:
+    """Returns the spec with as many workers as were admitted."""
+    if scheduler_of(spec) != "kueue" or spec.elastic is None:
+        return spec
+    workload = admission(job, spec, observed)
+    pods = [part.count for part in workload.pod_sets if part.count is not None] if workload is not None else []
+    counts = [count - (spec.spares or 0) for count in pods]
+    if len(counts) != 1 or not spec.elastic.min_workers <= counts[0] < (spec.workers or 0):
+        return spec
+    return spec.model_copy(update={"workers": counts[0]})
+
+
+def missing_flavors(workload: WorkloadView, observed: Observed) -> list[str]:
+    """Returns the ResourceFlavors of an admission that aren't known."""
+    named = {flavor for part in workload.pod_sets for flavor in part.flavors}
+    return sorted(name for name in named if observed.flavors.get(name) is None)
+
+
+def lacks_placement(job: Job, observed: Observed) -> bool:
+    """Returns whether the StatefulSets can't be rendered yet, because the admission isn't known."""
+    if job.spec is None or scheduler_of(job.spec) != "kueue":
+        return False
+    workload = admission(job, job.spec, observed)
+    return workload is None or bool(missing_flavors(workload, observed))
+
+
+def placements(workload: WorkloadView, observed: Observed) -> tuple[tuple[str, Placement], ...]:
+    """Returns what the admission adds to the pods of each group, by the known flavors."""
+    return tuple((part.name, _placement(part, observed)) for part in workload.pod_sets)
+
+
+def _placement(part: PodSetAdmission, observed: Observed) -> Placement:
+    selector: dict[str, str] = {}
+    tolerations: dict[str, None] = {}
+    for name in sorted(part.flavors):
+        flavor = observed.flavors.get(name)
+        if flavor is not None:
+            selector.update(flavor.node_labels)
+            tolerations.update(dict.fromkeys(json.dumps(item, sort_keys=True) for item in flavor.tolerations))
+    selector.update(part.node_selector)
+    tolerations.update(dict.fromkeys(json.dumps(item, sort_keys=True) for item in part.tolerations))
+    return Placement(tuple(sorted(selector.items())), tuple(tolerations), part.labels, part.annotations)
+
+
+def pod_group_kind(situation: Situation) -> str | None:
+    """Returns the kind of the job's PodGroup, or None."""
+    scheduler = scheduler_of(situation.spec)
+    if scheduler is None or not has_pod_group(situation.spec):
+        return None
+    api = GANG_APIS[scheduler]
+    return f"{api.kind}.{api.group}"
+
+
+def pod_group(situation: Situation) -> ChildView | None:
+    """Returns the job's own PodGroup."""
+    kind = pod_group_kind(situation)
+    return next(
+        (
+            child
+            for child in situation.observed.children
+            if child.kind == kind and child.owner_uid == situation.job.uid and child.name == situation.job.name
+        ),
+        None,
+    )
+
+
+def lacks_pod_group(situation: Situation) -> bool:
+    """Returns whether pods must wait because their PodGroup doesn't exist."""
+    if pod_group_kind(situation) is None:
+        return False
+    group = pod_group(situation)
+    return group is None or group.deleting
+
+
+def waits_for_nodes(situation: Situation) -> bool:
+    """Returns whether no pod of the gang has a node yet, and only the scheduler prevents it."""
+    if situation.spec.scheduling.gang is None or situation.observed.refused_writes:
+        return False
+    return not any(is_alive(pod) and pod.node is not None for pod in situation.pods.values())
+
+
+def scheduled_at(situation: Situation) -> float | None:
+    """Returns when the last of the gang's pods got its node."""
+    if situation.spec.scheduling.gang is None:
+        return None
+    pods = (situation.pods.get(worker) for worker in situation.workers)
+    times = [pod.scheduled_at for pod in pods if pod is not None and is_alive(pod)]
+    return max((at for at in times if at is not None and at <= situation.now), default=None)

@@ -1,0 +1,90 @@
+"""The job's life: success, deadlines (`activeDeadlineSeconds`, `ttlSecondsAfterFinished`) and suspension.
+
+Suspending (`runPolicy.suspend`) scales to zero: every pod gets SIGTERM and its whole grace period, in which the ranks
+save a checkpoint. Resuming creates the pods again and, when all exist, opens a new attempt.
+"""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.times import since, to_seconds, to_text
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster_operator.reconciling.observed.situation import Situation, active_seconds, suspended_since
+from trainmaster_operator.reconciling.observed.snapshot import Job
+from trainmaster_operator.reconciling.policies.attempts import fail
+from trainmaster_operator.reconciling.policies.continuing import has_formed, was_about_to_join
+from trainmaster_operator.reconciling.transition import NEW_STARTUP, NO_WAIT, StatusChange, Transition
+
+
+def active_deadline(situation: Situation) -> Transition | None:
+    """Fails a job that was active for too long, without suspended time."""
+    limit = situation.spec.run_policy.active_deadline_seconds
+    if limit is None or situation.status.phase == "Suspended" or active_seconds(situation) < limit:
+        return None
+    return fail(situation, "DeadlineExceeded", f"the job was active for {limit} s (runPolicy.activeDeadlineSeconds)")
+
+
+def active_deadline_at(situation: Situation) -> float | None:
+    """Returns when the deadline passes if nothing changes."""
+    limit = situation.spec.run_policy.active_deadline_seconds
+    status = situation.status
+    if limit is None or status.phase == "Suspended" or status.start_time is None or situation.terminal:
+        return None
+    return situation.now + max(limit - active_seconds(situation), 0.0)
+
+
+def expires_at(job: Job) -> float | None:
+    """Returns when a finished job must be deleted, or None."""
+    ttl = None
+    if job.spec is not None:
+        ttl = job.spec.run_policy.ttl_seconds_after_finished
+    elif job.invalid is not None:
+        ttl = job.invalid.ttl_seconds_after_finished
+    ended = to_seconds(job.status.completion_time)
+    if ttl is None or ended is None or job.status.phase not in TERMINAL_PHASES:
+        return None
+    return ended + ttl
+
+
+def success(situation: Situation) -> Transition | None:
+    """Ends the job when all workers, or the one with rank 0, exited with 0, even while the attempt is being stopped."""
+    if situation.status.attempt == 0 or not situation.workers:
+        return None
+    finished = situation.finished
+    present = situation.members.present
+    if not has_formed(situation):
+        # The others finished before these could join.
+        present = tuple(worker for worker in present if not was_about_to_join(situation, worker)) or present
+    if situation.spec.success_policy == "RankZero":
+        # In a continued attempt the lowest remaining rank has the role of rank 0.
+        if present[0] not in finished:
+            return None
+        message = f"the worker with rank {situation.members.present_ranks(present[0])[0]} finished in attempt "
+        message += str(situation.status.attempt)
+    else:
+        if not finished >= set(present):
+            return None
+        message = f"all workers finished in attempt {situation.status.attempt}"
+    change = NO_WAIT | StatusChange(completion_time=to_text(situation.now))
+    return Transition("Succeeded", "Finished", message, change)
+
+
+def suspend(situation: Situation) -> Transition | None:
+    """Suspends the job while `runPolicy.suspend` is true."""
+    if not situation.spec.run_policy.suspend:
+        return None
+    message = "runPolicy.suspend is true; set it to false to continue"
+    return Transition("Suspended", "Suspended", message, NO_WAIT | StatusChange(replacing_pod_uids=[]))
+
+
+def resume(situation: Situation) -> Transition | None:
+    """Resumes a suspended job. A job that never ran is created like any other."""
+    status = situation.status
+    if status.phase != "Suspended" or status.attempt == 0:
+        return None
+    suspended = status.suspended_seconds + since(situation.now, suspended_since(status))
+    return Transition(
+        "Restarting",
+        "Resumed",
+        "resumed; waiting for the pods of all workers",
+        NEW_STARTUP | StatusChange(suspended_seconds=round(suspended, 3), attempt_start_time=to_text(situation.now)),
+    )
