@@ -8,7 +8,7 @@ from pathlib import Path
 from trainmaster_operator.api.v1alpha1 import RecoveryTimes
 from trainmaster_operator.wire.recovery import Recovery
 
-OPERATING = Path(__file__).resolve().parents[3] / "docs" / "operating.md"
+JOBS = Path(__file__).resolve().parents[3] / "docs" / "jobs.md"
 
 
 def test_a_status_has_the_protocols_parts_in_their_order() -> None:
@@ -19,7 +19,7 @@ def test_a_status_has_the_protocols_parts_in_their_order() -> None:
 
 
 def test_the_guide_explains_each_part() -> None:
-    _, _, table = OPERATING.read_text().partition("| part | until | what makes it long |\n")
+    _, _, table = JOBS.read_text().partition("| part | until | what makes it long |\n")
     rows, _, _ = table.partition("\n\n")
     explained = re.findall(r"^\| `([a-z ]+)` \|", rows, re.MULTILINE)
     assert explained == [part.replace("_", " ") for part in Recovery._fields]
