@@ -46,7 +46,7 @@ def _command(command: Any, name: str) -> Iterator[str]:
     context = typer.Context(command, info_name=name)
     # In angle brackets the names of values would be HTML's.
     usage = " ".join(command.collect_usage_pieces(context))
-    yield f"### {name}\n\n`kubectl dtj {name} {usage}`\n{inspect.cleandoc(command.help or '')}\n\n"
+    yield f"### {name}\n`kubectl dtj {name} {usage}`\n{inspect.cleandoc(command.help or '')}\n\n"
     if name == "operator run":
         yield _OPERATOR_RUN
         return

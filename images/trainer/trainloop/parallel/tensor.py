@@ -24,7 +24,7 @@ def share_layers(model: nn.Module, plan: Callable[[nn.Module, int], dict[str, An
     if plan is None:
         raise ConfigError(
             f"parallel.tensor is {mesh.size()}, but the task has no parallel_plan(model, ranks), which says how its "
-            "model's layers are cut: add one (docs/parallelism.md), or set it to 1"
+            "model's layers are cut: add one (docs/training.md), or set it to 1"
         )
     styles = plan(model, mesh.size())
     names = [name for name, _ in model.named_modules() if name]
