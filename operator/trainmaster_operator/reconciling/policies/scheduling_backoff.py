@@ -27,7 +27,7 @@ PATIENCE = 0.2
 # Seconds, and shares of startupSeconds: a job that has less time to start also waits less.
 FIRST_WAIT, LONGEST_WAIT = 15.0, 240.0
 FIRST_SHARE, LONGEST_SHARE = 1 / 60, 4 / 15
-# Seconds; within this the other job's set is touched (controller/lookups/missing_pods.py) and has made its pods.
+# Seconds; within this the other job's set is touched (controller/lookups.py) and has made its pods.
 QUOTA_WAIT = 10.0
 
 
