@@ -126,12 +126,7 @@ class Operator:
             parts.recorder.start()
         await self._work(stop, parts, background)
 
-    async def _work(
-        self,
-        stop: asyncio.Event,
-        parts: Parts,
-        background: list[asyncio.Task[None]],
-    ) -> None:
+    async def _work(self, stop: asyncio.Event, parts: Parts, background: list[asyncio.Task[None]]) -> None:
         """Work until `stop` is set. Raises OperatorError when anything else ends first."""
         workers = [
             asyncio.create_task(parts.reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)

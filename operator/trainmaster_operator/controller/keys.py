@@ -39,7 +39,6 @@ SECRET_NAME = "trainmaster-signing-keys"
 PRIVATE_KEYS, AGENTS_SEED = "private-keys", "agents-seed"
 # Each signature costs an annotation 110 bytes, and an agent the reading of its key.
 MAX_KEYS = 4
-Work = Callable[[KubernetesCluster], Awaitable[str]]
 
 
 async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -> SigningKeys:
@@ -228,37 +227,31 @@ class KeysError(Exception):
     """The keys were not changed. The text says why, in one sentence."""
 
 
-def rotate(namespace: str) -> Work:
-    """Returns the work that adds a new key in front of the others."""
-
-    async def work(cluster: KubernetesCluster) -> str:
-        made = await _change(cluster, namespace, rotated)
-        return f"{len(made.private)} keys. Restart the operator; when all pods have been made again: keys prune."
-
-    return work
+async def rotate(cluster: KubernetesCluster, namespace: str) -> str:
+    """Adds a new key in front of the others; returns what to do next."""
+    made = await _change(cluster, namespace, rotated)
+    return f"{len(made.private)} keys. Restart the operator; when all pods have been made again: keys prune."
 
 
-def prune(namespace: str, force: bool) -> Work:
-    """Returns the work that removes all keys but the newest; it refuses while pods don't know that one."""
-
-    async def work(cluster: KubernetesCluster) -> str:
-        current = (await read_keys(cluster, namespace))[0]
-        old = []
-        async for page in cluster.pages(PODS_ENVIRONMENTS, label_selector=JOB_UID_LABEL):
-            old += [pod["metadata"] for pod in page if not knows_newest(pod, current)]
-        if old and not force:
-            first = f"{old[0]['namespace']}/{old[0]['name']}"
-            raise KeysError(
-                f"{len(old)} pod(s) don't know the newest key ({first}, ...) and would refuse every assignment; "
-                "wait for their jobs' end, delete them, or give --force"
-            )
-        await _change(cluster, namespace, pruned)
-        return "1 key. Restart the operator."
-
-    return work
+async def prune(cluster: KubernetesCluster, namespace: str, *, force: bool) -> str:
+    """Removes all keys but the newest; refuses while pods don't know that one. Returns what to do next."""
+    current = (await read_keys(cluster, namespace))[0]
+    old = []
+    async for page in cluster.pages(PODS_ENVIRONMENTS, label_selector=JOB_UID_LABEL):
+        old += [pod["metadata"] for pod in page if not knows_newest(pod, current)]
+    if old and not force:
+        first = f"{old[0]['namespace']}/{old[0]['name']}"
+        raise KeysError(
+            f"{len(old)} pod(s) don't know the newest key ({first}, ...) and would refuse every assignment; "
+            "wait for their jobs' end, delete them, or give --force"
+        )
+    await _change(cluster, namespace, pruned)
+    return "1 key. Restart the operator."
 
 
-async def with_cluster(work: Work, kubeconfig: str | None, context: str | None) -> str:
+async def with_cluster(
+    work: Callable[[KubernetesCluster], Awaitable[str]], kubeconfig: str | None, context: str | None
+) -> str:
     """Does the work in the cluster, and returns what it reports. Raises KeysError."""
     try:
         connection = await connect(kubeconfig, context)

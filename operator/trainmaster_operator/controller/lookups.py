@@ -449,11 +449,4 @@ FLAVORS = Lookup(
     recorded_as(lambda found: LookupResults(flavors=dict(found))),
     none_is_final=False,
 )
-LOOKUPS: Sequence[Lookup[Any, Any]] = (
-    UNSEEN_PODS,
-    KILLED_CONTAINERS,
-    MISSING_PODS,
-    NODE_DOMAINS,
-    PRIORITIES,
-    FLAVORS,
-)
+LOOKUPS: Sequence[Lookup[Any, Any]] = (UNSEEN_PODS, KILLED_CONTAINERS, MISSING_PODS, NODE_DOMAINS, PRIORITIES, FLAVORS)

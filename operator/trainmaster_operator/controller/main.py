@@ -12,7 +12,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, fields
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
@@ -246,23 +246,25 @@ def _add_keys(commands: Any) -> None:
         for name, help in (("kubeconfig", "Kubeconfig file."), ("context", "Context of the kubeconfig.")):
             variable = f"TRAINMASTER_{name.upper()}"
             parser.add_argument(f"--{name}", default=os.environ.get(variable), help=f"{help} [{variable}]")
-    rotate.set_defaults(function=_change_keys("rotate"))
-    prune.set_defaults(function=_change_keys("prune"))
+    rotate.set_defaults(function=_change_keys, adds=True)
+    prune.set_defaults(function=_change_keys, adds=False)
 
 
-def _change_keys(name: str) -> Callable[[argparse.Namespace], int]:
-    def change(given: argparse.Namespace) -> int:
-        from trainmaster_operator.controller import keys
+def _change_keys(given: argparse.Namespace) -> int:
+    from trainmaster_operator.controller import keys
+    from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 
-        work = keys.rotate(given.namespace) if name == "rotate" else keys.prune(given.namespace, given.force)
-        try:
-            print(asyncio.run(keys.with_cluster(work, given.kubeconfig, given.context)))
-        except keys.KeysError as error:
-            print(f"trainmaster operator keys: {error}", file=sys.stderr)
-            return 1
-        return 0
+    async def work(cluster: KubernetesCluster) -> str:
+        if given.adds:
+            return await keys.rotate(cluster, given.namespace)
+        return await keys.prune(cluster, given.namespace, force=given.force)
 
-    return change
+    try:
+        print(asyncio.run(keys.with_cluster(work, given.kubeconfig, given.context)))
+    except keys.KeysError as error:
+        print(f"trainmaster operator keys: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ MAX_EVIDENCE_BYTES = 40_000
 """The texts of one worker's evidence; its line must stay below MAX_LINE_BYTES with every line break in it escaped."""
 MAX_OUTPUT_BYTES, MAX_KEPT_OUTPUT_BYTES = 56_000, 131_072
 """The line that has the end of what a worker printed, and what a leader keeps of all workers: an operator that begins
-to watch reads that much at once (controller/leaders/budget.py)."""
+to watch reads that much at once (controller/leaders/targets.py)."""
 MAX_REQUEST = 64
 """Characters of what names a request for stacks."""
 UNSEEN_SECONDS = 30

@@ -1,4 +1,4 @@
-"""`apiserver.decoding`: large objects and undecodable ones cost only themselves; with the whole operator, over HTTP."""
+"""`apiserver.kept`: large objects and undecodable ones cost only themselves; with the whole operator, over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lookups.lookup`: which questions are asked, when again, and what is recorded."""
+"""`lookups`: which questions are asked, when again, how they are answered, and what is recorded."""
 
 from __future__ import annotations
 

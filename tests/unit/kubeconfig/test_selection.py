@@ -1,6 +1,6 @@
 """Whatever stands in a kubeconfig, it is read as kubectl reads it, or one sentence names the file, the field and more.
 
-The sentences are those of `kubeconfig.files` and `kubeconfig.selection`; the official client's loader gets what passed.
+The sentences are those of `kubeconfig.selection`; the official client's loader gets what passed.
 """
 
 from __future__ import annotations

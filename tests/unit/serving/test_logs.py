@@ -1,4 +1,4 @@
-"""`serving.log_formats`: what others wrote begins no line of the log, no event, and commands no terminal."""
+"""`serving.logs`: what others wrote begins no line of the log, no event, and commands no terminal."""
 
 from __future__ import annotations
 

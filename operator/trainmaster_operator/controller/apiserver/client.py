@@ -20,13 +20,7 @@ from trainmaster_operator.api.json_codec import encode
 from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
 from trainmaster_operator.controller.apiserver.cluster import LATER_VERSIONS, PODS, RawObject, Resource
 from trainmaster_operator.controller.apiserver.connection import ApiConnection
-from trainmaster_operator.controller.apiserver.errors import (
-    Deposed,
-    NotFound,
-    Refused,
-    Unusable,
-    is_unserved,
-)
+from trainmaster_operator.controller.apiserver.errors import Deposed, NotFound, Refused, Unusable, is_unserved
 from trainmaster_operator.controller.apiserver.kept import Fields, decoded, listed, metadata_of
 from trainmaster_operator.controller.apiserver.pod_http import (
     API_ERROR_BYTES,

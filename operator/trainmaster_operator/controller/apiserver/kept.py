@@ -90,9 +90,7 @@ STATEFUL_SET = _child(
         "replicas": _TEXT,
         "template": {
             "metadata": {"annotations": _ASSIGNMENT},
-            "spec": {
-                "volumes": Each({"name": _TEXT, "configMap": _named("name")}),
-            },
+            "spec": {"volumes": Each({"name": _TEXT, "configMap": _named("name")})},
         },
     }
 )

@@ -78,14 +78,7 @@ class JobObjects:
         self._set(key, record, raw, of, read, large=True)
 
     def _set(
-        self,
-        key: JobKey,
-        record: Record,
-        raw: Mapping[str, Any],
-        of: SpecVersion,
-        read: ReadSpec,
-        *,
-        large: bool,
+        self, key: JobKey, record: Record, raw: Mapping[str, Any], of: SpecVersion, read: ReadSpec, *, large: bool
     ) -> None:
         metadata, known = raw["metadata"], record.job
         record.raw_status = raw.get("status") or {}

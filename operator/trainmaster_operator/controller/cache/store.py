@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 # Deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
 TOMBSTONES = 20_000
+_NOTHING = Record()
 
 
 class Store:
@@ -167,13 +168,11 @@ class Store:
 
     def version(self, key: JobKey, resource: Resource, name: str) -> Versioned | None:
         """Returns the newest version known of an object of the job."""
-        record = self._records.get(key)
-        return record.version(resource, name) if record is not None else None
+        return self._known(key).version(resource, name)
 
     def child(self, key: JobKey, resource: Resource, name: str) -> tuple[ChildView, Versioned] | None:
         """Returns a child of the job as it was last seen."""
-        record = self._records.get(key)
-        return record.children.get((resource.child_kind, name)) if record is not None else None
+        return self._known(key).children.get((resource.child_kind, name))
 
     def agent_config_maps(self) -> frozenset[tuple[str, str]]:
         """Returns the namespace and name of each ConfigMap that a StatefulSet's pods have the agent from."""
@@ -233,8 +232,7 @@ class Store:
 
     def refusal(self, key: JobKey, action: str) -> Refusal | None:
         """Returns the current refusal of an action of this job."""
-        record = self._records.get(key)
-        return record.refusals.get(action) if record else None
+        return self._known(key).refusals.get(action)
 
     def record_refusal(self, key: JobKey, problem: RefusedWrite, retry_at: float) -> None:
         """Record that a write was refused; `decide` is asked again when this is news."""
@@ -275,13 +273,12 @@ class Store:
 
     def is_large(self, key: JobKey) -> bool:
         """Returns whether the job is decided on in the thread for large jobs."""
-        record = self._records.get(key)
-        return record is not None and record.job is not None and record.job.large
+        job = self._known(key).job
+        return job is not None and job.large
 
     def awaits_spec(self, key: JobKey) -> bool:
         """Returns whether the job's spec still has to be read separately."""
-        record = self._records.get(key)
-        return record is not None and record.without_spec is not None
+        return self._known(key).without_spec is not None
 
     def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
         """Record a large job's spec. One of an older generation is dropped: the newest was asked for as well."""
@@ -305,24 +302,26 @@ class Store:
         Pods and children of an earlier job of the same name aren't this job's: pods are left out, and children are
         shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
         """
-        record = self._records.get(key)
-        return record.snapshot(self._listed) if record is not None else None
+        return self._known(key).snapshot(self._listed)
 
     def pods(self, key: JobKey) -> Sequence[PodView]:
         """Returns the pods of a job's workers, by their indexes."""
-        record = self._records.get(key)
-        return record.own_pods() if record is not None else ()
+        return self._known(key).own_pods()
 
     def progress(self, key: JobKey) -> ProgressView | None:
         """Returns what a job's ranks have reported last; None where none has."""
-        record = self._records.get(key)
-        if record is None or record.progress_at is None:
+        record = self._known(key)
+        if record.progress_at is None:
             return None
         return ProgressView(record.progress_attempt, record.progress_at, record.progress)
 
     def _key(self, resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
         name = text(metadata.get("name")) if resource == JOBS else job_name_of(metadata)
         return JobKey(text(metadata.get("namespace")), name) if name else None
+
+    def _known(self, key: JobKey) -> Record:
+        """Returns a job's record to read, an empty one if nothing is known of the job."""
+        return self._records.get(key, _NOTHING)
 
     def _record(self, key: JobKey) -> Record:
         return self._records.setdefault(key, Record())

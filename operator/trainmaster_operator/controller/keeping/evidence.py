@@ -314,10 +314,7 @@ def fitted(evidence: AttemptEvidence, limit: int = ATTEMPT_BYTES) -> AttemptEvid
                 if share or rank == culprit_rank
             },
             workers={
-                worker: {
-                    **entry,
-                    "error": last_lines(str(entry.get("error", "")), share or 2_000),
-                }
+                worker: {**entry, "error": last_lines(str(entry.get("error", "")), share or 2_000)}
                 for worker, entry in evidence.workers.items()
                 if share or worker == culprit
             },

@@ -255,12 +255,7 @@ class PodLogs:
     async def _text(self, namespace: str, pod: str, *, previous: bool) -> str:
         try:
             text = await self._cluster.pod_log(
-                namespace,
-                pod,
-                tail_lines=TAIL_LINES,
-                limit_bytes=16 * LONGEST_LOG,
-                previous=previous,
-                timestamps=True,
+                namespace, pod, tail_lines=TAIL_LINES, limit_bytes=16 * LONGEST_LOG, previous=previous, timestamps=True
             )
         except Refused:
             if previous:

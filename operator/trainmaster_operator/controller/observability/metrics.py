@@ -210,9 +210,7 @@ class _Series:
             "goodput_ratio", "Share of a job's time since its start, suspended time apart, that went into new steps."
         )
         self.time = CounterMetricFamily(
-            "trainmaster_job_time_seconds",
-            "Where a job's time since its start went.",
-            labels=[*_NAMES, "category"],
+            "trainmaster_job_time_seconds", "Where a job's time since its start went.", labels=[*_NAMES, "category"]
         )
 
     def families(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:

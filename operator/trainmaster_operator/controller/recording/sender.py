@@ -151,9 +151,7 @@ def _object(body: bytes) -> dict[str, object]:
 def open_session(answer_seconds: float) -> aiohttp.ClientSession:
     """Returns a session for `post`, which waits `answer_seconds` for each answer to be complete."""
     return aiohttp.ClientSession(
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        timeout=aiohttp.ClientTimeout(total=answer_seconds),
+        cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, timeout=aiohttp.ClientTimeout(total=answer_seconds)
     )
 
 

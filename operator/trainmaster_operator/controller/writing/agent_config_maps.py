@@ -22,13 +22,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, Cluster, RawObject, whole
-from trainmaster_operator.controller.apiserver.errors import (
-    AlreadyExists,
-    ClusterError,
-    Conflict,
-    NotFound,
-    Refused,
-)
+from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.watching.resync import AGENT_CONTENT, CONTENT_LABEL
 from trainmaster_operator.rendering.agent_source import AGENT_FILE, config_map_name

@@ -187,10 +187,7 @@ def _is_applied(entry: Mapping[str, Any]) -> bool:
 
 def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Merges sets of fields as `fieldsV1` writes them: objects in objects, each name a field, a key or a value."""
-    return {
-        **one,
-        **{name: _union(mapping(one.get(name)), mapping(inner)) for name, inner in other.items()},
-    }
+    return {**one, **{name: _union(mapping(one.get(name)), mapping(inner)) for name, inner in other.items()}}
 
 
 def _makes_no_pods(manifest: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""`observability.health`: probes are answered, and all other work goes on, while a long page of metrics is made."""
+"""`observability.endpoints`: probes are answered, and other work continues, while a long page of metrics is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`apiserver.kept`, `apiserver.decoding`: what readers see of a trimmed object is what they see of the whole one."""
+"""`apiserver.kept`: readers see the same of a trimmed object as of the whole one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`observability.metrics`, `observability.job_metrics`: what /metrics shows of the operator and of each job."""
+"""`observability.metrics`: what /metrics shows of the operator and of each job."""
 
 from __future__ import annotations
 

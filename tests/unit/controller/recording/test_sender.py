@@ -1,4 +1,4 @@
-"""`recording.writer_token`: the token that requests are sent with stands in a file, and in no message."""
+"""`recording.sender`: requests carry the token from a file, and no message quotes it."""
 
 from __future__ import annotations
 

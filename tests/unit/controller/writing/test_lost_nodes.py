@@ -1,4 +1,4 @@
-"""`writing.lost_nodes`: the live read of a node before a pod is deleted by force."""
+"""`writing.executor`: a node is read live before a pod is deleted by force."""
 
 from __future__ import annotations
 

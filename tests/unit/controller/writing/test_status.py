@@ -1,4 +1,4 @@
-"""`writing.status_patch`: the patch brings the server's status to the one that is meant, whatever stood there."""
+"""`writing.status`: the patch turns any status of the server into the decided one."""
 
 from __future__ import annotations
 
