@@ -1,9 +1,9 @@
 """Signs assignments with the operator's keys, and derives the token of a job's agents.
 
-An assignment decides what runs with a job's data and rights. It is in an annotation that others may be able to write,
-so it is signed: agents have the public keys in their environment and accept only signed assignments. The token
-authenticates connections to the agents' port, and decides nothing else. It is derived from a Secret that every
-namespace with jobs has.
+An assignment decides what runs with a job's data and rights. It is in an annotation of pods, which others can read and
+may be able to write, so it is signed: agents have the public keys in their environment and accept only signed
+assignments. The token authenticates connections to the agents' port, and decides nothing else. It is derived from a
+Secret that every namespace with jobs has.
 
 Keys and secrets are values here; the controller reads and creates them.
 """

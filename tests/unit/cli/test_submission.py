@@ -118,9 +118,7 @@ def test_a_command_keeps_every_word_behind_the_first_two_dashes() -> None:
     assert yaml.safe_load(text)["spec"]["command"] == ["make", "--", "-x", "a.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("spec", "sentence"), [("", "spec: says nothing of workers"), ("[python]", "spec is no mapping")]
-)
+@pytest.mark.parametrize(("spec", "sentence"), [("", "spec: has no workers"), ("[python]", "spec is no mapping")])
 def test_code_for_a_manifest_without_fields_is_a_sentence(folder: Path, spec: str, sentence: str) -> None:
     job = folder / "job.yaml"
     job.write_text(

@@ -53,8 +53,8 @@ class JobSpec(SpecModel):
         min_length=1,
         max_length=8192,
         description="Shell line that runs before the launcher and can change its environment "
-        "(source /opt/toolkit/set_env.sh). Everyone who can view the job can read it: keep secrets in a Secret, and "
-        "get variables from it by podTemplate.",
+        "(source /opt/toolkit/set_env.sh). Messages don't quote it, but everyone who can view the job can read it: "
+        "keep secrets in a Secret, and get variables from it by podTemplate.",
     )
     launcher: Literal["torchrun", "exec"] = Field(
         "torchrun",

@@ -6,7 +6,7 @@ The same observations give the same status, so nothing is written for an idle jo
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from functools import partial
 
 from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import to_text
@@ -65,11 +65,9 @@ def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
     """Returns the status of a job that was never accepted. It has failed, because most of a spec can't be changed."""
     conditions = job.status.conditions
     # The columns of `kubectl get` show `Running`.
+    put = partial(with_condition, reason=INVALID_SPEC, message=invalid.message, now=now, generation=job.generation)
     for name in ("Accepted", "Running", "Failed"):
-        status: Literal["True", "False"] = "True" if name == "Failed" else "False"
-        conditions = with_condition(
-            conditions, name, status, INVALID_SPEC, invalid.message, now=now, generation=job.generation
-        )
+        conditions = put(conditions, name, "True" if name == "Failed" else "False")
     change = StatusChange(
         phase="Failed",
         observed_generation=job.generation,
@@ -87,24 +85,18 @@ def left_alone(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
     conditions = job.status.conditions
     # If its status was lost, `kubectl get` shows nothing else.
     names = ("Accepted",) if condition(conditions, "Running") is not None else ("Accepted", "Running")
+    put = partial(with_condition, reason=INVALID_SPEC, message=invalid.message, now=now, generation=job.generation)
     for name in names:
-        conditions = with_condition(
-            conditions, name, "False", INVALID_SPEC, invalid.message, now=now, generation=job.generation
-        )
+        conditions = put(conditions, name, "False")
     phase = job.status.phase or "Pending"
     return StatusChange(phase=phase, observed_generation=job.generation, conditions=conditions).apply(job.status)
 
 
 def unreadable(job: Job, now: float) -> JobStatus:
     """Returns the status of a job whose status can't be parsed: a condition reports it, and nothing else changes."""
+    why = job.unreadable or ""
     conditions = with_condition(
-        job.status.conditions,
-        "Accepted",
-        "False",
-        "Unreadable",
-        job.unreadable or "",
-        now=now,
-        generation=job.generation,
+        job.status.conditions, "Accepted", "False", "Unreadable", why, now=now, generation=job.generation
     )
     return StatusChange(conditions=conditions).apply(job.status)
 
@@ -140,41 +132,28 @@ def _ready_spares(situation: Situation, transition: Transition) -> int:
 
 
 def _conditions(situation: Situation, transition: Transition) -> list[Condition]:
-    now, generation = situation.now, situation.job.generation
-    conditions = situation.status.conditions
-    conditions = _with_acceptance(conditions, situation)
-    reason, message = _why(situation, transition)
-    running = transition.phase == "Running"
-    conditions = with_condition(
-        conditions, "Running", "True" if running else "False", reason, message, now=now, generation=generation
+    put = partial(with_condition, now=situation.now, generation=situation.job.generation)
+    conditions = put(situation.status.conditions, "Accepted", "True", *_acceptance(situation))
+    conditions = put(
+        conditions, "Running", "True" if transition.phase == "Running" else "False", *_why(situation, transition)
     )
     if transition.phase == "Suspended":
-        conditions = with_condition(
-            conditions, "Suspended", "True", transition.reason, transition.message, now=now, generation=generation
-        )
+        conditions = put(conditions, "Suspended", "True", transition.reason, transition.message)
     elif condition(conditions, "Suspended") is not None:
-        conditions = with_condition(conditions, "Suspended", "False", "Resumed", "", now=now, generation=generation)
+        conditions = put(conditions, "Suspended", "False", "Resumed", "")
     if transition.phase in TERMINAL_PHASES:
-        conditions = with_condition(
-            conditions,
-            transition.phase,
-            "True",
-            transition.reason,
-            transition.message,
-            now=now,
-            generation=generation,
-        )
+        conditions = put(conditions, transition.phase, "True", transition.reason, transition.message)
     return conditions
 
 
-def _with_acceptance(conditions: list[Condition], situation: Situation) -> list[Condition]:
+def _acceptance(situation: Situation) -> tuple[str, str]:
+    """Returns reason and message of the Accepted condition."""
     reason, message = "SpecAccepted", "the spec can be run"
     invalid = situation.job.invalid
     if invalid is not None:
         reason = INVALID_SPEC
         message = f"accepted earlier, so the job keeps running; a new job like this would be refused: {invalid.message}"
-    generation = situation.job.generation
-    return with_condition(conditions, "Accepted", "True", reason, message, now=situation.now, generation=generation)
+    return reason, message
 
 
 def _why(situation: Situation, transition: Transition) -> tuple[str, str]:

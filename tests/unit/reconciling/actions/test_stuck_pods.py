@@ -90,7 +90,7 @@ def test_it_is_named_and_no_attempt_opens_without_it() -> None:
     assert (status.phase, status.attempt, status.restarts) == ("Restarting", 1, 1)
     assert (status.failures[0].reason, status.failures[0].worker, status.failures[0].pod) == ("AgentLost", 1, "bert-1")
     assert "worker 1 (pod bert-1, node node-1) was lost: its agent doesn't answer" in status.failures[0].message
-    assert "replaced if it stays silent" in next(c.message for c in status.conditions if c.type == "Running")
+    assert "replaced if it doesn't answer" in next(c.message for c in status.conditions if c.type == "Running")
 
 
 def test_it_trains_on_in_its_pod_when_it_connects_again() -> None:

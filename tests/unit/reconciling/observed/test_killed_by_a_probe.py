@@ -56,7 +56,7 @@ def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_gets_a_remedy
     stopped = said(1, "Stopped", exit_code=143)
     status = decided(job(running()), around(stopped, given=killed(1, report=stopped))).status
     assert (status.failures[0].reason, status.failures[0].worker) == ("AgentLost", 1)
-    assert f"{MESSAGE} | its agent was well: the kubelet can't reach its port" in status.failures[0].message
+    assert f"{MESSAGE} | its agent was running, but the kubelet couldn't reach its port" in status.failures[0].message
 
 
 def test_an_old_kill_explains_no_later_stop() -> None:

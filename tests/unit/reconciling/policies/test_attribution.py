@@ -58,7 +58,11 @@ def test_a_lost_pod_explains_whatever_its_peers_say() -> None:
     [
         ("Error", "ValueError: a patient's name", "ended with exit code 1"),
         ("Error", "a patient's name\nCUDA error: uncorrectable ECC error", "ended with exit code 1: uncorrectable"),
-        ("PreflightMismatch", "torch differs: 2.12 on worker 0", "another environment than its peers: torch differs"),
+        (
+            "PreflightMismatch",
+            "torch differs: 2.12 on worker 0",
+            "a different environment than its peers: torch differs",
+        ),
     ],
 )
 def test_without_leave_to_keep_output_the_message_quotes_nothing_that_a_program_printed(
