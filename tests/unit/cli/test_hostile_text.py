@@ -26,12 +26,12 @@ from typer.testing import CliRunner
 from tests.unit.client.fakes import FakeTransport, event, job, pod
 from trainmaster.cli import dtj
 from trainmaster.cli import main as trainmaster
+from trainmaster.cli import top as live
+from trainmaster.cli.arguments import complete_job
 from trainmaster.cli.commands import SECTIONS
 from trainmaster.cli.connection import Connection
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.demo import Demo, _PlainView, _TerminalView
-from trainmaster.cli.job_names import complete_job
-from trainmaster.cli.top import live
 from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.printable import UNSAFE
@@ -497,8 +497,8 @@ def test_nothing_is_printed_but_through_the_ways_out() -> None:
     folder = Path(dtj.__file__).parent
     found = {str(path.relative_to(folder)): others.findall(path.read_text()) for path in folder.rglob("*.py")}
     ways_out = {"terminal.py", "console.py"}
-    assert {name for name, uses in found.items() if uses} - ways_out == {"completion.py", "process.py"}
+    assert {name for name, uses in found.items() if uses} - ways_out == {"completion.py", "program.py"}
     # Streams are flushed at the end of a process.
-    assert found["process.py"] == ["sys.stdout", "sys.stderr"]
+    assert found["program.py"] == ["sys.stdout", "sys.stderr"]
     # The directive that ends a completion, a constant.
     assert found["completion.py"] == ["print("]

@@ -1,10 +1,13 @@
-"""The scheduler's words are read part by part, whatever version wrote them."""
+"""Free room is counted as the scheduler counts it, and the scheduler's words are read part by part."""
 
 from __future__ import annotations
 
+from decimal import Decimal
+from typing import Any
+
 import pytest
 
-from trainmaster.client.diagnosis.words import read_words
+from trainmaster.client.diagnosis.capacity import read_words, requests_of, rooms, shown, too_little
 
 
 @pytest.mark.parametrize(
@@ -61,3 +64,52 @@ def test_each_part_has_its_kind(message: str, nodes: int, parts: list[tuple[str,
 
 def test_other_texts_are_none_of_the_schedulers() -> None:
     assert read_words("Successfully assigned team/big-0 to gpu-a") is None
+
+
+def node(name: str, gpus: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}
+
+
+def pod(on: str, gpus: int, phase: str = "Running") -> dict[str, Any]:
+    container = {"resources": {"limits": {"nvidia.com/gpu": gpus}}}
+    return {"spec": {"nodeName": on, "containers": [container]}, "status": {"phase": phase}}
+
+
+def test_ended_pods_hold_nothing_and_the_most_free_comes_first() -> None:
+    pods = [pod("a", 6), pod("b", 2), pod("b", 8, "Succeeded"), pod("", 8)]
+    found = rooms([node("a", "8"), node("b", "8")], pods, "nvidia.com/gpu")
+    assert [(room.node, room.free) for room in found] == [("b", 6), ("a", 2)]
+
+
+def test_without_the_pods_only_the_size_is_known() -> None:
+    assert rooms([node("a", "8")], None, "nvidia.com/gpu")[0].free is None
+
+
+def test_a_pod_asks_for_its_containers_together_or_its_largest_init_container() -> None:
+    def asks(cpu: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}}
+
+    spec = {"containers": [asks("500m"), asks("1")], "initContainers": [asks("2")]}
+    assert requests_of({"spec": spec})["cpu"] == 2
+    assert requests_of({"spec": {"containers": [asks("nonsense")]}})["cpu"] == 0
+
+
+def test_what_is_counted_is_too_few_and_what_is_measured_too_little() -> None:
+    assert [too_little(each) for each in ("nvidia.com/gpu", "pods", "memory", "cpu")] == [
+        "too few GPUs",
+        "too few places for pods",
+        "too little memory",
+        "too little CPU",
+    ]
+
+
+def test_amounts_are_written_as_in_a_manifest() -> None:
+    assert [
+        shown(Decimal("0.5"), "cpu"),
+        shown(Decimal(8), "nvidia.com/gpu"),
+        shown(Decimal(128 * 2**30), "memory"),
+    ] == [
+        "500m",
+        "8",
+        "128Gi",
+    ]

@@ -1,4 +1,4 @@
-"""`trainmaster dashboard` serves the page about jobs, in a cluster or on a laptop."""
+"""`dashboard` serves the page about jobs in a cluster or on a laptop; `open` serves it here and opens the browser."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from trainmaster.cli.arguments import optional_name
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.program import Part
 
@@ -16,17 +17,51 @@ app = Part()
 CLUSTER_PORT = 8088
 _FILE = {"metavar": "FILE", "exists": True, "dir_okay": False}
 
+History = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        metavar="URL|FILE",
+        envvar="TRAINMASTER_HISTORY",
+        help="History of jobs, or a copy of its file; default: the cluster's.",
+    ),
+]
 
-@app.command()
+
+@app.command("open")
+@connected
+def open(
+    connection: Connection,
+    name: Annotated[str | None, optional_name("Name of the job; default: the list of jobs.")] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the browser, or only print the address.")
+    ] = True,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", help="Port of 127.0.0.1; 0 takes a free one.", min=0, max=65535)
+    ] = 0,
+    history: History = None,
+) -> None:
+    """Open the page of all jobs, or of one, in the browser.
+
+    It is served on this machine with your kubeconfig until Ctrl-C. Over SSH the command to forward its port is printed.
+    """
+    from trainmaster.cli.dashboard import serve
+    from trainmaster.dashboard.app import Settings
+
+    server = connection.server()
+    namespace = connection.namespace or server.namespace
+    path = "/" if name is None else f"/jobs/{namespace}/{name}"
+    settings = Settings("laptop", server, namespace=namespace)
+    serve(settings, "127.0.0.1", port, history=history, path=path, browser=browser)
+
+
+@app.command("dashboard")
 @connected
 def dashboard(
     connection: Connection,
     mode: Annotated[
         Literal["cluster", "laptop"] | None,
-        typer.Option(
-            "--mode",
-            help="cluster: each viewer brings a token; laptop: the kubeconfig is the viewer; default: cluster in pods.",
-        ),
+        typer.Option("--mode", help="Viewer: cluster, by token; laptop, by kubeconfig; default: cluster in pods."),
     ] = None,
     address: Annotated[
         str | None,
@@ -44,21 +79,13 @@ def dashboard(
             max=65535,
         ),
     ] = None,
-    history: Annotated[
-        str | None,
-        typer.Option(
-            "--history",
-            metavar="URL|FILE",
-            envvar="TRAINMASTER_HISTORY",
-            help="The history of jobs, or a copy of its file; default: the one of the cluster.",
-        ),
-    ] = None,
+    history: History = None,
     tls_cert: Annotated[
         Path | None, typer.Option("--tls-cert", help="Certificate of this address, in PEM.", **_FILE)
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key, in PEM.", **_FILE)] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Key of the certificate, in PEM.", **_FILE)] = None,
     log_format: Annotated[
-        Literal["json", "text"], typer.Option("--log-format", help="json for collectors, text for people.")
+        Literal["json", "text"], typer.Option("--log-format", help="Log format: json for collectors, text for people.")
     ] = "text",
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"],
@@ -67,7 +94,7 @@ def dashboard(
 ) -> None:
     """Serve the page about jobs, until SIGTERM or Ctrl-C.
 
-    It has no rights of its own: who looks sees and does what their token may. --namespace is where the page starts.
+    It has no rights of its own: viewers see and do what their tokens allow. --namespace is where the page starts.
     """
     from trainmaster.cli.dashboard import Certificate, serve
     from trainmaster.client.server import address_of

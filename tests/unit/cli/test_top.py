@@ -1,4 +1,4 @@
-"""What ranks report becomes bars, a histogram and a slowest rank (`cli/top/figures.py`, `view.py`)."""
+"""What ranks report becomes bars, a histogram and a slowest rank (`cli/top.py`, `cli/top_picture.py`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from tests.unit.client.fakes import job, pod
-from trainmaster.cli.top.asking import Asking, Picture
-from trainmaster.cli.top.figures import histogram, sparkline, spread_of
-from trainmaster.cli.top.view import NO_TIME_YET, UNTIMED, JobPicture, JobsPicture
+from trainmaster.cli.top import Asking, Picture
+from trainmaster.cli.top_picture import NO_TIME_YET, UNTIMED, JobPicture, JobsPicture, histogram, sparkline, spread_of
 from trainmaster.client import JobMetrics, NotAllowed, RankMetrics, TrainingJob
 
 
@@ -64,7 +63,7 @@ def test_a_sparkline_goes_from_the_least_to_the_most_of_the_newest() -> None:
 def test_few_ranks_are_bars_in_their_order_and_the_slowest_is_marked() -> None:
     lines = drawn(Picture(running(), ranks=ranks(0.1, 0.3, 0.1)))
     assert "25%" in lines[1] and "step 50/200" in lines[1] and "ETA 75s" in lines[1]
-    assert "loss 0.5000" in lines[2] and "1,234 samples/s" in lines[2]
+    assert "loss 0.5 " in lines[2] and "1,234 samples/s" in lines[2]
     assert "slowest: rank 1, 3.0 times the median" in "\n".join(lines)
     bars = [line for line in lines if line.startswith("rank ")]
     assert [line.split()[1] for line in bars] == ["0", "1", "2"]
@@ -115,7 +114,7 @@ def test_it_says_that_a_script_reports_no_time_of_a_step_once_steps_are_done() -
 def test_a_job_that_has_ended_has_no_eta_and_no_speed() -> None:
     progress = {"step": 50, "totalSteps": 200, "loss": 0.5, "samplesPerSecond": 1234.0, "etaSeconds": 75}
     text = "\n".join(drawn(Picture(TrainingJob.of(job(phase="Failed", progress=progress)))))
-    assert "loss 0.5000" in text and "ETA" not in text and "samples/s" not in text
+    assert "loss 0.5 " in text and "ETA" not in text and "samples/s" not in text
 
 
 def test_of_all_jobs_no_column_is_cut_and_those_without_room_go() -> None:
