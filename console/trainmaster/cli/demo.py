@@ -25,7 +25,7 @@ from trainmaster.cli.documents import UnreadableFile, read_documents
 from trainmaster.cli.show import figure_cells, job_view
 from trainmaster.client import ClientError, JobClient, TrainingJob
 from trainmaster.client.view import duration, figure, view_of
-from trainmaster.local.running import RunningCluster, running_cluster
+from trainmaster.local import RunningCluster, running_cluster
 from trainmaster_operator.api.parsing import InvalidJob, parse_job
 from trainmaster_operator.api.v1alpha1 import KIND
 

@@ -284,7 +284,7 @@ def view_of(raw: Mapping[str, Any]) -> JobView:
         news_message=text(news.get("message"), None),
         avoided_nodes=tuple(text(one, 253) for one in avoided if text(one)) if isinstance(avoided, list) else (),
         node_failures={text(node, 253): whole(count) or 0 for node, count in blamed},
-        failures=tuple(map(_failure, mappings(status.get("failures")))),
+        failures=tuple(map(failure_of, mappings(status.get("failures")))),
     )
 
 
@@ -296,7 +296,8 @@ def _news(conditions: Any) -> Mapping[str, Any]:
     return max(found, key=lambda one: text(one.get("lastTransitionTime"), 40), default={})
 
 
-def _failure(raw: Mapping[str, Any]) -> FailureView:
+def failure_of(raw: Mapping[str, Any]) -> FailureView:
+    """Returns the view of a failure of a status, or of a history's record."""
     return FailureView(
         attempt=whole(raw.get("attempt")) or 0,
         reason=text(raw.get("reason"), 100),

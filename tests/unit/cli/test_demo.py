@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from trainmaster.cli import demo
 from trainmaster.cli.main import app
-from trainmaster.local.running import NotRunning
+from trainmaster.local import NotRunning
 
 JOB = "apiVersion: trainmaster.dev/v1alpha1\nkind: DistributedTrainingJob\nmetadata: {name: mine}\nspec: {workers: 2}\n"
 

@@ -62,7 +62,7 @@ def up(
 ) -> None:
     """Start the cluster and print how to use it."""
     cluster = _cluster()
-    from trainmaster.local.images import CONFIGURE
+    from trainmaster.local import CONFIGURE
 
     try:
         info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground, configure=CONFIGURE)
