@@ -94,7 +94,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     print(shown)
     assert re.search(r"^time [█▒]{40}$", shown, re.MULTILINE), shown
     repeated = f"{KILLED_AFTER - CHECKPOINT_EVERY} steps repeated"
-    assert f"recovered in {recovery.seconds:.2f} s, {repeated}: seen {recovery.seen:.2f}, told " in shown
+    assert f"recovered in {recovery.seconds:.2f} s, {repeated}: detected {recovery.seen:.2f}, assigned " in shown
     assert "recompute" in shown and f"goodput {status.progress.goodput:.0%}" in shown
     port = re.search(r"Metrics on port (\d+)", operator.text())
     assert port is not None

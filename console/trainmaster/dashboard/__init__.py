@@ -10,6 +10,6 @@ proves by a key that the kubeconfig's owner opened it). In the order of reading:
 3. The list: `scopes` share one watch between viewers, whose jobs are rows on a `board`; `nodes` is read from it too.
 4. A job: `job_page` follows it, with its attempts, pods and events (`objects`) and the ranks' `figures`, some of which
    are kept; `logs` has all ranks' output; `job_answers` has single answers (why, evidence, the manifest) and actions.
-5. `streams` are server-sent events, in the JSON of `encoding`. `history` reads a history; `from_thread` lets a diagnosis
-   ask.
+5. `streams` are server-sent events, in the JSON of `encoding`. `history` reads a history; `from_thread` lets a
+   diagnosis ask.
 """

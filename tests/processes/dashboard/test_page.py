@@ -291,7 +291,7 @@ def test_logs_are_found_and_wait_for_who_scrolls_up(page: Page, own: Served) -> 
     page.locator(".log-line").first.wait_for()
     assert page.locator(".log-line").count() < 80
     page.locator(".log-box").evaluate("box => box.scrollBy(0, -600)")
-    newest = page.get_by_role("button", name=re.compile("new lines: go to the newest"))
+    newest = page.get_by_role("button", name=re.compile("new lines: show the newest"))
     top = page.locator(".log-box").evaluate("box => box.scrollTop")
     expect(newest).to_be_visible()
     assert page.locator(".log-box").evaluate("box => box.scrollTop") == top
@@ -392,7 +392,7 @@ def test_a_launch_code_becomes_a_key_once(page: Page, own: Served, complaints: l
 
 def test_deleted_jobs_are_shown_when_asked_for(page: Page, own: Served) -> None:
     page.goto(f"{own.url}/?q=whisper-deleted")
-    expect(page.get_by_role("heading", name="No job is like that")).to_be_visible()
+    expect(page.get_by_role("heading", name="No job matches")).to_be_visible()
     page.get_by_label("with deleted jobs").check()
     page.get_by_role("link", name="whisper-deleted").click()
     expect(page.locator(".reason")).to_contain_text("shown from the history")
@@ -434,7 +434,7 @@ def test_who_has_no_job_learns_how_to_make_one(page: Page, own: Served) -> None:
     own.dashboard.fleet.rows.clear()
     own.dashboard.seconds = 60
     page.goto(own.url)
-    expect(page.get_by_role("heading", name="No job yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
     expect(page.get_by_text("kubectl dtj submit")).to_be_visible()
 
 
