@@ -58,7 +58,7 @@ OPTIONS = {
     "request_timeout": ConnectionOption(
         "--request-timeout",
         "TIME",
-        "Time that each answer may take, such as 30s, 5m or 500ms; 0 is for ever; default: 60s.",
+        "Time limit of an answer: 30s, 5m or 500ms; 0 is none; default: 60s.",
     ),
 }
 

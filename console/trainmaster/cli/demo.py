@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -128,12 +129,15 @@ class Demo:
                 path.unlink(missing_ok=True)
 
     def _follow(self, jobs: JobClient, name: str, cluster: RunningCluster) -> TrainingJob:
-        """Shows the job until it has ended."""
-        view = _TerminalView(self.console, jobs) if self.console.is_terminal else _PlainView(self.console)
-        with view:
+        """Shows the job until it has ended: one picture in a terminal, else lines."""
+        lines = _Lines(self.console)
+        with Live(console=self.console, auto_refresh=False) if self.console.is_terminal else nullcontext() as live:
             for job in jobs.watch(name):
                 cluster.require_operator()
-                view.show(job)
+                if live is None:
+                    lines.show(job)
+                else:
+                    live.update(job_view(job, jobs.pods(job.name)), refresh=True)
                 if job.finished:
                     return job
         raise DemoError(f"Job {name} was deleted while the demo watched it.")
@@ -167,45 +171,21 @@ class Demo:
         self.console.print(Text.assemble((f"{what:<11}", "bold"), text), soft_wrap=True)
 
 
-class _TerminalView:
-    """_TerminalView is a picture of the job, redrawn at every change."""
-
-    def __init__(self, console: SafeConsole, jobs: JobClient) -> None:
-        self.jobs = jobs
-        self.live = Live(console=console, auto_refresh=False)
-
-    def __enter__(self) -> _TerminalView:
-        self.live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.live.stop()
-
-    def show(self, job: TrainingJob) -> None:
-        self.live.update(job_view(job, self.jobs.pods(job.name)), refresh=True)
-
-
-class _PlainView:
-    """_PlainView prints a line at every change of phase or attempt, and now and then one with the progress."""
+class _Lines:
+    """_Lines prints a line at every change of phase or attempt, and now and then one with the progress."""
 
     def __init__(self, console: SafeConsole) -> None:
         self.console = console
         self.started = time.monotonic()
         self.last: tuple[str, int] | None = None
-        self.said = 0.0
-
-    def __enter__(self) -> _PlainView:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
+        self.printed = 0.0
 
     def show(self, job: TrainingJob) -> None:
         now = time.monotonic()
         state = (job.phase, job.status.attempt)
-        if state == self.last and now - self.said < PLAIN_SECONDS:
+        if state == self.last and now - self.printed < PLAIN_SECONDS:
             return
-        self.last, self.said = state, now
+        self.last, self.printed = state, now
         view = view_of(job.raw)
         line = [f"{duration(now - self.started):>5}", f"{view.phase:<10} attempt {view.attempt}"]
         line += [f"workers {view.running}/{view.desired}", *map(str, figure_cells(view, without=view.result))]

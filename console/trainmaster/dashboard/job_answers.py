@@ -42,6 +42,17 @@ MOST_VALUES = 30_000
 _HINT = "`kubectl get distributedtrainingjob {name} -o yaml` shows it."
 
 
+def _heavy(
+    handler: Callable[[JobAnswers, web.Request], Awaitable[web.Response]],
+) -> Callable[[JobAnswers, web.Request], Awaitable[web.Response]]:
+    """Makes a handler wait for its party's turn to do heavy work."""
+
+    async def in_turn(self: JobAnswers, request: web.Request) -> web.Response:
+        return await viewer_of(request).party.heavy(lambda: handler(self, request))
+
+    return in_turn
+
+
 class JobAnswers:
     """JobAnswers has the handlers."""
 
@@ -66,30 +77,24 @@ class JobAnswers:
             web.post(f"{base}/restart", self.restart),
         ]
 
+    @_heavy
     async def why(self, request: web.Request) -> web.Response:
         """Answers why the job is as it is."""
-        viewer = viewer_of(request)
-
-        async def read() -> web.Response:
-            job = await _living(request)
-            transport = FromThread(viewer.transport.for_diagnosis(), asyncio.get_running_loop())
-            # A viewer who leaves early leaves a working thread behind, so diagnoses have threads of their own.
-            diagnosis = await transport.loop.run_in_executor(self._diagnoses, lambda: diagnose(gather(transport, job)))
-            return answer(diagnosis.to_json())
-
-        return await viewer.party.heavy(read)
+        job = await _living(request)
+        transport = FromThread(viewer_of(request).transport.for_diagnosis(), asyncio.get_running_loop())
+        # A viewer who leaves early leaves a working thread behind, so diagnoses have threads of their own.
+        diagnosis = await transport.loop.run_in_executor(self._diagnoses, lambda: diagnose(gather(transport, job)))
+        return answer(diagnosis.to_json())
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
+    @_heavy
     async def series(self, request: web.Request) -> web.Response:
         """Answers with curves."""
+        return answer(await self._series(request))
 
-        async def read() -> web.Response:
-            return answer(await self._series(request))
-
-        return await viewer_of(request).party.heavy(read)
-
+    @_heavy
     async def heat(self, request: web.Request) -> web.Response:
         """Answers with a figure of each rank over time."""
         figure = one_of(request, "figure", tuple(RANK_FIGURES))
@@ -101,49 +106,41 @@ class JobAnswers:
                 namespace, name, uid=uid, since=since, until=until, columns=columns, figure=figure
             )
 
-        async def read() -> web.Response:
-            found = await self._recorded(request, recorded)
-            if found is None:
-                found = self._seen.heat(await self._seen_uid(request), since, until, columns, figure)
-            return await self._in_thread(lambda: answer(found))
+        found = await self._recorded(request, recorded)
+        if found is None:
+            found = self._seen.heat(await self._seen_uid(request), since, until, columns, figure)
+        return await self._in_thread(lambda: answer(found))
 
-        return await viewer_of(request).party.heavy(read)
-
+    @_heavy
     async def export(self, request: web.Request) -> web.Response:
         """Answers with the curves as a file."""
         _, name = job_of(request)
         kind = one_of(request, "format", ("csv", "json"))
-        found = await viewer_of(request).party.heavy(lambda: self._series(request))
+        found = await self._series(request)
         headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
         if kind == "json":
             return answer(found, **headers)
         return web.Response(text=_csv(found), content_type="text/csv", headers=headers)
 
+    @_heavy
     async def evidence(self, request: web.Request) -> web.Response:
         """Answers with the evidence of failed attempts."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
+        if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
+            kept = await AsyncJobClient(namespace, transport=viewer.transport).evidence(name)
+            return await self._in_thread(lambda: answer({"items": [loads(one.to_json()) for one in kept]}))
+        assert viewer.history is not None
+        found = await viewer.history.evidence(namespace, name, uid=uid)
+        return answer({"items": found.get("items") or []})
 
-        async def read() -> web.Response:
-            if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
-                kept = await AsyncJobClient(namespace, transport=viewer.transport).evidence(name)
-                return await self._in_thread(lambda: answer({"items": [loads(one.to_json()) for one in kept]}))
-            assert viewer.history is not None
-            found = await viewer.history.evidence(namespace, name, uid=uid)
-            return answer({"items": found.get("items") or []})
-
-        return await viewer.party.heavy(read)
-
+    @_heavy
     async def manifest(self, request: web.Request) -> web.Response:
         """Answers with the job's manifest, defaults included."""
         namespace, name = job_of(request)
-        viewer = viewer_of(request)
-
-        async def read() -> str:
-            raw = await _written(viewer, namespace, name, uid_of(request))
-            return await self._in_thread(lambda: manifest_of(raw, name))
-
-        return web.Response(text=await viewer.party.heavy(read), content_type="text/yaml")
+        raw = await _written(viewer_of(request), namespace, name, uid_of(request))
+        text = await self._in_thread(lambda: manifest_of(raw, name))
+        return web.Response(text=text, content_type="text/yaml")
 
     async def stacks(self, request: web.Request) -> web.Response:
         """Asks all ranks for their stacks."""

@@ -61,7 +61,7 @@ def top(
     name: Annotated[str | None, optional_name("Name of the job; default: all unfinished jobs.")] = None,
     everywhere: Everywhere = False,
 ) -> None:
-    """Show step, loss, speed, ranks, workers and events as they change; q leaves.
+    """Show progress, ranks, workers and events as they change; q leaves.
 
     Into a pipe it prints one picture.
     """
@@ -89,7 +89,7 @@ def why(
     everywhere: Everywhere = False,
     output: ObjectOutput = None,
 ) -> None:
-    """Explain why a job waits, has failed or is slow: one cause, its evidence, and what to do next.
+    """Explain why a job waits, has failed or is slow: cause, evidence, next steps.
 
     It reads what you may read, and lists what it couldn't read. Nothing is changed.
     """

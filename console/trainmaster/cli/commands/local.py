@@ -87,7 +87,7 @@ def down(state_dir: StateDir = STATE_DIR) -> None:
 
 @app.command()
 def status(state_dir: StateDir = STATE_DIR) -> None:
-    """Show whether the cluster is running, and its nodes' GPUs; exit with 1 if it isn't."""
+    """Show whether the cluster is running, and its GPUs; exit with 1 if it isn't."""
     cluster = _cluster()
     try:
         info = cluster.status(state_dir.resolve())

@@ -80,9 +80,9 @@ def completion(
 @app.command("mcp")
 @connected
 def mcp(connection: Connection) -> None:
-    """Serve jobs to an assistant over stdio (MCP), read-only: jobs, why, logs, evidence, events.
+    """Serve jobs to an assistant over stdio (MCP), read-only.
 
-    docs/assistants.md has what to put into an assistant's configuration.
+    It answers about jobs, why, logs, evidence and events. docs/assistants.md has an assistant's configuration.
     """
     _require("mcp", "the MCP SDK", "mcp")
     from trainmaster.cli.assistant import server
