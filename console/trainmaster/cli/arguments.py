@@ -45,14 +45,14 @@ def plain_names(values: list[str]) -> list[str]:
     return list(dict.fromkeys(plain for value in values if (plain := plain_name(value)) is not None))
 
 
-def optional_name(help: str, metavar: str = "[NAME]") -> Any:
-    """Returns the argument of a command that also works without a job's name."""
+def optional_name(help: str) -> Any:
+    """Returns the argument for a job's name, which may have a default."""
     return typer.Argument(
-        metavar=metavar, help=help, autocompletion=complete_job, callback=plain_name, show_default=False
+        metavar="NAME", help=help, autocompletion=complete_job, callback=plain_name, show_default=False
     )
 
 
-JobName = Annotated[str, optional_name("Name of the job.", "NAME")]
+JobName = Annotated[str, optional_name("Name of the job.")]
 JobNames = Annotated[
     list[str],
     typer.Argument(
