@@ -238,7 +238,7 @@ def test_attempts_failures_and_time_are_on_the_timeline(page: Page, shared: Serv
 
 def test_the_time_that_a_job_waits_is_counted_before_it_is_booked(page: Page, shared: Served) -> None:
     page.goto(f"{shared.url}/jobs/vision/vit-huge-waits")
-    expect(page.locator(".spent .card-head")).to_contain_text(re.compile(r"300 ms in all, and [67] min .*since"))
+    expect(page.locator(".spent .card-head")).to_contain_text(re.compile(r"300 ms in all, last [67] min .*not accounted"))
     bar, part = page.locator(".spent-bar").bounding_box(), page.locator(".spent-bar .part").bounding_box()
     assert bar is not None and part is not None
     assert part["width"] > 0.9 * bar["width"]
@@ -330,7 +330,7 @@ def test_a_lost_connection_is_said_and_comes_back(page: Page, own: Served, compl
     expect(page.locator("#banner")).to_be_hidden()
     own.dashboard.down = True
     own.call(own.dashboard.cut)
-    expect(page.locator("#banner")).to_contain_text("connecting again")
+    expect(page.locator("#banner")).to_contain_text("reconnecting")
     expect(page.locator(".rows .job-row").first).to_be_visible()
     own.dashboard.down = False
     expect(page.locator("#banner")).to_be_hidden()
