@@ -238,7 +238,9 @@ def test_attempts_failures_and_time_are_on_the_timeline(page: Page, shared: Serv
 
 def test_the_time_that_a_job_waits_is_counted_before_it_is_booked(page: Page, shared: Served) -> None:
     page.goto(f"{shared.url}/jobs/vision/vit-huge-waits")
-    expect(page.locator(".spent .card-head")).to_contain_text(re.compile(r"300 ms in all, last [67] min .*not accounted"))
+    expect(page.locator(".spent .card-head")).to_contain_text(
+        re.compile(r"300 ms in all, last [67] min .*not accounted")
+    )
     bar, part = page.locator(".spent-bar").bounding_box(), page.locator(".spent-bar .part").bounding_box()
     assert bar is not None and part is not None
     assert part["width"] > 0.9 * bar["width"]

@@ -31,7 +31,7 @@ from trainmaster.cli.arguments import complete_job
 from trainmaster.cli.commands import SECTIONS
 from trainmaster.cli.connection import Connection
 from trainmaster.cli.console import SafeConsole
-from trainmaster.cli.demo import Demo, _PlainView, _TerminalView
+from trainmaster.cli.demo import Demo, _Lines
 from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.printable import UNSAFE
@@ -424,9 +424,12 @@ def test_the_demo_shows_a_hostile_job_like_any_other(
     found = jobs.get("reviews")
     with a_terminal(monkeypatch) as written:
         console = SafeConsole()
-        with _TerminalView(console, jobs) if terminal else _PlainView(console) as view:
-            view.show(found)
         shown = Demo(Path(HOSTILE), tmp_path, console)
+        if terminal:
+            running: Any = SimpleNamespace(require_operator=lambda: None)
+            shown._follow(jobs, "reviews", running)
+        else:
+            _Lines(console).show(found)
         shown._say("failure", HOSTILE)
         transport.answers[f"GET {MAPS}/{HOSTILE}-logs"] = {"data": {"worker-0.log": HOSTILE + "\ud83d"}}
         transport.answers[f"GET {PODS}"] = {"items": []}
