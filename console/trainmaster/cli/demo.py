@@ -188,7 +188,10 @@ class _Lines:
         self.last, self.printed = state, now
         view = view_of(job.raw)
         line = [f"{duration(now - self.started):>5}", f"{view.phase:<10} attempt {view.attempt}"]
-        line += [f"workers {view.running}/{view.desired}", *map(str, figure_cells(view, without=view.result))]
+        line += [
+            f"workers {view.running}/{view.desired}",
+            *map(str, figure_cells(view, without=("section", "goodput", *view.result))),
+        ]
         self.console.print("  ".join(line), soft_wrap=True)
 
 
