@@ -53,8 +53,12 @@ class FailureView:
     exit_code: int | None
     failed_at: str | None
     not_continued: str
-    recovery: str
-    """How long the recovery took, in a sentence; empty where that isn't known."""
+    recovery_times: Mapping[str, Any]
+
+    @property
+    def recovery(self) -> str:
+        """Returns how long the recovery took, in a sentence; empty where that isn't known."""
+        return recovery_sentence(self.recovery_times)
 
     @property
     def place(self) -> str:
@@ -309,7 +313,7 @@ def failure_of(raw: Mapping[str, Any]) -> FailureView:
         exit_code=whole(raw.get("exitCode")),
         failed_at=_time(raw.get("failedAt")),
         not_continued=text(raw.get("notContinued")),
-        recovery=recovery_sentence(mapping(raw.get("recovery"))),
+        recovery_times=mapping(raw.get("recovery")),
     )
 
 

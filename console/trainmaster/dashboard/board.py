@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from trainmaster.client.view import view_of
+from trainmaster.client.view import JobView, view_of
 from trainmaster.dashboard.streams import encoded
 from trainmaster_operator.wire.values import mapping, text
 
@@ -32,9 +32,9 @@ _VALUES = {
 _TEXTS = {"failure": "last_failure", "reason": "reason", "waits": "waits"}
 
 
-def row_of(job: Mapping[str, Any]) -> Row:
+def row_of(job: Mapping[str, Any], view: JobView | None = None) -> Row:
     """Returns a job's row; times are RFC 3339, and unknown values are None."""
-    view, spec = view_of(job), mapping(job.get("spec"))
+    view, spec = view or view_of(job), mapping(job.get("spec"))
     return {
         **{name: getattr(view, attribute) for name, attribute in _VALUES.items()},
         **{name: getattr(view, attribute) or None for name, attribute in _TEXTS.items()},
@@ -59,13 +59,14 @@ class Board:
 
     def put(self, job: Mapping[str, Any]) -> None:
         """Adds a job, or replaces its row."""
-        row = row_of(job)
+        view = view_of(job)
+        row = row_of(job, view)
         uid = row["uid"]
         known = self.rows.get(uid)
         if known != row:
             self._before.setdefault(uid, known)
             self.rows[uid] = row
-        if blame := blame_of(job):
+        if blame := blame_of(view):
             self.blame[uid] = blame
         else:
             self.blame.pop(uid, None)
@@ -120,9 +121,8 @@ class Board:
         return [batch for made, batch in self._batches if made > number]
 
 
-def blame_of(job: Mapping[str, Any]) -> Row:
+def blame_of(view: JobView) -> Row:
     """Returns the nodes that a job avoids, and how many of its failures each may have caused; empty for none."""
-    view = view_of(job)
     failures: dict[str, int] = {}
     for failure in view.failures:
         if failure.node:
