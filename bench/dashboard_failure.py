@@ -22,7 +22,7 @@ from bench.clusters import spread, table
 from tests.cluster.operator_under_test import training_job
 from tests.dashboard_pages.browser import CHROMIUM, MISSING, chromium, new_page
 from trainmaster.client import JobClient
-from trainmaster.local.running import running_cluster
+from trainmaster.local import running_cluster
 
 KILLS = 7
 LIMIT = 1.0

@@ -27,7 +27,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from trainmaster.client import JobClient, TrainingJob
-from trainmaster.local.running import running_cluster
+from trainmaster.local import running_cluster
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"

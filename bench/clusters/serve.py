@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster.local.images import configure
+from trainmaster.local import configure
 from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings, machine_nodes
 from trainmaster_local.embedded import LocalCluster
 from trainmaster_local.inside import Api, Change

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster import operator_account
-from trainmaster.local.images import configure
+from trainmaster.local import configure
 from trainmaster_local.testing.clusters import SharedCluster, new_namespace, open_cluster, suite_config
 
 if TYPE_CHECKING:

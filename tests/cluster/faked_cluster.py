@@ -18,7 +18,7 @@ from tests.cluster.faked_agents import Script, Timings
 from tests.cluster.faked_workers import FakedWorkers
 from tests.cluster.forked_operator import ForkedOperator
 from tests.cluster.operator_account import HOME, operator_kubeconfig
-from trainmaster.local.images import configure
+from trainmaster.local import configure
 from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
 from trainmaster_local.embedded import ThreadedCluster
 from trainmaster_local.inside import Api

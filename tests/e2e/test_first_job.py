@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from tests.bare_python import bare_python
-from trainmaster.cli.init import Project
+from trainmaster.cli.manifests import Project
 from trainmaster.client import ClientError, JobClient
 from trainmaster.client.code import archive_folder, submit_with_code
-from trainmaster.local.running import running_cluster
+from trainmaster.local import running_cluster
 
 STEPS = 200
 T = TypeVar("T")

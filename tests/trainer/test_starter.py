@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.ranks import exit_codes, run_ranks, start_command
-from trainmaster.cli.init import Project
+from trainmaster.cli.manifests import Project
 
 
 def script(folder: Path, steps: int) -> str:

@@ -21,7 +21,7 @@ from tests.cluster.gang_schedulers import KUEUE, installed
 from tests.cluster.operator_under_test import install_crd, running_operator
 from tests.cluster.test_troubleshooting import job, shown
 from tests.why.jobs import JOBS
-from trainmaster.local.images import configure
+from trainmaster.local import configure
 from trainmaster_local.testing.clusters import Cluster, new_namespace, open_cluster, suite_config
 
 FOLDER = Path(__file__).resolve().parent

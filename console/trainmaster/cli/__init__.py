@@ -1,28 +1,23 @@
-"""`trainmaster` and `kubectl dtj` are these modules: one tree of commands by two names.
+"""`trainmaster` and `kubectl dtj` are these modules: one tree of commands under two names.
 
-| module | what is in it |
+| module | content |
 |---|---|
 | `main`, `dtj` | the two programs |
-| `commands` | a module for each command, and the list of them: read it first to add one |
-| `program` | the frame: help, wrong usage, options before a command, completion's words |
-| `process` | a command's process: no garbage collection at its start, a quick end |
-| `connection`, `output`, `job_names`, `file_names`, `durations` | what commands share: `-n`, `-o`, names, times |
-| `job_parts` | workers, ranks and attempts that a job doesn't have are refused |
-| `wrong_values` | sentences on values that an option can't have |
-| `listing`, `show`, `columns`, `watching` | jobs as a table, a view and objects; followed, in a terminal and a pipe |
-| `history` | a package: what was recorded of jobs, shown and exported |
-| `logs`, `top` | packages: all ranks' output as one stream; a job as it runs |
-| `events`, `events_shown`, `evidence`, `stacks` | what happened to jobs; what was kept of attempts; stacks |
-| `why`, `assistant` | the diagnosis as a person reads it; the MCP server, which an assistant asks |
-| `manifests`, `other_kinds`, `yaml_output` | `validate` and `render`: jobs in files, and what is none |
+| `commands` | the commands, and the list of them: read it first to add one |
+| `program` | the frame: help, wrong usage, options before a command, a process that ends quickly |
+| `connection`, `connection_values` | `-n` and kubectl's other options of the connection; what Tab completes |
+| `arguments`, `durations`, `output` | shared arguments: jobs, ranks, files, times; `-o`, and new files |
+| `listing`, `show` | jobs as a table, a view and objects, once or watched; the view of one job in a terminal |
+| `top`, `top_picture` | a job as it runs: reading it again and again, and its picture |
+| `history` | a package: the recorded jobs, shown and exported |
+| `logs` | a package: all ranks' output as one stream |
+| `events`, `events_shown`, `evidence`, `stacks` | events of jobs; kept evidence of attempts; stacks |
+| `why`, `assistant` | the diagnosis in plain text; the MCP server, which an assistant asks |
+| `manifests`, `convert` | `validate`, `render` and `init`: jobs in files; other operators' jobs |
+| `documents`, `yaml_values` | YAML and JSON with the place of every field, read and written as kubectl does |
 | `submission` | the jobs that `submit` makes of flags and manifests |
-| `convert` | jobs of other operators' manifests, and a line for each field of these |
-| `init`, `new_files` | a job and a script to begin with, from `starters/`; how commands write files |
-| `documents` | YAML and JSON with the place of every field, read as kubectl does by the `yaml_…` modules |
-| `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |
-| `demo` | `trainmaster demo` |
-| `dashboard` | the process of `dashboard` and `open`: it serves, and brings the page to the browser |
-| `settings_options` | options of `history serve` and `dashboard`, made from the fields of their settings |
-| `completion`, `connection_values` | `kubectl_complete-dtj`, which kubectl asks; values that Tab completes |
+| `demo`, `dashboard` | `trainmaster demo`; the process of `dashboard` and `open` |
+| `settings_options` | options of `history serve`, made from the fields of its settings |
+| `completion` | `kubectl_complete-dtj`, which kubectl asks for completions |
 | `terminal`, `console` | the only ways to print: texts of others can't command the terminal |
 """

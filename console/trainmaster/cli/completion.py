@@ -1,7 +1,7 @@
-"""`kubectl_complete-dtj` is the program that kubectl runs for the tab completion of `kubectl dtj`.
+"""`kubectl_complete-dtj` is the program that kubectl runs for tab completion of `kubectl dtj`.
 
-It gets the arguments after `kubectl dtj`, the last one being completed, and prints what Cobra's `__complete` does: a
-choice a line, its help behind a tab, and a last line with a directive.
+It gets the arguments after `kubectl dtj` and completes the last one. Its output is that of Cobra's `__complete`: one
+choice per line, its help behind a tab, and a last line with a directive.
 https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#using-the-command-line-runtime-package
 """
 
@@ -17,13 +17,13 @@ PATHS, NO_PATHS = 0, 4
 
 
 def main() -> None:
-    """Prints the completions. Typer's completion for fish prints the very lines that Cobra's does."""
+    """Prints the completions. Typer's completion for fish prints the same lines as Cobra's."""
+    from trainmaster.cli.connection_values import path_completed
     from trainmaster.cli.dtj import app
-    from trainmaster.cli.file_names import path_completed
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
     os.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    # An empty argument stays empty: what is typed next starts there.
+    # An empty argument stays empty: the next word starts there.
     arguments = [shlex.quote(argument) if argument else "" for argument in sys.argv[1:]]
     os.environ["_TYPER_COMPLETE_ARGS"] = " ".join(["kubectl-dtj", *arguments])
     try:

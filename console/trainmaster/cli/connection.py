@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, Param
 
 import typer
 
+from trainmaster.cli.connection_values import beginning, complete_path, kubeconfig_names
 from trainmaster.cli.durations import seconds
 from trainmaster.cli.terminal import say
 
@@ -57,19 +58,25 @@ OPTIONS = {
     "request_timeout": ConnectionOption(
         "--request-timeout",
         "TIME",
-        "Time that each answer may take, such as 30s, 5m or 500ms; 0 is for ever; default: 60s.",
+        "Time limit of an answer: 30s, 5m or 500ms; 0 is none; default: 60s.",
     ),
 }
 
 _COMPLETED = ("namespace", "context", "kubeconfig", "cluster", "user")
+# A user who waits for Tab waits no longer.
+_COMPLETION_LIMIT = "5s"
 
 
-def _completion(name: str) -> Callable[[typer.Context, str], list[str]]:
+def _completion(name: str) -> Callable[..., list[str]]:
+    """Returns the function that completes an option's values."""
+    if name == "kubeconfig":
+        return complete_path
+
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        """Returns the values that the option can have, for tab completion."""
-        from trainmaster.cli.connection_values import values
-
-        return values(name, ctx, incomplete)
+        connection = Connection.of(ctx)
+        if name == "namespace":
+            return beginning(replace(connection, namespace=None).namespaces, incomplete)
+        return beginning(lambda: kubeconfig_names(connection.kubeconfig, name), incomplete)
 
     return complete
 
@@ -85,6 +92,17 @@ class Connection:
     user: str | None = None
     acting_as: str | None = None
     request_timeout: str | None = None
+
+    @classmethod
+    def of(cls, ctx: typer.Context) -> Connection:
+        """Returns the connection of a command line that is being completed, with a short limit."""
+        given: dict[str, Any] = {name: ctx.params.get(name) for name in OPTIONS}
+        return cls(**{**given, "request_timeout": given["request_timeout"] or _COMPLETION_LIMIT})
+
+    def namespaces(self) -> list[str]:
+        """Returns the names of the cluster's namespaces. Raises ClientError."""
+        answer = self.client().transport.request("GET", "/api/v1/namespaces")
+        return [str(item["metadata"]["name"]) for item in answer.get("items") or ()]
 
     def client(self) -> JobClient:
         """Returns the client of the namespace. Raises ClientError, and BadParameter for a value that can't be."""

@@ -1,89 +1,46 @@
-"""Values of the connection's options, and names of jobs, are looked up for tab completion.
+"""Looks up values of options and names of jobs for tab completion.
 
-Where something is wrong, nothing is completed: a shell shows no message of it. The command will, when it runs.
+If something is wrong, nothing is completed: a shell shows no message. The command reports it when it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import typer
 
-from trainmaster.cli.connection import OPTIONS, Connection
-from trainmaster.cli.file_names import complete_path
 from trainmaster.client import ClientError
 from trainmaster_operator.api.printable import printable
 from trainmaster_operator.kubeconfig import KubeconfigError
 
-# A user who waits for Tab waits no longer.
-LIMIT = "5s"
+_completed: list[str] = []
 
 
-def values(option: str, ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the values of an option that begin so."""
-    if option == "kubeconfig":
-        return complete_path(incomplete)
-    connection = _connection(ctx)
-    found: Iterable[str] = ()
-    with _silent():
-        if option == "namespace":
-            found = _namespaces(replace(connection, namespace=None))
-        else:
-            found = _entries(connection.kubeconfig, option)
-    return _beginning(found, incomplete)
+def complete_path(incomplete: str) -> list[str]:
+    """Returns no completions, after which a shell completes paths by itself."""
+    _completed.append(incomplete)
+    return []
 
 
-def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of the namespace's jobs that begin so."""
-    found: Iterable[str] = ()
-    with _silent():
-        found = [job.name for job in _connection(ctx).client().list()]
-    return _beginning(found, incomplete)
+def path_completed() -> bool:
+    """Returns whether what was completed is a path."""
+    return bool(_completed)
 
 
-def recorded_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of the namespace's recorded jobs that begin so, the newest first."""
-    from trainmaster.cli.history.opening import HistoryOptions, open_history
-    from trainmaster.client.blocking import run
+def beginning(read: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    """Returns the names that begin so; none where they can't be read."""
 
-    found: Iterable[str] = ()
-    options = HistoryOptions(*(ctx.params.get(name) for name in ("history", "token", "account", "authority")))
-    with _silent():
-        opened = open_history(_connection(ctx), options)
-        found = dict.fromkeys(job["name"] for job in run(opened.reader.jobs(opened.namespace))["items"])
-    return _beginning(found, incomplete)
+    try:
+        return [printable(name) for name in read() if name.startswith(incomplete)]
+    except (ClientError, KubeconfigError, typer.BadParameter):
+        return []
 
 
-def _connection(ctx: typer.Context) -> Connection:
-    given: dict[str, Any] = {name: ctx.params.get(name) for name in OPTIONS}
-    return Connection(**{**given, "request_timeout": given["request_timeout"] or LIMIT})
-
-
-def _namespaces(connection: Connection) -> list[str]:
-    answer = connection.client().transport.request("GET", "/api/v1/namespaces")
-    return [str(item["metadata"]["name"]) for item in answer.get("items") or ()]
-
-
-def _entries(kubeconfig: str | None, kind: str) -> Iterable[str]:
-    """Returns the names of the kubeconfig's contexts, clusters or users."""
+def kubeconfig_names(kubeconfig: str | None, kind: str) -> Iterable[str]:
+    """Returns the names of the kubeconfig's contexts, clusters or users. Raises KubeconfigError."""
     from trainmaster_operator.kubeconfig.selection import merged_files
 
     merged = merged_files(kubeconfig)
     return (
         () if merged is None else {"context": merged.contexts, "cluster": merged.clusters, "user": merged.users}[kind]
     )
-
-
-def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
-    return [printable(name) for name in names if name.startswith(incomplete)]
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    try:
-        yield
-    except (ClientError, KubeconfigError, typer.BadParameter):
-        return

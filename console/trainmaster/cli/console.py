@@ -1,27 +1,32 @@
-"""rich's console is made safe for texts of others: no markup, no emoji names, no control character but its own."""
+"""The console prints rich's tables and live pictures, made safe for texts of others.
+
+It knows no markup and no emoji names, and shows no control characters but its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from trainmaster_operator.api.printable import printable
+from trainmaster_operator.api.printable import one_line, printable
 
 # Columns of a line that goes to no terminal.
 UNLIMITED = 1_000_000
+# kubectl's tables have three blanks between columns; with two, most of ours fit into 80 columns.
+GAP = "  "
 
 
 class SafeConsole(Console):
-    """The console prints tables, texts and live pictures; see the module. Only rich marks segments as controls."""
+    """SafeConsole is rich's console for texts of others. Only rich marks segments as controls."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, emoji=False, highlight=False)
         if not self.is_terminal:
-            # Who reads a pipe or a file wants names whole, and one row in one line.
+            # Programs that read a pipe or a file need whole names, and one row in one line.
             self.width = UNLIMITED
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -39,9 +44,30 @@ class SafeConsole(Console):
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yields the safe segments of anything that is printed, also of what it contains."""
+        """Yields the safe segments of anything that is printed, and of its parts."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
             else:
                 yield Segment(printable(segment.text), segment.style)
+
+
+def columns(
+    names: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[int, Mapping[str, str]] | None = None
+) -> Text:
+    """Returns a table of text as kubectl has it: no name is cut, whatever the terminal's width.
+
+    `styles` maps a column's position to the styles of its cells.
+    """
+    lines = [list(names), *([one_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    text = Text(no_wrap=True, overflow="ignore")
+    for number, line in enumerate(lines):
+        text.append("\n" if number else "")
+        filled = max((position for position, cell in enumerate(line) if cell), default=0)
+        for position, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            style = (styles or {}).get(position, {}).get(cell, "") if number else ""
+            text.append(cell, style)
+            if position < filled:
+                text.append(" " * (width - len(cell)) + GAP)
+    return text

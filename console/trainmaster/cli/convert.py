@@ -1,21 +1,55 @@
-"""`trainmaster convert` makes jobs of other operators' manifests, and says of every field what became of it."""
+"""Other operators' jobs: `trainmaster convert` translates them, and `validate` recognizes them.
+
+The report of `convert` has a line for every field. Documents beside a job (a ConfigMap, a claim, another operator's
+job) are skipped; in a file without a job of ours, another operator's job is a mistake, with a pointer to `convert`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
-from trainmaster.cli.other_kinds import items_of, other_job
-from trainmaster.cli.terminal import say, write
-from trainmaster.cli.yaml_output import yaml_text
-from trainmaster.cli.yaml_scalars import plain_scalar
+from trainmaster.cli.terminal import called, say, write
+from trainmaster.cli.yaml_values import plain_scalar, yaml_text
 from trainmaster.converting import Conversion, Note, can_convert, convert, dotted
 from trainmaster_operator.api.printable import json_line, json_text, one_line
+from trainmaster_operator.api.problems import VERY_SIMILAR, nearest
+from trainmaster_operator.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
 from trainmaster_operator.wire.values import mapping
 
+# This page names the fields of other operators' jobs one by one.
+_MIGRATING = "docs/migrating.md"
+
+
+class OtherJob(NamedTuple):
+    """OtherJob is a kind of job that another operator runs: `group` begins its apiVersion, an empty `kind` is any."""
+
+    group: str
+    kind: str
+    owner: str
+    section: str
+
+
+# The first match counts.
+OTHER_JOBS = (
+    OtherJob("trainer.kubeflow.org/", "", "Kubeflow Trainer", "from-trainjob"),
+    OtherJob("kubeflow.org/v2beta1", "MPIJob", "the MPI operator", "from-mpijob"),
+    OtherJob("kubeflow.org/", "MPIJob", "Kubeflow's training operator", "from-mpijob"),
+    OtherJob("kubeflow.org/", "PyTorchJob", "Kubeflow's training operator", "from-pytorchjob"),
+    OtherJob("kubeflow.org/", "", "Kubeflow's training operator", "from-others"),
+    OtherJob("jobset.x-k8s.io/", "JobSet", "the JobSet controller", "from-jobset"),
+    OtherJob("batch.volcano.sh/", "Job", "Volcano", "from-volcanos-job"),
+    OtherJob("leaderworkerset.x-k8s.io/", "LeaderWorkerSet", "the LeaderWorkerSet controller", "from-leaderworkerset"),
+    OtherJob("ray.io/", "", "KubeRay", "from-rayjob"),
+    OtherJob("elastic.iml.github.io/", "ElasticJob", "DLRover", "from-others"),
+    OtherJob("training.kubedl.io/", "", "KubeDL", "from-others"),
+    OtherJob("batch/", "Job", "Kubernetes", "from-a-kubernetes-job"),
+)
+# A file with one of these and without a kind is probably a job, not a chart's values.
+_JOBS_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec"})
 # Characters of a value that are shown: a script has thousands.
 _SHOWN = 60
 _SHOWN_TWICE = 20
@@ -36,8 +70,9 @@ class _Source:
 
 
 def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
-    """Prints the jobs to stdout and the report to stderr, or only the report, and returns the exit code: 1 when
-    anything was refused or can't be read.
+    """Prints the jobs to stdout and the report to stderr, or only the report, and returns the exit code.
+
+    It is 1 if anything was refused or can't be read.
     """
     sources, wrong = _read(files)
     found = convert([source.value for source in sources])
@@ -61,7 +96,7 @@ def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
 
 
 def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
-    """Returns the objects of the files, and whether anything can't be read, which is said."""
+    """Returns the objects of the files, and whether anything can't be read, which is reported."""
     sources, wrong = list[_Source](), False
     for named in files:
         try:
@@ -70,33 +105,33 @@ def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
                     for mistake in document.mistakes:
                         say(f"{file}:{mistake.line}:{mistake.column}: {mistake.message}", error=True)
                     wrong |= bool(document.mistakes)
-                    sources += [_Source(file, document, *each) for each in _objects(document)]
+                    found = (each for each in objects_of(document) if isinstance(each[1], Mapping))
+                    sources += [_Source(file, document, path, value) for path, value in found]
         except UnreadableFile as error:
             say(str(error), error=True)
             wrong = True
     return sources, wrong
 
 
-def _objects(document: Document) -> Iterator[tuple[str, Any]]:
-    """Yields the objects of a document, each with its path in it: of a list, what is in the list."""
-    if not isinstance(document.value, Mapping):
-        return
-    items = items_of(document.value)
+def objects_of(document: Document) -> Iterator[tuple[str, Any]]:
+    """Yields the objects of a document, or of a list in it, each with its path."""
+    items = items_of(document.value) if isinstance(document.value, Mapping) else None
     if items is None:
         yield "", document.value
         return
-    yield from ((f"items[{position}]", item) for position, item in enumerate(items) if isinstance(item, Mapping))
+    for position, item in enumerate(items):
+        yield f"items[{position}]", item
 
 
 def _left(source: _Source, report: bool) -> bool:
-    """Says that an object stays as it is, and returns whether it is a job that can't be converted."""
+    """Reports that an object stays as it is, and returns whether it is a job that can't be converted."""
     other = other_job(source.value)
     if other is None:
         _say(f"{source.place('')}: {_named(source)} stays as it is", report)
         return False
     _say(
         f"{source.place('')}: {_named(source)} stays as it is, because convert makes jobs of PyTorchJobs, TrainJobs "
-        f"and JobSets; docs/migrating.md#{other.section} says what its fields are called here",
+        f"and JobSets; {_MIGRATING}#{other.section} lists its fields' names here",
         report,
     )
     return True
@@ -107,7 +142,7 @@ def _say(line: str, report: bool) -> None:
 
 
 def _line(note: Note, source: _Source) -> str:
-    """Returns what became of a field, in one line."""
+    """Returns the report's line on a field."""
     if not note.field and note.value is None:
         return f"{source.place('')}: refused: {note.answer.text}"
     field = dotted(note.field)
@@ -124,19 +159,19 @@ def _line(note: Note, source: _Source) -> str:
 
 
 def _is_long(value: Any, given: Any) -> bool:
-    """Returns whether a value needn't be shown again beside what it was."""
+    """Returns whether a value is long and unchanged, so that it isn't shown twice."""
     return bool(value == given) and len(_shown(value)) > _SHOWN_TWICE
 
 
 def _shown(value: Any) -> str:
-    """Returns a value in short; a text that would be something else without its quotes has them."""
+    """Returns a value in short; a text has quotes where it would be another value without them."""
     is_plain = isinstance(value, str) and value.strip() == value and plain_scalar(value) == value
     text = value if is_plain else json_line(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
 
 
 def _named(source: _Source) -> str:
-    """Returns kind and name of an object, or what its name will begin with."""
+    """Returns kind and name of an object, or the beginning of its name."""
     metadata = mapping(source.value.get("metadata"))
     return " ".join(
         str(each) for each in (source.value.get("kind"), metadata.get("name") or metadata.get("generateName")) if each
@@ -173,3 +208,60 @@ def _heading(conversion: Conversion, sources: Sequence[_Source]) -> str:
         f"  {dotted(note.field)}: {note.answer.text}" if note.field else f"  {note.answer.text}" for note in refused
     ]
     return "".join(f"# {one_line(line)}\n" for line in lines)
+
+
+def is_job(value: Mapping[str, Any]) -> bool:
+    """Returns whether a document is meant as a job: kind or group is enough, even if one of them is misspelled."""
+    kind, version = value.get("kind"), str(value.get("apiVersion") or "")
+    if kind == KIND or version == GROUP or version.startswith(f"{GROUP}/"):
+        return True
+    if isinstance(kind, str) and (
+        kind.lower() in (PLURAL, SINGULAR, SHORT_NAME) or nearest(kind, [KIND], VERY_SIMILAR) is not None
+    ):
+        return True
+    # It may be half a job.
+    return kind is None and version == "" and "spec" in value
+
+
+def items_of(value: Mapping[str, Any]) -> list[Any] | None:
+    """Returns the objects in a list as `kubectl get -o yaml` prints it; None for any other object."""
+    kind, items = value.get("kind"), value.get("items")
+    if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
+        return None
+    if kind != f"{KIND}List":
+        return items
+    # Such a list may leave the type out of its items.
+    types = {"apiVersion": value.get("apiVersion"), "kind": KIND}
+    return [{**types, **item} if isinstance(item, Mapping) else item for item in items]
+
+
+def mistake_of(value: Any) -> str | None:
+    """Returns what is wrong with a document that isn't meant as a job; None for one that may be beside a job."""
+    if not isinstance(value, Mapping):
+        return "not an object; give a mapping with apiVersion and kind"
+    kind, version = value.get("kind"), value.get("apiVersion")
+    if kind == "List" or (isinstance(kind, str) and kind.endswith("List") and "items" in value):
+        if isinstance(value.get("items"), list):
+            return f"kubectl opens no {kind} in a list; move its items out of it"
+        return "items: is not a list; give the objects one a line after '-'"
+    for field, given, right in (("apiVersion", version, "v1"), ("kind", kind, "ConfigMap")):
+        if given is not None and not isinstance(given, str):
+            return f"{field}: is not text; write it in quotes"
+        if not given and _JOBS_FIELDS & set(value):
+            return f"{field}: is missing; set it, such as {right}"
+    if not kind:
+        return f"has neither apiVersion nor kind; a job begins with apiVersion: {API_VERSION} and kind: {KIND}"
+    other = other_job(value)
+    if other is not None:
+        converted = f"{called()} convert converts it, and " if can_convert(value) else ""
+        return (
+            f"{kind} is a job of {other.owner}, which Trainmaster doesn't run; {converted}{_MIGRATING}#{other.section} "
+            "lists its fields' names here"
+        )
+    return None
+
+
+def other_job(value: Mapping[str, Any]) -> OtherJob | None:
+    """Returns the kind of another operator's job; None for any other document."""
+    kind, version = str(value.get("kind")), str(value.get("apiVersion"))
+    return next((job for job in OTHER_JOBS if version.startswith(job.group) and job.kind in ("", kind)), None)

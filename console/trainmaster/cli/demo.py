@@ -1,7 +1,7 @@
-"""`trainmaster demo` trains a real model on this machine, and shows how it happens.
+"""`trainmaster demo` trains a real model on this machine and shows each step.
 
-It starts the embedded cluster and the operator as processes, applies an example with plain kubectl, shows the
-job until it has ended, copies what it made into a folder, and stops everything that it started, also on Ctrl-C.
+It starts the embedded cluster and the operator as processes, applies an example with plain kubectl, shows the job until
+it has ended, copies the results into a folder, and stops everything it started, even if the user presses Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,13 +23,14 @@ from rich.text import Text
 
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.documents import UnreadableFile, read_documents
-from trainmaster.cli.show import duration, job_view
+from trainmaster.cli.show import figure_cells, job_view
 from trainmaster.client import ClientError, JobClient, TrainingJob
-from trainmaster.local.running import RunningCluster, running_cluster
+from trainmaster.client.view import duration, figure, view_of
+from trainmaster.local import RunningCluster, running_cluster
 from trainmaster_operator.api.parsing import InvalidJob, parse_job
 from trainmaster_operator.api.v1alpha1 import KIND
 
-# The demo's folder has this file, so that the next demo knows what it may remove, and what it made there.
+# This file marks the demo's folder, and the demo made the others in it; the next demo may remove all of them.
 MARK = ".trainmaster-demo"
 JOB_FILE = "job.yaml"
 MADE = ("checkpoints", "cluster", "logs", "operator.log", JOB_FILE)
@@ -37,7 +39,7 @@ PLAIN_SECONDS = 5.0
 
 
 class DemoError(Exception):
-    """Something that the demo needs isn't there; the text says what to do."""
+    """Something that the demo needs is missing; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,9 @@ class Demo:
         if not mark.is_file():
             if any(self.folder.iterdir()):
                 raise DemoError(
-                    f"{_short(self.folder)} has files that no demo made; name an empty folder with --folder."
+                    f"{_short(self.folder)} has files of somebody else; name an empty folder with --folder."
                 )
-            mark.write_text("`trainmaster demo` made this folder, and replaces what it made in it at its next run.\n")
+            mark.write_text("`trainmaster demo` made this folder, and replaces its own files in it at its next run.\n")
         if cluster.status(self.folder / "cluster") is not None:
             raise DemoError(f"a demo runs in {_short(self.folder)}; wait for it, or name another folder with --folder.")
         for name in MADE:
@@ -127,29 +129,27 @@ class Demo:
                 path.unlink(missing_ok=True)
 
     def _follow(self, jobs: JobClient, name: str, cluster: RunningCluster) -> TrainingJob:
-        """Shows the job until it has ended."""
-        view = _TerminalView(self.console, jobs) if self.console.is_terminal else _PlainView(self.console)
-        with view:
+        """Shows the job until it has ended: one picture in a terminal, else lines."""
+        lines = _Lines(self.console)
+        with Live(console=self.console, auto_refresh=False) if self.console.is_terminal else nullcontext() as live:
             for job in jobs.watch(name):
                 cluster.require_operator()
-                view.show(job)
+                if live is None:
+                    lines.show(job)
+                else:
+                    live.update(job_view(job, jobs.pods(job.name)), refresh=True)
                 if job.finished:
                     return job
         raise DemoError(f"Job {name} was deleted while the demo watched it.")
 
     def _keep(self, jobs: JobClient, job: TrainingJob) -> None:
-        """Saves the logs, points at checkpoints and curves, and says how it went."""
+        """Saves the logs, and prints the result and where logs, checkpoints and curves are."""
         logs = self.folder / "logs"
         logs.mkdir()
         for worker in jobs.kept_workers(job.name):
             (logs / f"worker-{worker}.log").write_text("\n".join(jobs.logs(job.name, worker)) + "\n", errors="replace")
-        progress = job.status.progress
-        result = (
-            ""
-            if progress is None
-            else ", ".join(f"{key} {value:.4g}" for key, value in (progress.result or {}).items())
-        )
-        self._say("result", f"{job.phase}{': ' + result if result else ''}")
+        result = ", ".join(f"{name} {figure(value)}" for name, value in view_of(job.raw).result.items())
+        self._say("result", f"{job.phase}: {result}" if result else job.phase)
         for failure in job.status.failures:
             self._say("failure", f"{failure.reason} in attempt {failure.attempt}: {failure.message}")
         self._say("logs", _short(logs))
@@ -171,54 +171,28 @@ class Demo:
         self.console.print(Text.assemble((f"{what:<11}", "bold"), text), soft_wrap=True)
 
 
-class _TerminalView:
-    """_TerminalView is a picture of the job that is drawn anew at every change."""
-
-    def __init__(self, console: SafeConsole, jobs: JobClient) -> None:
-        self.jobs = jobs
-        self.live = Live(console=console, auto_refresh=False)
-
-    def __enter__(self) -> _TerminalView:
-        self.live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.live.stop()
-
-    def show(self, job: TrainingJob) -> None:
-        self.live.update(job_view(job, self.jobs.pods(job.name)), refresh=True)
-
-
-class _PlainView:
-    """_PlainView prints a line at every change of phase or attempt, and now and then one with the progress."""
+class _Lines:
+    """_Lines prints a line at every change of phase or attempt, and now and then one with the progress."""
 
     def __init__(self, console: SafeConsole) -> None:
         self.console = console
         self.started = time.monotonic()
         self.last: tuple[str, int] | None = None
-        self.said = 0.0
-
-    def __enter__(self) -> _PlainView:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
+        self.printed = 0.0
 
     def show(self, job: TrainingJob) -> None:
         now = time.monotonic()
         state = (job.phase, job.status.attempt)
-        if state == self.last and now - self.said < PLAIN_SECONDS:
+        if state == self.last and now - self.printed < PLAIN_SECONDS:
             return
-        self.last, self.said = state, now
-        workers, progress = job.status.workers, job.status.progress
-        line = f"{duration(now - self.started):>5}  {job.phase:<10} attempt {job.status.attempt}"
-        line += f"  workers {workers.running}/{workers.desired}"
-        if progress is not None and progress.step is not None:
-            line += f"  step {progress.step}/{progress.total_steps or '?'}"
-            line += "" if progress.loss is None else f"  loss {progress.loss:.4f}"
-            line += "" if progress.samples_per_second is None else f"  {progress.samples_per_second:,.0f} samples/s"
-            line += "" if progress.eta_seconds is None else f"  ETA {duration(progress.eta_seconds)}"
-        self.console.print(line, soft_wrap=True)
+        self.last, self.printed = state, now
+        view = view_of(job.raw)
+        line = [f"{duration(now - self.started):>5}", f"{view.phase:<10} attempt {view.attempt}"]
+        line += [
+            f"workers {view.running}/{view.desired}",
+            *map(str, figure_cells(view, without=("section", "goodput", *view.result))),
+        ]
+        self.console.print("  ".join(line), soft_wrap=True)
 
 
 def run(example: Path, folder: Path) -> int:

@@ -1,7 +1,8 @@
-"""Manifests are read from files as kubectl reads them, with the place of every field.
+"""Reads manifests from files as kubectl does, with the place of every field.
 
-A file is cut at the lines that begin with `---`, so that what is wrong with one document leaves the others readable.
-Each is composed to YAML's nodes, which know their places; `yaml_values` makes values of them as kubectl does.
+A file is cut at the lines that begin with `---`, so that a mistake in one document leaves the others readable. Each is
+composed to YAML's nodes, which know their places; `yaml_values` makes values of them as kubectl does. Sentences with a
+remedy replace PyYAML's words for common mistakes.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from trainmaster.cli.yaml_messages import syntax_message
-from trainmaster.cli.yaml_values import Fields, Loader, Mistake, Reader, place
+from trainmaster.cli.yaml_values import TEMPLATE, Fields, Loader, Mistake, Reader, place
 from trainmaster_operator.api.limits import MAX_NESTING
 
 _STDIN = "-"
@@ -40,7 +40,7 @@ class UnreadableFile(Exception):
 
 
 class Begin(NamedTuple):
-    """Begin is how many lines stand before a document in its file, and how many characters before it in its line."""
+    """Begin is the number of lines before a document in its file, and of characters before it in its line."""
 
     lines: int = 0
     columns: int = 0
@@ -59,7 +59,7 @@ _FIRST_LINE = Begin()
 
 @dataclass(frozen=True)
 class Document:
-    """Document is one document of a file, or what stands against reading it."""
+    """Document is one document of a file, or the mistakes that make it unreadable."""
 
     # None where the document can't be read.
     value: Any
@@ -69,7 +69,7 @@ class Document:
     begin: Begin = _FIRST_LINE
 
     def place(self, field: str) -> tuple[int, int]:
-        """Returns line and column of a field, or of the nearest parent that is there."""
+        """Returns line and column of a field, or of its nearest existing parent."""
         at, node, rest = self.node, self.node, field
         while rest and node is not None:
             found = self._next(node, rest)
@@ -145,7 +145,7 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _read(line: int, piece: str) -> Iterator[Document]:
-    """Yields the documents of a piece that is preceded by `line` lines: of JSON there may be several."""
+    """Yields the documents of a piece that follows `line` lines; JSON may have several."""
     if piece.startswith("---"):
         message = "not YAML: kubectl reads nothing behind '---'; begin the document on the next line"
         yield Document(None, (Mistake(line + 1, 1, message),))
@@ -172,7 +172,7 @@ def _read(line: int, piece: str) -> Iterator[Document]:
 
 
 def _json_objects(piece: str) -> list[tuple[int, int]] | None:
-    """Returns begin and end of each object where a piece is JSON: kubectl reads what begins with a brace as JSON."""
+    """Returns begin and end of each object in JSON, which is what begins with a brace, as for kubectl; else None."""
     found = []
     decoder, at = json.JSONDecoder(parse_int=str), 0
     while (begin := _first_character(piece, at)) < len(piece):
@@ -187,7 +187,7 @@ def _json_objects(piece: str) -> list[tuple[int, int]] | None:
 
 
 def _first_character(text: str, at: int) -> int:
-    """Returns where the next character is that isn't blank; the text's end where there is none."""
+    """Returns the position of the next character that isn't blank, or the text's end."""
     blank = re.compile(r"\s*").match(text, at)
     return at if blank is None else blank.end()
 
@@ -216,3 +216,74 @@ def _composed(text: str, begin: Begin, *, is_json: bool) -> Document | None:
         return None
     mistakes = tuple(begin.mistake(each.line, each.column, each.message) for each in reader.mistakes)
     return Document(value, mistakes, node, reader.fields, begin)
+
+
+# PyYAML's words, and ours; the groups are its own.
+_MESSAGES = (
+    (r"found character '\\t' that cannot start any token", "a tab can't indent; use spaces"),
+    (r"found character '(.)' that cannot start any token", "a text can't begin with {0}; write it in quotes"),
+    (r"mapping values are not allowed here", "a ':' follows where no field can begin; indent the line as its "
+     "neighbours, or write a text that has ': ' in quotes"),
+    (r"could not find expected ':'", "a line without ':' stands between fields; write a field, or indent the text"),
+    (r"expected <block end>, but found '([\]}])'", "{0} closes nothing; remove it, or write the text in quotes"),
+    (r"expected <block end>, but found '<scalar>'", "a text follows one in quotes; put all of it in quotes"),
+    (r"expected <block end>, but found '(.*)'", "this line is indented as none above it; indent it as its neighbours"),
+    (r"(?:block )?sequence entries are not allowed here", "'-' can't begin an item here; put it on a line of its own"),
+    (r"found undefined alias '(.*)'",
+     "'*{0}' names no anchor (&{0}) above it; write a text that begins with * in quotes"),
+    (r"expected alphabetic or numeric character, but found .*", "a text can't begin with * or &; write it in quotes"),
+    (r"found unknown escape character (.*)", "{0} is no escape in double quotes; write \\\\ for a backslash"),
+    (r"expected a comment or a line break, but found .*", "a text behind '>' or '|' begins on the next line; move it"),
+    (r"found unexpected end of stream", "the quotes that were opened are never closed; close them"),
+    (r"expected the node content, but found '<stream end>'", "a bracket that was opened is never closed; close it"),
+    (r"expected the node content, but found '(.*)'", "{0} stands where a value is expected; write a value"),
+    (r"expected '<document start>', but found '<(?:scalar|block mapping start|block sequence start)>'|"
+     r"but found another document", "kubectl reads nothing behind '...'; begin a document with '---'"),
+    (r"expected ',' or '([\]}])', but got '<stream end>'",
+     "a bracket that was opened is never closed; close it with {0}"),
+    (r"expected ',' or '([\]}])', but got '(.*)'",
+     "{1} can't follow there; close the brackets with {0}, or put a ',' between items"),
+)  # fmt: skip
+
+
+# The place of what was opened is shown, not the end of the file.
+_NEVER_CLOSED = "never closed"
+
+
+# Lines that confuse YAML anywhere in the text.
+_FOREIGN_LINES = (
+    (
+        re.compile(r"^ *(<{7}|={7}|>{7})( .*)?$", re.MULTILINE),
+        "git's marks of a conflict are left in the file; resolve it",
+    ),
+    (re.compile(r"^```.*$", re.MULTILINE), "a fence of Markdown is no YAML; remove the line"),
+)
+_TOKENS = {
+    "<scalar>": "a text",
+    "<block mapping start>": "a field",
+    "<block sequence start>": "an item",
+    "<stream end>": "the end of the file",
+    "<anchor>": "an anchor",
+    ",": "','",
+    ":": "':'",
+    "-": "'-'",
+}
+
+
+def syntax_message(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None, str]:
+    """Returns what is wrong with a text that isn't YAML, and its place."""
+    for lines, message in _FOREIGN_LINES:
+        found = lines.search(text)
+        if found is not None:
+            column = len(found[0]) - len(found[0].lstrip())
+            return yaml.Mark("", found.start(), text.count("\n", 0, found.start()), column, None, 0), message
+    problem = " ".join(str(error.problem or error.context).split())
+    mark = error.problem_mark or error.context_mark
+    if mark is not None and "{{" in "".join(text.split("\n")[mark.line : mark.line + 1]):
+        return mark, TEMPLATE
+    for pattern, message in _MESSAGES:
+        found = re.fullmatch(pattern, problem)
+        if found is not None:
+            at = error.context_mark if _NEVER_CLOSED in message and error.context_mark is not None else mark
+            return at, message.format(*(_TOKENS.get(each, each) for each in found.groups()))
+    return mark, problem

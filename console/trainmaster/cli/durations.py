@@ -1,4 +1,4 @@
-"""Durations on the command line are kubectl's: Go's (time.ParseDuration), or seconds without a unit."""
+"""Parses durations as kubectl does: Go's (time.ParseDuration), or seconds without a unit."""
 
 from __future__ import annotations
 

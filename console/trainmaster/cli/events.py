@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from trainmaster.cli.show import parse_time
 from trainmaster.client import TrainingJob
+from trainmaster.client.view import parse_time
 from trainmaster_operator.api.v1alpha1 import KIND
 from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.values import mapping, mappings

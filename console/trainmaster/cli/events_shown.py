@@ -14,9 +14,9 @@ from rich.text import Text
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.events import COLUMNS, JobEvent, Owners, events_of
 from trainmaster.cli.output import print_value, shown_object
-from trainmaster.cli.show import job_end
 from trainmaster.cli.terminal import say, write
 from trainmaster.client import ClientError, JobClient, TrainingJob
+from trainmaster.client.view import view_of
 from trainmaster_operator.api.printable import json_line, one_line
 
 # Events of a job's end are written just after its status; new jobs are looked for as often.
@@ -90,7 +90,7 @@ class _Watch:
                 found = self._raw.get(timeout=LAST_SECONDS)
             except queue.Empty:
                 if self._job is not None and (job := self._jobs.get(self._job.name)).finished:
-                    say(job_end(job), error=True)
+                    say(view_of(job.raw).end, error=True)
                     return
                 owners = _owners(self._jobs, self._job, self._all_namespaces)
                 continue

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pydantic.alias_generators import to_camel
 from rich.text import Text
 
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.terminal import say
-from trainmaster.client.diagnosis.hangs import waits_for
-from trainmaster.client.diagnosis.objects import plural
+from trainmaster.client.diagnosis.failures import waits_for
+from trainmaster.client.view import recovery_sentence
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.printable import one_line, printable
-from trainmaster_operator.api.v1alpha1 import RecoveryTimes
-from trainmaster_operator.wire.values import is_number, mapping
+from trainmaster_operator.wire.values import mapping
 
 MAX_SHOWN = 100_000
 BRIEF_LINES = 12
@@ -61,18 +59,6 @@ def as_json(attempts: list[AttemptEvidence], rank: int | None) -> list[dict[str,
         }
         for one in attempts
     ]
-
-
-def recovery_sentence(times: Mapping[str, Any]) -> str:
-    """Returns how long the way to the next attempt's first step took, how many steps are repeated, and the parts of the
-    time; empty where that isn't known."""
-    known = {name: value for name in RecoveryTimes.model_fields if is_number(value := times.get(to_camel(name)))}
-    if "seconds" not in known:
-        return ""
-    seconds, steps = known.pop("seconds"), known.pop("repeated_steps", None)
-    repeated = "" if steps is None else f", {plural(int(steps), 'step')} repeated"
-    parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in known.items())
-    return f"recovered in {seconds:.2f} s{repeated}: {parts}"
 
 
 def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:

@@ -1,14 +1,33 @@
-"""Jobs are printed as `list` and `status` do: as a table, as one job's view, or as objects for a program."""
+"""Prints jobs for `list` and `status`: as a table, as one job's view, or as objects for a program, once or watched.
+
+With `--watch` a terminal shows one picture, redrawn at every change and every second, because it shows ages. A pipe
+gets a line for each change, as from `kubectl get --watch`, or the whole object.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
-from trainmaster.cli.output import print_jobs
-from trainmaster.cli.terminal import say
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from trainmaster.client import JobClient, TrainingJob
+from trainmaster.cli.arguments import none_found
+from trainmaster.cli.console import SafeConsole
+from trainmaster.cli.output import print_jobs, shown_object
+from trainmaster.cli.show import job_cells, job_columns, job_table, job_view
+from trainmaster.cli.terminal import say, write
+from trainmaster.client import ClientError, JobClient, JobNotFound, NotAllowed, TrainingJob
+from trainmaster.client.view import view_of
+from trainmaster_operator.api.printable import json_line, printable
+
+TICK_SECONDS = 1.0
+# A change of a job, and whether it is its deletion.
+Change = tuple[TrainingJob, bool]
+View = Callable[[], RenderableType]
 
 
 def show_jobs(
@@ -20,52 +39,142 @@ def show_jobs(
     output: str | None = None,
 ) -> None:
     """Shows all jobs (with a selector, those that have such labels), and with `watch` each change for ever."""
-    from trainmaster.cli import watching
-    from trainmaster.cli.console import SafeConsole
-    from trainmaster.cli.show import job_table
-
     found = jobs.list(all_namespaces=all_namespaces, selector=selector)
     console, wide = SafeConsole(), output == "wide"
-    where = "any namespace" if all_namespaces else f"namespace {jobs.namespace}"
-    none = f"No DistributedTrainingJobs in {where}{f' with {selector}' if selector else ''}."
-    if not watch:
-        if output not in (None, "wide"):
-            print_jobs(found, output, listed=True)
-        elif found:
-            console.print(job_table(found, namespaces=all_namespaces, wide=wide), soft_wrap=True)
-        else:
-            say(none, error=True)
-        return
-    if not found:
-        say(f"{none} Waiting for the first.", error=True)
-    changes = jobs.watch_all(all_namespaces=all_namespaces, selector=selector)
-    if output not in (None, "wide"):
-        watching.print_objects(changes, output)
-        return
-    if console.is_terminal:
-        watching.draw(console, watching.table_views(changes, namespaces=all_namespaces, wide=wide))
+    none = none_found(jobs, all_namespaces, f" with {selector}" if selector else "")
+    if watch:
+        if not found:
+            say(f"{none} Waiting for the first.", error=True)
+        changes = jobs.watch_all(all_namespaces=all_namespaces, selector=selector)
+        views = partial(table_views, namespaces=all_namespaces, wide=wide)
+        _show_changes(console, changes, views, output, namespaces=all_namespaces)
+    elif output not in (None, "wide"):
+        print_jobs(found, output, listed=True)
+    elif found:
+        console.print(job_table(found, namespaces=all_namespaces, wide=wide), soft_wrap=True)
     else:
-        watching.print_rows(changes, namespaces=all_namespaces, wide=wide)
+        say(none, error=True)
 
 
 def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: str | None = None) -> None:
     """Shows one job, and with `watch` each change until it has ended. Raises JobNotFound at its deletion."""
-    from trainmaster.cli import watching
-    from trainmaster.cli.console import SafeConsole
-    from trainmaster.cli.show import job_table
-
-    console, wide = SafeConsole(), output == "wide"
+    console = SafeConsole()
     if watch:
-        changes = watching.changes(jobs, job.name)
-        if output not in (None, "wide"):
-            watching.print_objects(changes, output)
-        elif console.is_terminal and not wide:
-            watching.draw(console, watching.job_views(jobs, changes))
-        else:
-            watching.print_rows(changes, namespaces=False, wide=wide)
-    elif wide:
+        views = None if output == "wide" else lambda found: (view_of_job(jobs, each) for each, _ in found)
+        _show_changes(console, changes(jobs, job.name), views, output, namespaces=False)
+    elif output == "wide":
         console.print(job_table([job], wide=True), soft_wrap=True)
     elif output is not None:
         print_jobs([job], output)
     else:
-        console.print(watching.view_of(jobs, job)(), crop=False)
+        console.print(view_of_job(jobs, job)(), crop=False)
+
+
+def _show_changes(
+    console: SafeConsole,
+    found: Iterable[Change],
+    views: Callable[[Iterable[Change]], Iterator[View]] | None,
+    output: str | None,
+    *,
+    namespaces: bool,
+) -> None:
+    if output not in (None, "wide"):
+        print_objects(found, output)
+    elif console.is_terminal and views is not None:
+        draw(console, views(found))
+    else:
+        print_rows(found, namespaces=namespaces, wide=output == "wide")
+
+
+def changes(jobs: JobClient, name: str) -> Iterator[Change]:
+    """Yields the named job at each change until it has ended. Raises JobNotFound at its deletion."""
+    for job in jobs.watch(name):
+        yield job, False
+        if job.finished:
+            return
+    raise JobNotFound(f"Job {name} was deleted while it was watched.")
+
+
+def print_objects(found: Iterable[Change], output: str) -> None:
+    """Prints the object (or its name) for each change, as kubectl does; JSON in one line, so that lines can be read."""
+    for job, _ in found:
+        if output == "json":
+            write(json_line(shown_object(job.raw)) + "\n")
+            continue
+        if output == "yaml":
+            write("---\n")
+        print_jobs([job], output)
+
+
+def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> None:
+    """Prints a row for each visible change, the first below the names of the columns."""
+    names = job_columns(namespaces=namespaces, wide=wide)
+    widths = [max(len(name), 10) for name in names]
+    last: dict[str, dict[str, str]] = {}
+    for job, deleted in found:
+        view = view_of(job.raw)
+        cells = {name: printable(cell) for name, cell in job_cells(view).items() if name in names}
+        if deleted:
+            cells["PHASE"] = "Deleted"
+        shown = {name: cell for name, cell in cells.items() if name != "AGE"}
+        if last.get(job.uid) == shown:
+            continue
+        if not last:
+            say(_row(names, widths))
+        last[job.uid] = shown
+        row = [cells[name] for name in names]
+        widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
+        say(_row(row, widths))
+        if view.failure:
+            say(f"{job.name}: {view.failure}", error=True)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "   ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def draw(console: SafeConsole, views: Iterator[View]) -> None:
+    """Draws each view when it comes, and the newest every second, without asking the API server for that."""
+    found: queue.SimpleQueue[View | ClientError | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for view in views:
+                found.put(view)
+            found.put(None)
+        except ClientError as error:
+            found.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    view = found.get()
+    with Live(console=console, auto_refresh=False) as live:
+        while callable(view):
+            live.update(view(), refresh=True)
+            try:
+                view = found.get(timeout=TICK_SECONDS)
+            except queue.Empty:
+                # The same view again, at a later time.
+                continue
+    if isinstance(view, ClientError):
+        raise view
+
+
+def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> Iterator[View]:
+    """Yields how to draw the table of all jobs at any time, for each change."""
+    known: dict[str, TrainingJob] = {}
+    for job, deleted in found:
+        known.pop(job.uid, None)
+        if not deleted:
+            known[job.uid] = job
+        ordered = sorted(known.values(), key=lambda each: (each.namespace, each.name))
+        yield partial(job_table, ordered, namespaces=namespaces, wide=wide)
+
+
+def view_of_job(jobs: JobClient, job: TrainingJob) -> View:
+    """Returns how to draw a job at any time, with the pods that it has now, where the user may read them."""
+    try:
+        pods = jobs.pods(job.name)
+    except NotAllowed as error:
+        refusal = Text(printable(f"(without its pods: {error})"))
+        return lambda: Group(job_view(job, []), refusal)
+    return lambda: job_view(job, pods)

@@ -1,6 +1,6 @@
-"""`trainmaster` is all commands: the operator, a local cluster, jobs' files without any cluster, and jobs in one.
+"""`trainmaster` has all commands: for jobs in a cluster, jobs' files, a local cluster, and the operator.
 
-`kubectl dtj` (`dtj.py`) is the same tree by another name.
+`kubectl dtj` (`dtj.py`) is the same tree under another name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VERSION = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
     annotation=Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ],
 )
 
@@ -37,9 +37,9 @@ def program(name: str) -> Program:
     made = Program(name)
 
     def root(**options: object) -> None:
-        """Distributed PyTorch training on Kubernetes: run jobs, and see, steer and understand them.
+        """Run, watch, steer and diagnose distributed PyTorch training on Kubernetes.
 
-        Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 the time given was over.
+        Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 timed out.
         """
 
     with_options(root, [_VERSION])

@@ -1,16 +1,21 @@
-"""`trainmaster validate` and `trainmaster render` check and render jobs in files, without a cluster."""
+"""`trainmaster validate`, `render` and `init` check, render and write jobs in files, without a cluster."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
+from trainmaster.cli.convert import is_job, mistake_of, objects_of, other_job
 from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
-from trainmaster.cli.new_files import require_room, write_file
-from trainmaster.cli.other_kinds import is_job, items_of, mistake_of, other_job
+from trainmaster.cli.output import require_room, write_file
 from trainmaster.cli.terminal import say, write
-from trainmaster.cli.yaml_output import yaml_text
+from trainmaster.cli.yaml_values import yaml_text
 from trainmaster.client.errors import ClientError
 from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.api.parsing import InvalidJob, ParsedJob, parse_job
@@ -21,12 +26,13 @@ from trainmaster_operator.rendering import AgentConfigMap, Manifest, Settings, f
 from trainmaster_operator.rendering.agent_source import config_map_name
 from trainmaster_operator.wire.values import mapping
 
-# Stands for the uid that the API server will give.
+_STARTERS = ("job.yaml", "train.py")
+# A placeholder for the uid that the API server will assign.
 UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
 def validate_files(files: Sequence[str]) -> int:
-    """Checks every job, prints what is wrong, and returns the exit code: 1 when anything is."""
+    """Checks every job, prints what is wrong, and returns the exit code: 1 if anything is."""
     wrong = False
     for source in files:
         for file, job in _jobs(source):
@@ -41,7 +47,7 @@ def render_files(
 ) -> int:
     """Renders every job's children to stdout or into a folder, and returns the exit code.
 
-    Files with another content stay without `force`, and then nothing is written.
+    Without `force`, nothing is written if a file exists with other content.
     """
     settings = Settings(agent=AgentConfigMap(config_map_name(zipapp_bytes())))
     manifests: list[Manifest] = []
@@ -83,7 +89,7 @@ def _write(manifests: Sequence[Manifest], directory: Path, output: str, *, force
 
 
 def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
-    """Yields the jobs of a file or a folder, each with its file, and None for what is wrong and reported on stderr."""
+    """Yields the jobs of a file or a folder, each with its file; None for a mistake, which is reported on stderr."""
     try:
         files = files_of(source)
     except UnreadableFile as error:
@@ -110,14 +116,14 @@ def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
 
 
 def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | None]:
-    """Yields the jobs of one file, and None for each document that is wrong.
+    """Yields the jobs of one file, and None for each wrong document.
 
-    What stands beside a job is named and skipped, and so are other operators' jobs; without a job they are a mistake.
+    Documents beside a job are named and skipped, and so are other operators' jobs; without a job these are a mistake.
     """
     objects = [
         (position, document, path, value)
         for position, document in enumerate(documents, 1)
-        for path, value in _objects(document)
+        for path, value in objects_of(document)
     ]
     names: set[tuple[str, str]] = set()
     has_job = any(isinstance(value, Mapping) and is_job(value) for _, _, _, value in objects)
@@ -144,16 +150,6 @@ def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | N
             yield None
 
 
-def _objects(document: Document) -> Iterator[tuple[str, Any]]:
-    """Yields the objects of a document, each with its path in it: of a list, what is in the list."""
-    items = items_of(document.value) if isinstance(document.value, Mapping) else None
-    if items is None:
-        yield "", document.value
-        return
-    for position, item in enumerate(items):
-        yield f"items[{position}]", item
-
-
 def _parse(file: str, document: Document, path: str, value: Any) -> ParsedJob | None:
     mistakes = [(each.line, each.column, each.message) for each in document.mistakes]
     job = None
@@ -175,3 +171,50 @@ def _text(objects: list[Mapping[str, Any]], output: str) -> str:
     if output == "json":
         return "".join(json_text(body) + "\n" for body in objects)
     return yaml_text([dict(body) for body in objects])
+
+
+@dataclass(frozen=True)
+class Project:
+    """Project has the values of a new job's files."""
+
+    name: str
+    workers: int
+    gpus: int
+    image: str
+
+    def text(self, file: str) -> str:
+        """Returns the text of one of the files."""
+        template = files("trainmaster.cli").joinpath("starters", f"{file}.j2").read_text(encoding="utf-8")
+        made = jinja2.Template(template, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+        return str(made.render(vars(self)))
+
+
+def write_project(directory: Path, project: Project, *, force: bool) -> int:
+    """Writes the files of a new job, prints what to do next, and returns the exit code: 1 if nothing was written."""
+    # Wrong values get the same sentences as in a file.
+    values = {"image": project.image, "workers": project.workers, "command": ["python"]}
+    body = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob"}
+    try:
+        parse_job({**body, "metadata": {"name": project.name}, "spec": {**values, "resources": {"gpus": project.gpus}}})
+    except InvalidJob as error:
+        for problem in error.problems:
+            say(f"error: {problem}", error=True)
+        return 1
+    try:
+        for file in _STARTERS:
+            require_room(directory / file, force=force)
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in _STARTERS:
+            write_file(directory / file, project.text(file).encode())
+            say(f"wrote {directory / file}")
+    except ClientError as error:
+        say(f"error: {error}", error=True)
+        return 1
+    except OSError as error:
+        say(f"error: {error.filename}: {error.strerror}; name a folder that can be written", error=True)
+        return 1
+    say("")
+    say("Next, at a cluster that has Trainmaster:")
+    say(f"  kubectl dtj submit {shlex.quote(str(directory / _STARTERS[0]))} --code {shlex.quote(str(directory))}")
+    say(f"  kubectl dtj status --watch {project.name}")
+    return 0

@@ -1,8 +1,10 @@
-"""`-o` is defined here once. As of kubectl, json and yaml print objects, name their names, and wide more columns."""
+"""What commands write: objects for programs by `-o`, as kubectl does, and new files."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,23 +31,22 @@ def output_option(*formats: str, help: str | None = None) -> Any:
     return typer.Option(
         *("--output", "-o"),
         metavar="|".join(formats),
-        help=help or "Print whole objects, only names, or more columns.",
+        help=help or "Output format: whole objects, names only, or more columns.",
         callback=known,
         autocompletion=complete,
     )
 
 
-# Of commands that print jobs.
+# The options of commands that print jobs, and of those that print anything else.
 Output = Annotated[str | None, output_option(*FORMATS)]
-# Of commands that print anything else for programs.
-ObjectOutput = Annotated[str | None, output_option("json", "yaml", help="Print it for a program.")]
+ObjectOutput = Annotated[str | None, output_option("json", "yaml", help="Output format.")]
 
 
 def print_jobs(jobs: Sequence[TrainingJob], output: str, *, listed: bool = False) -> None:
-    """Prints jobs as json, yaml or name; `listed` says that they are a list even where there is one."""
+    """Prints jobs as json, yaml or name; `listed` makes a list of a single one too."""
     if output == "name":
         for job in jobs:
-            say(object_name(job))
+            say(object_name(job.name))
         return
     objects = [shown_object(job.raw) for job in jobs]
     if len(objects) == 1 and not listed:
@@ -62,24 +63,49 @@ def print_value(value: Any, output: str) -> None:
 
         write(json_text(value) + "\n")
     else:
-        from trainmaster.cli.yaml_output import yaml_text
+        from trainmaster.cli.yaml_values import yaml_text
 
         write(yaml_text([value]))
 
 
-def object_name(job: TrainingJob) -> str:
+def object_name(name: str) -> str:
     """Returns a job's name as kubectl prints it, for another command's argument."""
-    return qualified(job.name)
-
-
-def qualified(name: str) -> str:
-    """Returns the same of a name."""
     from trainmaster_operator.api.v1alpha1 import GROUP, SINGULAR
 
     return f"{SINGULAR}.{GROUP}/{name}"
 
 
 def shown_object(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an object without what only the API server needs, as kubectl shows it."""
+    """Returns an object without managedFields, as kubectl shows it."""
     metadata = {key: value for key, value in raw["metadata"].items() if key != "managedFields"}
     return {**raw, "metadata": metadata}
+
+
+def require_room(path: Path, *, force: bool) -> None:
+    """Raises ClientError for an existing file unless `force` is set, and for anything that is no file.
+
+    A link is never replaced nor followed: it may lead to anybody's file.
+    """
+    from trainmaster.client.errors import ClientError
+
+    if path.is_symlink():
+        raise ClientError(f"{path} is a link to {path.readlink()}; name another file, or remove the link")
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise ClientError(f"{path} exists and is no file; name another")
+    if not force:
+        raise ClientError(f"{path} exists already; --force replaces it")
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a whole file or nothing: beside its place first. Raises OSError with the file's own name."""
+    beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("xb") as out:
+            out.write(content)
+        beside.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        beside.unlink(missing_ok=True)

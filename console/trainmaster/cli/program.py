@@ -4,40 +4,42 @@
 a part is imported when its command runs, when the help of all is shown, and when a command's name is completed.
 
 Options of the connection (`connection.py`) may stand before a command and behind it: the latter count. Exit codes: 0
-done, 1 failed or refused, 2 wrong usage, 3 the time given was over, 130 interrupted. An error is a sentence on stderr.
+done, 1 failed or refused, 2 wrong usage, 3 timed out, 130 interrupted. An error is a sentence on stderr.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from trainmaster.cli.commands import KUBECTLS, SECTIONS, module_of
 from trainmaster.cli.connection import OPTIONS
-from trainmaster.cli.process import short_lived
-from trainmaster.cli.terminal import say
-from trainmaster.cli.wrong_values import reworded
+from trainmaster.cli.terminal import called, say, set_called
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 Function = TypeVar("Function", bound=Callable[..., Any])
 # A metavar may have brackets of its own: [[FILE | -- COMMAND...]]...
 _IN_BRACKETS_TWICE = re.compile(r"^\[(\[.*\])\](\.\.\.)?$")
 _COMMANDS, _OPTIONS = "Commands", "Options"
-_called = "kubectl dtj"
-
-
-def called() -> str:
-    """Returns how this program is called, for commands in sentences."""
-    return _called
+# Python's own threshold is 700. Imported modules stay: searching them for garbage took 10 % of a command's time.
+OBJECTS_BETWEEN_COLLECTIONS = 50_000
+# Python's own exit code when its output couldn't be written to the end.
+UNWRITTEN = 120
 
 
 def first_sentence(help: str | None) -> str:
@@ -54,7 +56,7 @@ class _Defaults(dict[str, Any]):
 
 
 class _AsGiven:
-    """_AsGiven takes a text as it is. typer would have pydantic build a validator for each option that is a text."""
+    """_AsGiven keeps a text as it is. typer would have pydantic build a validator for each option of type text."""
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """Returns the value."""
@@ -65,12 +67,12 @@ def _take_texts_as_given(parameters: Sequence[Any]) -> None:
     for parameter in parameters:
         descriptor = getattr(parameter, "type_descriptor", None)
         if getattr(descriptor, "annotation", None) is str and not getattr(parameter, "multiple", False):
-            # Where a later typer keeps its validators elsewhere, it builds them: that takes longer, and is no other.
+            # A later typer may keep its validators elsewhere and so build them: that only takes longer.
             vars(parameter)["_runtime_param"] = _AsGiven()
 
 
 class Command(TyperCommand):
-    """A command's help has its options in sections. It is plain text, as kubectl's is, and one line a thing."""
+    """Command is a command whose help is plain text, as kubectl's is, with the options in sections."""
 
     def __init__(self, name: str | None, **attributes: Any) -> None:
         super().__init__(name, **attributes)
@@ -81,7 +83,7 @@ class Command(TyperCommand):
         return first_sentence(self.help)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns the usage line's words: what is needed stands plain, what isn't in brackets, once."""
+        """Returns the words of the usage line; optional ones have brackets once."""
         pieces = [piece.translate({ord("{"): None, ord("}"): None}) for piece in super().collect_usage_pieces(ctx)]
         return [_IN_BRACKETS_TWICE.sub(r"\1", piece) for piece in pieces]
 
@@ -99,27 +101,27 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """A group of commands refuses options and values that one can't have by a sentence."""
+    """Commands is a group of commands. It refuses wrong options and values in a sentence."""
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """Returns the first sentence, which lists of commands show whole."""
         return first_sentence(self.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the options before the command, which are defaults of its own; without arguments the help is shown."""
+        """Parses the options before the command as its defaults. Without arguments the help is shown."""
         rest = super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
         given = {name: value for name in OPTIONS if (value := ctx.params.get(name)) is not None}
         ctx.default_map = _Defaults({**(ctx.default_map or {}), **given})
         return rest
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the command that the arguments name. Raises UsageError for options before it that it doesn't take."""
+        """Returns the named command. Raises UsageError for options before it that it doesn't take."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, TyperGroup) and not ctx.resilient_parsing:
             for option in sorted(set(ctx.default_map) - {parameter.name for parameter in command.params}):
                 flag = OPTIONS[option].flag
                 later = any(flag in parameter.opts for parameter in command.params)
-                remedy = f"give it behind '{name}', where it means something else" if later else "leave it out"
+                remedy = f"put it after '{name}', where it has another meaning" if later else "leave it out"
                 ctx.fail(f"'{name}' doesn't take {flag} of the connection; {remedy}")
         return name, command, rest
 
@@ -145,7 +147,7 @@ class Commands(TyperGroup):
 
 
 class _Registered(Mapping[str, Any]):
-    """_Registered are the commands that `commands` lists, each imported when it is asked for."""
+    """_Registered maps names to the commands that `commands` lists, each imported on demand."""
 
     def __init__(self) -> None:
         self._sections = {name: section for section, names in SECTIONS.items() for name in names}
@@ -154,7 +156,7 @@ class _Registered(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
             section = self._sections[name]
-            command = typer.main.get_command(import_module(module_of(name)).app)
+            command = _command(import_module(module_of(name)).app, name)
             vars(command).update(name=name, rich_help_panel=section)
             self._loaded[name] = command
         return self._loaded[name]
@@ -166,8 +168,16 @@ class _Registered(Mapping[str, Any]):
         return len(self._sections)
 
 
+def _command(app: Part, name: str) -> Any:
+    """Returns the command of that name in a module that has several, else the module's whole command or group."""
+    for info in app.registered_commands:
+        if info.name == name:
+            return typer.main.get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
+    return typer.main.get_command(app)
+
+
 class _Tree(Commands):
-    """_Tree is the outermost group: all commands, and what is before them."""
+    """_Tree is the outermost group: all commands, and the options before them."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "commands": None})
@@ -175,7 +185,7 @@ class _Tree(Commands):
         self.commands: Any = _Registered()
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the command; a verb that kubectl itself has for jobs is sent there. Raises UsageError."""
+        """Returns the command. Raises UsageError, which names kubectl for verbs that kubectl has."""
         if args[0] in KUBECTLS and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{args[0]}'. Use kubectl {args[0]} dtj.")
         return super().resolve_command(ctx, args)
@@ -189,19 +199,18 @@ class _Tree(Commands):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Runs the program and exits. Wrong usage is said as kubectl says it."""
-        global _called
-        _called = prog_name or self.name or _called
-        variable = complete_var or f"_{_called.upper().replace('-', '_').replace(' ', '_')}_COMPLETE"
+        """Runs the program and exits. Wrong usage is reported as kubectl reports it."""
+        set_called(prog_name or self.name or called())
+        variable = complete_var or f"_{called().upper().replace('-', '_').replace(' ', '_')}_COMPLETE"
         if os.environ.get(variable):
             from typer.completion import get_completion_inspect_parameters
 
-            # Only by the way does it register the shells; the options that it returns are the command `completion`.
+            # This registers the shells; the options that it returns are the command `completion`.
             get_completion_inspect_parameters()
-            # A choice is one line, and typer has rich wrap its help.
+            # A choice is one line, but typer has rich wrap its help.
             os.environ["COLUMNS"] = "1000"
         try:
-            code = super().main(args, _called, variable, standalone_mode=False, **extra)
+            code = super().main(args, called(), variable, standalone_mode=False, **extra)
         except typer.TyperException as error:
             say(f"error: {error.format_message()}", error=True)
             if (ctx := getattr(error, "ctx", None)) is not None:
@@ -213,7 +222,7 @@ class _Tree(Commands):
 
 
 class Part(typer.Typer):
-    """Part is a command, or a group of them, in a module of its own: `app = Part()`."""
+    """Part has a module's command, or several: `app = Part()`."""
 
     def __init__(self, **options: Any) -> None:
         settings = {"cls": Commands, "add_completion": False, "rich_markup_mode": None}
@@ -225,7 +234,7 @@ class Part(typer.Typer):
 
 
 class Program(Part):
-    """Program reports its own faults as it prints everything else: an exception quotes texts of others."""
+    """Program is all commands. It prints its own faults safely, because exceptions quote texts of others."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name=name, **{"cls": _Tree, **options})
@@ -239,6 +248,77 @@ class Program(Part):
                 if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                     say("error: no space is left where the output or a file goes", error=True)
                 else:
-                    # No caller could handle the error, and Python's own traceback would print it as it is.
+                    # Python's own traceback would print the error's text unchanged.
                     say("".join(traceback.format_exception(error)), error=True)
                 sys.exit(1)
+
+
+def reworded(error: typer.BadParameter) -> typer.BadParameter:
+    """Returns the same error with a sentence of ours instead of pydantic's words and all possible variables."""
+    from pydantic import ValidationError
+
+    if isinstance(error.__cause__, ValidationError):
+        error.message = _sentence(error.__cause__.errors(include_url=False)[0]) or error.message
+        error.param_hint = _source(error.param)
+    return error
+
+
+def _sentence(detail: ErrorDetails) -> str | None:
+    from trainmaster_operator.api.values import out_of_range, show
+
+    shown, context = show(detail["input"]), detail.get("ctx", {})
+    match detail["type"]:
+        case "int_parsing" | "int_from_float":
+            return f"{shown} is no whole number"
+        case "float_parsing" | "finite_number":
+            return f"{shown} is no number"
+        case "bool_parsing":
+            return f"{shown} is neither true nor false; use one of the two"
+        case "greater_than_equal" | "less_than_equal":
+            return f"{shown} {out_of_range(context)}"
+        case "value_error":
+            return str(context["error"]).removesuffix(".")
+    return None
+
+
+def _source(parameter: Any) -> str:
+    """Returns the flag, and the variable of the environment that is set and may be wrong."""
+    variables = parameter.envvar if isinstance(parameter.envvar, list) else [parameter.envvar]
+    found = next((name for name in variables if name and os.environ.get(name)), None)
+    flag = "/".join(parameter.opts)
+    return flag if found is None else f"{flag} ({found})"
+
+
+@contextmanager
+def short_lived() -> Iterator[None]:
+    """Runs a command's process, which ends with the code of the SystemExit that leaves this.
+
+    It ends after the command's `atexit` functions, but without finalizing the interpreter: that takes as long as a
+    request to the API server, and a thread that still reads from a connection can hang it.
+    https://docs.python.org/3/library/threading.html#thread-objects (daemon threads)
+    """
+    codes: list[int] = []
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    atexit.register(_end, codes)
+    try:
+        yield
+    except SystemExit as leaving:
+        if isinstance(leaving.code, int | None):
+            codes.append(leaving.code or 0)
+        raise
+
+
+def _end(codes: list[int]) -> None:
+    if not codes:
+        # Python prints an error that nobody caught, or the text of a SystemExit.
+        return
+    code = codes[-1]
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            # A stream is None where the process was started without it.
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            # Nobody reads it, its disk is full, or it is closed.
+            code = code or UNWRITTEN
+    os._exit(code)

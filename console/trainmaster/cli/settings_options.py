@@ -1,4 +1,4 @@
-"""A command has its options from the fields of its settings' dataclass, and makes the settings from what was given."""
+"""Makes a command's options from the fields of its settings' dataclass, and the settings from the options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def option_name(setting: Field[Any], option: Option) -> str:
 
 
 def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
-    """Returns the environment's variables that are read, in this order."""
+    """Returns the environment variables of an option, the first one first."""
     if option.hidden:
         return ()
     first = option.variable or option_name(setting, option).replace("-", "_").upper()
@@ -28,9 +28,9 @@ def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
 def with_options(
     settings: type, *more: inspect.Parameter
 ) -> Callable[[Callable[[Mapping[str, Any]], None]], Callable[..., None]]:
-    """Returns a decorator that makes a command of a function of what was given, by parameter.
+    """Returns a decorator that makes a command of a function of the given values, by parameter.
 
-    The settings' options come first, in the order of their fields; `more` stands behind the first of them.
+    The settings' options have the order of their fields; `more` follows the first of them.
     """
     parameters = [
         _parameter(setting, option, get_type_hints(settings)[setting.name])
@@ -51,7 +51,7 @@ def with_options(
 
 
 def parse_settings(settings: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of the fields that were given or have a default. Raises typer.BadParameter."""
+    """Returns the fields' given or default values. Raises typer.BadParameter."""
     values: dict[str, Any] = {}
     for setting in fields(settings):
         option = option_of(setting.metadata)

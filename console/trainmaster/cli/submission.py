@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
+from trainmaster.cli.convert import is_job
 from trainmaster.cli.documents import UnreadableFile, read_documents
-from trainmaster.cli.other_kinds import is_job
 from trainmaster.client.code import Archive
 from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.api.parsing import InvalidJob, parse_job

@@ -1,7 +1,7 @@
 """Every command prints through `say`, `write`, `log_line` or the console of `console.py`.
 
-What others wrote (names, messages, figures, logs) can't command the terminal that it is shown on: see
-`api/printable.py`. Results for a program (`-o json`, `render`) are made safe by their encoders.
+Names, messages, figures and logs that others wrote can't command the terminal: see `api/printable.py`. Results for a
+program (`-o json`, `render`) are made safe by their encoders.
 """
 
 from __future__ import annotations
@@ -19,6 +19,18 @@ from trainmaster_operator.api.printable import printable
 # Select Graphic Rendition: colours, and nothing that moves, asks or writes.
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
 _PLAIN_AGAIN = "\x1b[0m"
+_called = "kubectl dtj"
+
+
+def called() -> str:
+    """Returns how the user calls this program, for commands in sentences."""
+    return _called
+
+
+def set_called(name: str) -> None:
+    """Sets how the user calls this program."""
+    global _called
+    _called = name
 
 
 def shows_colours() -> bool:
@@ -58,8 +70,8 @@ def write(text: str) -> None:
 def log_line(line: str, label: str = "") -> None:
     """Prints a line of a worker's log behind its label.
 
-    Into a file or a pipe it goes as it is. On a terminal only colours are left of its controls, and what would be
-    written over (a progress bar's carriage returns) stands in lines of its own.
+    A file or a pipe gets it unchanged. A terminal gets only colours of its control characters, and each part that would
+    be written over (a progress bar's carriage returns) in a line of its own.
     """
     if not sys.stdout.isatty():
         # color: click would take escape sequences out. A kept log may hold surrogates, which no stream can encode.

@@ -1,4 +1,4 @@
-"""The answer to "why" as a person reads it: the cause in a sentence, then the evidence, then what can be pasted."""
+"""Prints the answer to "why": the cause in a sentence, then the evidence, then commands to paste."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trainmaster.client.diagnosis import Diagnosis, diagnose
 from trainmaster.client.gathering import gather, gather_all
 from trainmaster_operator.api.printable import one_line
 
-# Jobs of a list that are looked into, each with its own few requests.
+# Jobs of a list that are diagnosed, each with its own few requests.
 MAX_JOBS = 50
-# Characters of a line of evidence: the scheduler's words about a large cluster, or a policy's, go on for pages.
+# Characters of a line of evidence: a scheduler's or a policy's message can fill pages.
 MAX_LINE = 1_000
 FINE = frozenset({"Healthy", "Succeeded", "Starting"})
 
@@ -20,7 +20,7 @@ FINE = frozenset({"Healthy", "Succeeded", "Starting"})
 def why_lines(diagnosis: Diagnosis, width: int | None = None) -> Iterator[str]:
     """Yields the lines of an answer, broken between words where a width is given.
 
-    The lines below "Next:" can be pasted into a shell: what isn't a command is a comment, and no command is broken.
+    The lines below "Next:" can be pasted into a shell: all but the commands are comments, and commands aren't broken.
     """
     yield from wrapped(_line(diagnosis.sentence), width)
     if diagnosis.evidence:

@@ -1,27 +1,54 @@
-"""The nodes of a YAML document become values as kubectl makes them, and what it refuses or loses is collected.
+"""Makes values of YAML's nodes as kubectl does, collects what it refuses or loses, and writes YAML.
 
-kubectl merges `<<` in the order of the fields, so that it also replaces what stands before it, makes text of keys that
-are numbers, and keeps the last of two equal keys.
+kubectl's library (go-yaml v2) reads YAML 1.1 in its own way. yes, on and y are true, 010 is 8 and 1_000 is 1000, as in
+YAML 1.1; 1e-4 is a number, and 1:30 and a date are text, as in YAML 1.2. A whole number is sent as one, however it was
+written (1.0, 1e3): JSON makes no difference. `<<` is merged in the order of the fields and so also replaces fields
+before it; keys that are numbers become text, and the last of two equal keys counts.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from trainmaster.cli.yaml_messages import TEMPLATE
-from trainmaster.cli.yaml_scalars import key_text, plain_scalar, tagged_scalar
+from trainmaster_operator.api.printable import UNSAFE, yaml_escapes
 from trainmaster_operator.api.values import HALF_A_CHARACTER, show
 
+TEMPLATE = (
+    "'{{' begins a template, which Helm renders; check what it renders (helm template . | trainmaster validate -)"
+)
 _PLAIN = "!plain"
 _MERGE = "tag:yaml.org,2002:merge"
 # Values with all aliases followed; a job that etcd takes has fewer. Nine levels of ten aliases each have 10^9.
 _MOST_VALUES = 1_000_000
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+
+_CONSTANTS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
+    **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
+}
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[oO]?([0-7]+)|0[bB]([01]+)|(0|[1-9][0-9]*))")
+_BASES = (16, 8, 2, 10)
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_MOST_UNSIGNED = 2**64
+_MOST_DIGITS = len(str(_MOST_UNSIGNED))
+_MOST_SIGNED = 2**63
+_STANDARD = "tag:yaml.org,2002:"
+_TAGS: dict[str, tuple[type, ...]] = {
+    "null": (type(None),),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+}
 
 # The fields of each mapping, `<<` resolved, by the mapping's identity: the node of the key, and of the value.
 Fields = dict[int, dict[str, tuple[yaml.Node, yaml.Node]]]
@@ -42,10 +69,10 @@ def place(mark: yaml.Mark | None) -> tuple[int, int]:
 
 
 class Loader(yaml.SafeLoader):
-    """The loader composes nodes, and leaves the meaning of plain scalars to `scalars`."""
+    """Loader composes nodes, and leaves the meaning of plain scalars to `plain_scalar`."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Composes a node. An anchor may be given anew, as go-yaml has it."""
+        """Composes a node. An anchor may be defined again, as in go-yaml."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if not isinstance(event, yaml.AliasEvent):
             self.anchors.pop(getattr(event, "anchor", None), None)
@@ -53,7 +80,7 @@ class Loader(yaml.SafeLoader):
         return node
 
     def scan_to_next_token(self) -> None:
-        """Skips what is between tokens: tabs too, where go-yaml does, that is where no line and no key can begin."""
+        """Skips blanks between tokens, and tabs where go-yaml does: where no line and no key can begin."""
         super().scan_to_next_token()
         while self.peek() == "\t" and (self.flow_level or not self.allow_simple_key):
             self.forward()
@@ -64,7 +91,7 @@ Loader.yaml_implicit_resolvers = {None: [(_PLAIN, re.compile(""))]}
 
 
 class Reader:
-    """Makes the values of a document's nodes and collects what is wrong with them."""
+    """Reader makes the values of a document's nodes and collects what is wrong with them."""
 
     def __init__(self, is_json: bool) -> None:
         self.mistakes: list[Mistake] = []
@@ -78,7 +105,7 @@ class Reader:
         """Returns the value of a document; None where it is a template, or too much by its aliases."""
         value, size = self._read(node, path)
         if any(each.message.endswith(TEMPLATE) for each in self.mistakes):
-            # Whatever else is wrong with a template is right in what it renders.
+            # The other mistakes of a template may be right once it is rendered.
             return None
         if size > _MOST_VALUES:
             self._add(node, f"its aliases (*name) make more than {_MOST_VALUES} values of it; write out what is needed")
@@ -110,7 +137,7 @@ class Reader:
         return {name: value for name, (value, _) in read.items()}, 1 + sum(size for _, size in read.values())
 
     def _fields(self, node: yaml.Node, path: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Returns a mapping's fields in their order, of which a later one counts: also for `<<`, as go-yaml has it."""
+        """Returns a mapping's fields in their order; of equal names the last counts, also for `<<`, as in go-yaml."""
         fields: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         given: set[str] = set()
         for key, value in node.value:
@@ -127,7 +154,7 @@ class Reader:
         return fields
 
     def _merged(self, node: yaml.Node, path: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Returns the fields that `<<` brings; of several mappings the first that has a field counts."""
+        """Returns the fields that `<<` merges; of several mappings the first with a field counts."""
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for source in reversed(sources):
@@ -176,3 +203,77 @@ class Reader:
                 self._add(node, f"{where}{HALF_A_CHARACTER}")
                 return value.encode("utf-8", "replace").decode(), 1
         return value, 1
+
+
+def plain_scalar(text: str) -> Any:
+    """Returns the value of a scalar without quotes and without a tag."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _NOT_FINITE.fullmatch(text):
+        return float(text.replace(".", "").lower())
+    digits = text.replace("_", "") if text[:1] in "+-0123456789" else text
+    whole = _INTEGER.fullmatch(digits)
+    # Longer ones exceed 64 bits, and Python refuses to read more than 4,300 digits.
+    if whole is not None and len(whole[5] or "") <= _MOST_DIGITS:
+        sign, *written = whole.groups()
+        number = next(int(each, base) for each, base in zip(written, _BASES, strict=True) if each is not None)
+        if number < (_MOST_SIGNED if sign else _MOST_UNSIGNED):
+            return -number if sign == "-" else number
+    if _FLOAT.fullmatch(digits):
+        value = float(digits)
+        # A number that no float can hold is text.
+        return text if math.isinf(value) else _as_sent(value)
+    return text
+
+
+def tagged_scalar(tag: str, text: str) -> Any:
+    """Returns the value of a scalar with a tag. Raises ValueError for a text that isn't of that type."""
+    name = tag.removeprefix(_STANDARD)
+    if name == "binary":
+        try:
+            return base64.b64decode("".join(text.split()), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise ValueError("isn't base64 of a text") from error
+    if name not in _TAGS or name == tag:
+        return text
+    value = plain_scalar(text)
+    if not isinstance(value, _TAGS[name]):
+        raise ValueError(f"isn't of the type !!{name}")
+    return value
+
+
+def key_text(value: Any) -> str | None:
+    """Returns a mapping's key as text, as in JSON; None for a value that can be no key."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+def _as_sent(value: float) -> int | float:
+    return int(value) if value.is_integer() and abs(value) < _MOST_SIGNED else value
+
+
+def yaml_text(documents: Iterable[Any]) -> str:
+    """Returns the documents as YAML with their fields in order; control characters are escapes."""
+    return yaml_escapes(yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
+
+
+class _Dumper(yaml.SafeDumper):
+    """_Dumper double-quotes strings with control characters, because YAML has escapes only there."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Writes shared values in full at each place, as people do."""
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if UNSAFE.search(text) else "|" if "\n" in text else None
+    if style is None and plain_scalar(text) != text:
+        # PyYAML takes more words for text than kubectl does, to which y and n are true and false.
+        style = "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)

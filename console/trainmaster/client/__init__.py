@@ -5,12 +5,11 @@
    `blocking` runs it without an event loop.
    `all_workers` has the output of all workers as one stream: `merging` puts lines in order, `arrivals` and `containers`
    are what it reads.
-3. `functions` has `train`, which makes a job of a function, and `notebook` shows jobs.
+3. `functions` has `train`, which makes a job of a function, and `view` has the figures and sentences of a job.
 4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
    where to (with `tls`, `proxies` and `authorization`), and `answers` makes results and errors of what comes back.
    `arguments` refuses what no method takes. `read_only` is a connection that can't write.
-   `permission` asks what somebody may do, `suspending` says what a suspended job loses, and `continuing` who of a job
-   trains on.
+   `permission` asks what somebody may do, and `suspending` says what a suspended job loses.
 5. `history` reads what was recorded of jobs.
 6. `code` brings the user's code without an image: an archive, and what puts it where the pods mount it.
 7. `gathering` reads all around a job, and `diagnosis` says from that why the job is as it is.

@@ -86,10 +86,11 @@ class TrainingJob:
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        from trainmaster.client.notebook import job_bundle
+        from trainmaster.client.view import job_html, job_text, view_of
 
         del include, exclude
-        return job_bundle(self)
+        view = view_of(self.raw)
+        return {"text/plain": job_text(view), "text/html": job_html(view)}
 
 
 def collection_path(namespace: str | None) -> str:

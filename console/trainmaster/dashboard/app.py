@@ -15,10 +15,11 @@ from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Server
+from trainmaster.client.view import failure_of
 from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
 from trainmaster.dashboard.encoding import answer
 from trainmaster.dashboard.errors import Refused
-from trainmaster.dashboard.figures import Figures
+from trainmaster.dashboard.figures import Figures, Seen
 from trainmaster.dashboard.guards import add_headers, guard
 from trainmaster.dashboard.history import HistoryOf, answers, no_history
 from trainmaster.dashboard.job_answers import JobAnswers
@@ -28,9 +29,7 @@ from trainmaster.dashboard.logs import Chosen, send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parameters import body_of, job_of, namespace_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
-from trainmaster.dashboard.rows import failure_in_words
 from trainmaster.dashboard.scopes import Scopes
-from trainmaster.dashboard.seen import Seen
 from trainmaster.dashboard.static_files import INDEX, PAGE, read_files
 from trainmaster.dashboard.streams import EventStream, first_to_end, streamed
 from trainmaster.dashboard.viewers import Viewer, Viewers
@@ -146,9 +145,8 @@ class Dashboard:
         history = viewer.history
         found = await viewer.party.heavy(lambda: history.jobs(namespace))
         items = mappings(found.get("items"))
-        return answer(
-            {"items": [{**job, "failure": failure_in_words(mapping(job.get("lastFailure")))} for job in items]}
-        )
+        ends = [failure_of(mapping(job.get("lastFailure"))).last_line or None for job in items]
+        return answer({"items": [{**job, "failure": end} for job, end in zip(items, ends, strict=True)]})
 
     async def _nodes(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)

@@ -1,7 +1,10 @@
 """A board has the rows of a scope's jobs, and what changed in them since each of the last seconds.
 
-It is pure, and all streams of the scope read it: each change is made and encoded once. A stream knows the number of the
-last batch that it sent; one that has fallen so far behind that its next batch is forgotten begins anew with all jobs.
+A row is what the list shows of a job: a few values of its view. Objects are trimmed to rows as they come, so that
+thousands of jobs are a few megabytes.
+
+A board is pure, and all streams of the scope read it: each change is encoded once. A stream knows the number of the
+last batch that it sent; one that is so far behind that its next batch is dropped starts again with all jobs.
 """
 
 from __future__ import annotations
@@ -11,12 +14,34 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from trainmaster.dashboard.rows import Row, changed_fields, row_of
+from trainmaster.client.view import JobView, view_of
 from trainmaster.dashboard.streams import encoded
-from trainmaster_operator.wire.values import mapping, mappings, text, whole
+from trainmaster_operator.wire.values import mapping, text
+
+Row = dict[str, Any]
 
 # Batches that a stream may be behind, a second each.
 KEPT_BATCHES = 8
+# Fields of a row, by the attributes of a job's view: values, and texts that are null instead of empty.
+_VALUES = {
+    **{name: name for name in ("uid", "namespace", "name", "phase", "attempt", "restarts", "disruptions")},
+    **{name: name for name in ("running", "desired", "step", "loss", "goodput")},
+    **{"totalSteps": "total_steps", "etaSeconds": "eta_seconds", "samplesPerSecond": "samples_per_second"},
+    **{"createdAt": "created_at", "startedAt": "started_at", "completedAt": "completed_at"},
+}
+_TEXTS = {"failure": "last_failure", "reason": "reason", "waits": "waits"}
+
+
+def row_of(job: Mapping[str, Any], view: JobView | None = None) -> Row:
+    """Returns a job's row; times are RFC 3339, and unknown values are None."""
+    view, spec = view or view_of(job), mapping(job.get("spec"))
+    return {
+        **{name: getattr(view, attribute) for name, attribute in _VALUES.items()},
+        **{name: getattr(view, attribute) or None for name, attribute in _TEXTS.items()},
+        "failedAt": view.failures[0].failed_at if view.failures else None,
+        "queue": text(mapping(spec.get("scheduling")).get("queue"), 253) or None,
+        "suspended": mapping(spec.get("runPolicy")).get("suspend") is True,
+    }
 
 
 class Board:
@@ -24,42 +49,42 @@ class Board:
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
-        # Of the jobs that blame or avoid a node.
+        # The jobs that blame or avoid a node.
         self.blame: dict[str, Row] = {}
         self.number = 0
-        # What each row was when the last batch was made; None for one that is new.
+        # Each changed row as it was in the last batch; None for a new one.
         self._before: dict[str, Row | None] = {}
         self._batches: deque[tuple[int, bytes]] = deque(maxlen=KEPT_BATCHES)
         self._whole: tuple[int, bytes] | None = None
 
     def put(self, job: Mapping[str, Any]) -> None:
-        """Takes a job as it is now."""
-        row = row_of(job)
+        """Adds a job, or replaces its row."""
+        view = view_of(job)
+        row = row_of(job, view)
         uid = row["uid"]
         known = self.rows.get(uid)
         if known != row:
             self._before.setdefault(uid, known)
             self.rows[uid] = row
-        blame = blame_of(job)
-        if blame:
+        if blame := blame_of(view):
             self.blame[uid] = blame
         else:
             self.blame.pop(uid, None)
 
     def remove(self, uid: str) -> None:
-        """Takes a job's deletion."""
+        """Removes a deleted job."""
         known = self.rows.pop(uid, None)
         self.blame.pop(uid, None)
         if known is not None:
             self._before.setdefault(uid, known)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """Takes a list's word for which jobs there are."""
+        """Removes the jobs that a list doesn't have."""
         for uid in self.rows.keys() - set(uids):
             self.remove(uid)
 
     def make_batch(self) -> bool:
-        """Makes a batch of what changed since the last one; returns whether anything had."""
+        """Makes a batch of the changes since the last one; returns whether there were any."""
         changed, gone = [], []
         for uid, before in self._before.items():
             row = self.rows.get(uid)
@@ -67,7 +92,7 @@ class Board:
                 gone += [uid] if before is not None else []
             elif before is None:
                 changed.append(row)
-            elif fields := changed_fields(before, row):
+            elif fields := {name: value for name, value in row.items() if before.get(name) != value}:
                 changed.append({"uid": uid, **fields})
         self._before.clear()
         if not changed and not gone:
@@ -77,18 +102,18 @@ class Board:
         return True
 
     def forget_changes(self) -> None:
-        """Makes no batch of what came before somebody saw anything."""
+        """Drops the changes that came before anybody was watching."""
         self._before.clear()
 
     def whole(self) -> bytes:
-        """Returns the message with all jobs, encoded once for all who begin behind the same batch."""
+        """Returns the message with all jobs, encoded once for all streams that begin after the same batch."""
         if self._whole is None or self._whole[0] != self.number:
-            # What has changed since that batch comes again with the next one.
+            # Changes since that batch are sent again with the next one.
             self._whole = (self.number, encoded("jobs", {"at": time.time(), "jobs": list(self.rows.values())}))
         return self._whole[1]
 
     def since(self, number: int) -> list[bytes] | None:
-        """Returns the batches behind that number; None where one of them is forgotten."""
+        """Returns the batches after that number; None where one of them was dropped."""
         if number == self.number:
             return []
         if not self._batches or self._batches[0][0] > number + 1:
@@ -96,24 +121,15 @@ class Board:
         return [batch for made, batch in self._batches if made > number]
 
 
-def blame_of(job: Mapping[str, Any]) -> Row:
-    """Returns what a job says of nodes: which it avoids, and how many of its failures each may have caused."""
-    status = mapping(job.get("status"))
+def blame_of(view: JobView) -> Row:
+    """Returns the nodes that a job avoids, and how many of its failures each may have caused; empty for none."""
     failures: dict[str, int] = {}
-    for failure in mappings(status.get("failures")):
-        if node := text(failure.get("node"), 253):
-            failures[node] = failures.get(node, 0) + 1
-    # The operator's own count also has failures that the status no longer lists.
-    for node, count in mapping(status.get("nodeFailures")).items():
-        failures[text(node, 253)] = whole(count) or 0
-    avoided = status.get("avoidedNodes")
-    named = [text(node, 253) for node in avoided if isinstance(node, str)] if isinstance(avoided, list) else []
-    if not failures and not named:
+    for failure in view.failures:
+        if failure.node:
+            failures[failure.node] = failures.get(failure.node, 0) + 1
+    # The operator's own count includes failures that the status no longer lists.
+    failures |= view.node_failures
+    if not failures and not view.avoided_nodes:
         return {}
-    metadata = mapping(job.get("metadata"))
-    return {
-        "namespace": text(metadata.get("namespace"), 253),
-        "name": text(metadata.get("name"), 253),
-        "failures": failures,
-        "avoided": named,
-    }
+    avoided = list(view.avoided_nodes)
+    return {"namespace": view.namespace, "name": view.name, "failures": failures, "avoided": avoided}

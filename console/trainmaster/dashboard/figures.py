@@ -1,13 +1,19 @@
-"""What the ranks of a job say now is asked of their agents once for all who look at it, and may ask the agents too.
+"""Figures of ranks: asked of a job's agents once for all its viewers, and kept in memory for pages without a history.
 
-Agents are reached by the API server's proxy to pods (`get pods/proxy`), which many viewers may not use; they see what
-the history has of the ranks' last seconds, where there is one, and else why nothing is shown.
+Agents are reached by the API server's proxy to pods (`get pods/proxy`). Viewers who may not use it see the history's
+record of the ranks' last seconds, if there is a history, and else why nothing is shown.
+
+A seen job's samples are thinned as they grow: every second one is dropped and the next ones come half as often, so
+that a few hundred cover the whole time. Answers have the shapes of the history's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import statistics
 import time
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,31 +21,42 @@ from typing import Any
 
 from trainmaster.client.errors import ClientError
 from trainmaster.client.job import TrainingJob
-from trainmaster.client.metrics import JobMetrics, job_metrics
+from trainmaster.client.metrics import JobMetrics, RankMetrics, job_metrics
 from trainmaster.client.permission import Access
 from trainmaster.dashboard.access import refusal
 from trainmaster.dashboard.errors import Refused
-from trainmaster.dashboard.seen import Seen
 from trainmaster.dashboard.streams import encoded
 from trainmaster.dashboard.viewers import Viewer
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
-# Between two questions to a job's agents; of a job with many workers more.
+# Between two questions to a job's agents; jobs with many workers are asked less often.
 SECONDS = 2.0
 WORKERS_A_SECOND = 64
-# Jobs, and bytes of their events, that are kept; ranks of a job.
-MOST_JOBS, MOST_BYTES, MOST_RANKS = 64, 8 * 2**20, 8_192
-# Characters of why a worker says nothing.
+# Limits of the last answers: jobs, bytes of their events, ranks of a job.
+ASKED_JOBS, MOST_BYTES, ASKED_RANKS = 64, 8 * 2**20, 8_192
+# Characters of the reason why a worker doesn't answer.
 MAX_WHY = 300
 EVENT = "ranks"
-# How old what a history has may be (seconds).
+# Age up to which a history's record is shown (seconds).
 RECENT_SECONDS = 60.0
 
 Pods = Sequence[Mapping[str, Any]]
+MOST_JOBS = 16
+MOST_SAMPLES = 480
+# Ranks of a job that are kept; a history has all.
+MOST_RANKS = 256
+# A job's figures over time.
+SERIES = (
+    *("step", "loss", "learningRate", "gradNorm", "samplesPerSecond"),
+    *("stepSeconds", "slowestStepSeconds", "goodput", "redone"),
+)
+# Ranks' figures, by their name in a heat map.
+RANK_FIGURES = {"stepSeconds": "own_seconds", "gradNorm": "gradient_norm", "loss": "loss"}
 
 
 @dataclass
 class _Job:
-    """_Job is the last answer of a job's agents, as the event that all pages of the job send."""
+    """_Job is the last answer of a job's agents, as the event that all its pages send."""
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     at: float = 0.0
@@ -47,32 +64,32 @@ class _Job:
 
 
 class Figures:
-    """Figures has the last answers, for a moment."""
+    """Figures has the last answers of agents."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
 
     async def of(self, viewer: Viewer, job: TrainingJob, pods: Pods) -> bytes:
-        """Returns the event of what a viewer may see of the ranks now. Raises ClientError."""
+        """Returns the event with the ranks' present figures. Raises ClientError."""
         access = Access("get", "pods", "", namespace=job.namespace, subresource="proxy")
         if not await viewer.access.allows(access):
             return await self.recorded(viewer, job, f"Live figures of ranks are left out: {refusal(access)}")
         known = self._jobs.setdefault(job.uid, _Job())
         self._jobs.move_to_end(job.uid)
-        while len(self._jobs) > MOST_JOBS or sum(len(one.event) for one in self._jobs.values()) > MOST_BYTES:
+        while len(self._jobs) > ASKED_JOBS or sum(len(one.event) for one in self._jobs.values()) > MOST_BYTES:
             if self._jobs.popitem(last=False)[1] is known:
                 break
         async with known.asking:
             if not known.event or time.monotonic() - known.at >= seconds_between(len(pods)) * 0.9:
-                metrics = await job_metrics(viewer.transport, job.namespace, list(pods), most=MOST_RANKS)
+                metrics = await job_metrics(viewer.transport, job.namespace, list(pods), most=ASKED_RANKS)
                 known.at = time.monotonic()
                 self._seen.add(job, metrics.ranks)
                 known.event = encoded(EVENT, _answer(job, metrics))
             return known.event
 
     async def recorded(self, viewer: Viewer, job: TrainingJob, why: str) -> bytes:
-        """Returns the event of what the history has of the ranks' last seconds; without one, why nothing is shown."""
+        """Returns the event with the history's record of the ranks' last seconds, or with why nothing is shown."""
         return encoded(EVENT, await _recorded(viewer, job, why))
 
 
@@ -116,5 +133,139 @@ async def _recorded(viewer: Viewer, job: TrainingJob, why: str) -> dict[str, Any
 
 
 def seconds_between(workers: int) -> float:
-    """Returns after how long the agents of so many workers are asked again."""
+    """Returns the seconds between two questions to the agents of so many workers."""
     return max(SECONDS, workers / WORKERS_A_SECOND)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sample is a job and its ranks at one time; a rank's unknown figure is NaN."""
+
+    at: float
+    attempt: int
+    job: dict[str, Any]
+    time_spent: dict[str, float]
+    workers: dict[int, int]
+    figures: dict[str, array[float]]
+
+
+@dataclass
+class SeenJob:
+    """SeenJob has the samples of one job, the oldest first, and the least seconds between two."""
+
+    resolution: float = 0.0
+    samples: list[Sample] = field(default_factory=list)
+
+    def add(self, sample: Sample) -> None:
+        """Adds a sample, unless the last one is too recent."""
+        if self.samples and sample.at - self.samples[-1].at < self.resolution:
+            return
+        self.samples.append(sample)
+        if len(self.samples) >= MOST_SAMPLES:
+            self.samples = self.samples[::2]
+            whole = self.samples[-1].at - self.samples[0].at
+            self.resolution = whole / max(1, len(self.samples) - 1) * 0.9
+
+
+class Seen:
+    """Seen has the jobs that were viewed last."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[str, SeenJob] = OrderedDict()
+
+    def add(self, job: TrainingJob, ranks: Sequence[RankMetrics]) -> None:
+        """Records a running job and its ranks."""
+        seen = self._jobs.setdefault(job.uid, SeenJob())
+        self._jobs.move_to_end(job.uid)
+        seen.add(_sample(job, ranks))
+        while len(self._jobs) > MOST_JOBS:
+            self._jobs.popitem(last=False)
+
+    def series(self, uid: str, since: float | None, until: float | None, points: int) -> dict[str, Any]:
+        """Returns a Series."""
+        samples, resolution = self._between(uid, since, until, points)
+        spent = [name for name in TIME_CATEGORIES if any(name in sample.time_spent for sample in samples)]
+        return {
+            "kind": "Series",
+            "resolutionSeconds": resolution,
+            "at": [sample.at for sample in samples],
+            "attempt": [sample.attempt for sample in samples],
+            **{name: [sample.job[name] for sample in samples] for name in SERIES},
+            "timeSpent": {name: [sample.time_spent.get(name) for sample in samples] for name in spent},
+        }
+
+    def heat(self, uid: str, since: float | None, until: float | None, columns: int, figure: str) -> dict[str, Any]:
+        """Returns a RankHeat."""
+        samples, resolution = self._between(uid, since, until, columns)
+        workers = {rank: worker for sample in samples for rank, worker in sample.workers.items()}
+        # A pod may claim other ranks each time.
+        ranks = sorted(workers)[:MOST_RANKS]
+        return {
+            "kind": "RankHeat",
+            "figure": figure,
+            "resolutionSeconds": resolution,
+            "at": [sample.at for sample in samples],
+            "attempt": [sample.attempt for sample in samples],
+            "ranks": ranks,
+            "workers": [workers[rank] for rank in ranks],
+            "values": [_values(sample, figure, ranks) for sample in samples],
+            "leftOut": max((sample.job["leftOut"] for sample in samples), default=0) + len(workers) - len(ranks),
+        }
+
+    def _between(self, uid: str, since: float | None, until: float | None, most: int) -> tuple[list[Sample], float]:
+        seen = self._jobs.get(uid, SeenJob())
+        first, last = since or 0.0, math.inf if until is None else until
+        samples = [sample for sample in seen.samples if first <= sample.at <= last]
+        every = max(1, math.ceil(len(samples) / most))
+        # The newest sample is always included.
+        return samples[::-1][::every][::-1], max(seen.resolution, 2.0) * every
+
+
+def _sample(job: TrainingJob, ranks: Sequence[RankMetrics]) -> Sample:
+    progress, spent = job.status.progress, job.status.time_spent
+    # Any pod may claim any rank; of two that claim one the first counts.
+    by_rank = {rank.rank: rank for rank in reversed(ranks)}
+    kept = [by_rank[rank] for rank in sorted(by_rank)][:MOST_RANKS]
+    steps = sorted(rank.own_seconds for rank in ranks if rank.own_seconds is not None)
+    first = kept[0] if kept else None
+    step = None if progress is None else progress.step
+    furthest = None if progress is None else progress.furthest_step
+    newest = max((rank.step for rank in ranks if rank.step is not None), default=step)
+    return Sample(
+        at=round(time.time(), 3),
+        attempt=job.status.attempt,
+        job={
+            "step": newest,
+            "loss": _first(getattr(first, "loss", None), getattr(progress, "loss", None)),
+            "learningRate": getattr(first, "learning_rate", None),
+            "gradNorm": getattr(first, "gradient_norm", None),
+            "samplesPerSecond": getattr(progress, "samples_per_second", None),
+            "stepSeconds": statistics.median(steps) if steps else None,
+            "slowestStepSeconds": steps[-1] if steps else None,
+            "goodput": getattr(progress, "goodput", None),
+            "redone": newest is not None and furthest is not None and newest < furthest,
+            "leftOut": len(by_rank) - len(kept),
+        },
+        time_spent={}
+        if spent is None
+        else {name: value for name in TIME_CATEGORIES if (value := getattr(spent, name)) is not None},
+        workers={rank.rank: rank.worker for rank in kept},
+        figures={
+            figure: array("f", (_number(getattr(rank, attribute, None)) for rank in kept))
+            for figure, attribute in RANK_FIGURES.items()
+        },
+    )
+
+
+def _values(sample: Sample, figure: str, ranks: Sequence[int]) -> list[float | None]:
+    found = dict(zip(sample.workers, sample.figures[figure], strict=True))
+    values = (found.get(rank, math.nan) for rank in ranks)
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else min(max(value, -3e38), 3e38)

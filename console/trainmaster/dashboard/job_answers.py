@@ -1,4 +1,4 @@
-"""The plain answers on one job: why, figures over time, evidence, manifest, and the few things that a viewer may do."""
+"""Answers about one job: why, figures over time, evidence, its manifest, and the actions that a viewer may take."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import yaml
 from aiohttp import web
 
 from trainmaster.client.async_jobs import AsyncJobClient
@@ -19,21 +20,37 @@ from trainmaster.client.history import HistoryReader
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
 from trainmaster.dashboard.encoding import answer
+from trainmaster.dashboard.errors import Refused
+from trainmaster.dashboard.figures import RANK_FIGURES, SERIES, Seen
 from trainmaster.dashboard.from_thread import FromThread
 from trainmaster.dashboard.history import replaced
-from trainmaster.dashboard.manifest import manifest_of, too_large
 from trainmaster.dashboard.parameters import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
-from trainmaster.dashboard.seen import RANK_FIGURES, SERIES, Seen
 from trainmaster.dashboard.shapes import MANIFEST
 from trainmaster.dashboard.viewers import Viewer
+from trainmaster_operator.api.limits import MAX_NESTING
+from trainmaster_operator.api.printable import yaml_escapes
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.wire.values import loads, mapping
 
 T = TypeVar("T")
 
-# Threads of heavy answers: as many as are made at once, and a few of those who went before theirs was done.
+# Threads of heavy answers: some may still work for viewers who have left.
 THREADS = 4
 MOST_POINTS, MOST_COLUMNS = 5_000, 1_000
+# Values of a manifest: YAML takes some hundred bytes and 50 microseconds for each.
+MOST_VALUES = 30_000
+_HINT = "`kubectl get distributedtrainingjob {name} -o yaml` shows it."
+
+
+def _heavy(
+    handler: Callable[[JobAnswers, web.Request], Awaitable[web.Response]],
+) -> Callable[[JobAnswers, web.Request], Awaitable[web.Response]]:
+    """Makes a handler wait for its party's turn to do heavy work."""
+
+    async def in_turn(self: JobAnswers, request: web.Request) -> web.Response:
+        return await viewer_of(request).party.heavy(lambda: handler(self, request))
+
+    return in_turn
 
 
 class JobAnswers:
@@ -60,30 +77,24 @@ class JobAnswers:
             web.post(f"{base}/restart", self.restart),
         ]
 
+    @_heavy
     async def why(self, request: web.Request) -> web.Response:
         """Answers why the job is as it is."""
-        viewer = viewer_of(request)
-
-        async def read() -> web.Response:
-            job = await _living(request)
-            transport = FromThread(viewer.transport.for_diagnosis(), asyncio.get_running_loop())
-            # Who goes before it is done leaves their thread at work, so that there are threads of its own for it.
-            diagnosis = await transport.loop.run_in_executor(self._diagnoses, lambda: diagnose(gather(transport, job)))
-            return answer(diagnosis.to_json())
-
-        return await viewer.party.heavy(read)
+        job = await _living(request)
+        transport = FromThread(viewer_of(request).transport.for_diagnosis(), asyncio.get_running_loop())
+        # A viewer who leaves early leaves a working thread behind, so diagnoses have threads of their own.
+        diagnosis = await transport.loop.run_in_executor(self._diagnoses, lambda: diagnose(gather(transport, job)))
+        return answer(diagnosis.to_json())
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
+    @_heavy
     async def series(self, request: web.Request) -> web.Response:
         """Answers with curves."""
+        return answer(await self._series(request))
 
-        async def read() -> web.Response:
-            return answer(await self._series(request))
-
-        return await viewer_of(request).party.heavy(read)
-
+    @_heavy
     async def heat(self, request: web.Request) -> web.Response:
         """Answers with a figure of each rank over time."""
         figure = one_of(request, "figure", tuple(RANK_FIGURES))
@@ -95,49 +106,41 @@ class JobAnswers:
                 namespace, name, uid=uid, since=since, until=until, columns=columns, figure=figure
             )
 
-        async def read() -> web.Response:
-            found = await self._recorded(request, recorded)
-            if found is None:
-                found = self._seen.heat(await self._seen_uid(request), since, until, columns, figure)
-            return await self._in_thread(lambda: answer(found))
+        found = await self._recorded(request, recorded)
+        if found is None:
+            found = self._seen.heat(await self._seen_uid(request), since, until, columns, figure)
+        return await self._in_thread(lambda: answer(found))
 
-        return await viewer_of(request).party.heavy(read)
-
+    @_heavy
     async def export(self, request: web.Request) -> web.Response:
         """Answers with the curves as a file."""
         _, name = job_of(request)
         kind = one_of(request, "format", ("csv", "json"))
-        found = await viewer_of(request).party.heavy(lambda: self._series(request))
+        found = await self._series(request)
         headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
         if kind == "json":
             return answer(found, **headers)
         return web.Response(text=_csv(found), content_type="text/csv", headers=headers)
 
+    @_heavy
     async def evidence(self, request: web.Request) -> web.Response:
-        """Answers with what was kept of attempts that failed."""
+        """Answers with the evidence of failed attempts."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
+        if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
+            kept = await AsyncJobClient(namespace, transport=viewer.transport).evidence(name)
+            return await self._in_thread(lambda: answer({"items": [loads(one.to_json()) for one in kept]}))
+        assert viewer.history is not None
+        found = await viewer.history.evidence(namespace, name, uid=uid)
+        return answer({"items": found.get("items") or []})
 
-        async def read() -> web.Response:
-            if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
-                kept = await AsyncJobClient(namespace, transport=viewer.transport).evidence(name)
-                return await self._in_thread(lambda: answer({"items": [loads(one.to_json()) for one in kept]}))
-            assert viewer.history is not None
-            found = await viewer.history.evidence(namespace, name, uid=uid)
-            return answer({"items": found.get("items") or []})
-
-        return await viewer.party.heavy(read)
-
+    @_heavy
     async def manifest(self, request: web.Request) -> web.Response:
-        """Answers with the job as its author wrote it, and as others completed it."""
+        """Answers with the job's manifest, defaults included."""
         namespace, name = job_of(request)
-        viewer = viewer_of(request)
-
-        async def read() -> str:
-            raw = await _written(viewer, namespace, name, uid_of(request))
-            return await self._in_thread(lambda: manifest_of(raw, name))
-
-        return web.Response(text=await viewer.party.heavy(read), content_type="text/yaml")
+        raw = await _written(viewer_of(request), namespace, name, uid_of(request))
+        text = await self._in_thread(lambda: manifest_of(raw, name))
+        return web.Response(text=text, content_type="text/yaml")
 
     async def stacks(self, request: web.Request) -> web.Response:
         """Asks all ranks for their stacks."""
@@ -159,15 +162,15 @@ class JobAnswers:
 
     async def suspend(self, request: web.Request) -> web.Response:
         """Suspends the job."""
-        return await self._do(request, AsyncJobClient.suspend, "is to be suspended: its ranks save a checkpoint first")
+        return await self._do(request, AsyncJobClient.suspend, "will be suspended: its ranks save a checkpoint first")
 
     async def resume(self, request: web.Request) -> web.Response:
         """Resumes the job."""
-        return await self._do(request, AsyncJobClient.resume, "is to go on from its checkpoint")
+        return await self._do(request, AsyncJobClient.resume, "will resume from its checkpoint")
 
     async def restart(self, request: web.Request) -> web.Response:
         """Restarts the job's ranks."""
-        return await self._do(request, AsyncJobClient.restart, "is to be restarted: its ranks save a checkpoint first")
+        return await self._do(request, AsyncJobClient.restart, "will be restarted: its ranks save a checkpoint first")
 
     async def _do(
         self, request: web.Request, act: Callable[[AsyncJobClient, str], Awaitable[TrainingJob]], said: str
@@ -190,7 +193,7 @@ class JobAnswers:
     async def _recorded(
         self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[Mapping[str, Any]]]
     ) -> Mapping[str, Any] | None:
-        """Returns what the history has; None where it has nothing for the viewer: then what was seen is shown."""
+        """Returns the history's answer; None where it has nothing for the viewer, so that seen figures are shown."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
         if viewer.history is None:
@@ -201,14 +204,14 @@ class JobAnswers:
             return None
 
     async def _seen_uid(self, request: web.Request) -> str:
-        """Returns the uid of a job whose ranks the viewer may see: what was seen came through `pods/proxy`."""
+        """Returns the uid of a job whose ranks the viewer may see; seen figures came through `pods/proxy`."""
         job = await _living(request)
         await viewer_of(request).access.require(Access("get", "pods", "", namespace=job.namespace, subresource="proxy"))
         return job.uid
 
 
 async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
-    """Returns a job with its whole spec, as the history has it where it is gone. Raises ClientError, Refused."""
+    """Returns a job with its whole spec, from the history if it was deleted. Raises ClientError, Refused."""
     missing: JobNotFound | None = None
     try:
         found = await viewer.transport.trimmed(f"{collection_path(namespace)}/{name}", MANIFEST)
@@ -229,7 +232,7 @@ async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -
 
 
 async def _living(request: web.Request) -> TrainingJob:
-    """Returns a job that is there. Raises JobNotFound where another one has its name than the page shows."""
+    """Returns an existing job. Raises JobNotFound if it isn't the page's job but a later one of its name."""
     (namespace, name), uid = job_of(request), uid_of(request)
     job = await AsyncJobClient(namespace, transport=viewer_of(request).transport).get(name)
     if uid not in (None, job.uid):
@@ -246,3 +249,37 @@ def _csv(series: Mapping[str, Any]) -> str:
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=False))
     return text.getvalue()
+
+
+def manifest_of(raw: Mapping[str, Any], name: str) -> str:
+    """Returns a job as YAML, without its status. Raises Refused if it is too large or too deep."""
+    shown = {key: value for key, value in raw.items() if key != "status"}
+    shown["metadata"] = {key: value for key, value in mapping(raw.get("metadata")).items() if key != "managedFields"}
+    _check(shown, name)
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml_escapes(yaml.dump(shown, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100))
+
+
+def too_large(name: str) -> Refused:
+    """Returns the refusal of a manifest that is too large for the page."""
+    return Refused(413, f"The manifest of {name} is too large for this page. {_HINT.format(name=name)}")
+
+
+def _check(value: Any, name: str) -> None:
+    # Without recursion, so that no depth breaks it.
+    waiting, count = [(value, 0)], 0
+    while waiting:
+        one, depth = waiting.pop()
+        count += 1
+        if count > MOST_VALUES:
+            raise too_large(name)
+        if depth > MAX_NESTING + 2:
+            raise Refused(
+                422,
+                f"The manifest of {name} has more than {MAX_NESTING} levels, too many for this page. "
+                f"{_HINT.format(name=name)}",
+            )
+        if isinstance(one, Mapping):
+            waiting.extend((item, depth + 1) for item in one.values())
+        elif isinstance(one, list):
+            waiting.extend((item, depth + 1) for item in one)

@@ -1,13 +1,15 @@
-"""The live answer of one job: the job and its attempts at each change, its pods, its events, and what its ranks say.
+"""The live answer of one job: the job and its attempts at each change, its pods, events and ranks.
 
-Everything is asked with the viewer's own token. A job that is gone is shown as the history has it.
+Everything is read with the viewer's own token. A deleted job is shown from the history. Attempts come from the history,
+and without one from the failures that the status lists. The status is ahead of the history by a moment, so its account
+of an attempt's end counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,34 +18,37 @@ from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.suspending import KEEPING, lost_checkpoints, start_of_resumed
 from trainmaster.client.watching import Watcher
-from trainmaster.dashboard.attempts import Attempt, attempts_of, attempts_of_record
+from trainmaster.dashboard.board import row_of
 from trainmaster.dashboard.figures import Figures, seconds_between
 from trainmaster.dashboard.history import RecordedJob
 from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
-from trainmaster.dashboard.rows import row_of
 from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
-from trainmaster_operator.wire.values import mapping, number
+from trainmaster_operator.api.v1alpha1.status import Failure
+from trainmaster_operator.wire.values import mapping, mappings, number, whole
 
-# Between two looks at pods, and at events; many pods are read less often, and at once when the job stands otherwise.
+# Between two readings of pods, and of events; many pods are read less often, and at once when the job's state changes.
 PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
-# What the viewer may not read is tried again after this, and what can't be read now.
+# Until the next try after a refusal, and after another error.
 RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0
-# Between two looks whether the first answer of another part is there.
+# Between two checks for the first answer of another part.
 FIRST_SECONDS = 0.05
-# The history has a change of a job's attempts after a moment.
+# The history needs a moment to record a change of a job's attempts.
 HISTORY_SECONDS = 1.5
-# Reading pods takes at most one of so many parts of the time.
+# Pods are read at most this share of the time (one part in ten).
 PODS_TIMES = 10.0
-# Memory that a page holds for each byte of its last events, about: rows, the job and its attempts are objects.
+# Approximate memory of a page for each byte of its last events: rows, the job and its attempts are objects.
 MEMORY_OF_A_BYTE = 4
 _SPENT = frozenset(("until", *TIME_CATEGORIES))
+Attempt = dict[str, Any]
+# Attempts that are shown; a history has all.
+MOST_ATTEMPTS = 500
 
 
 @dataclass
 class JobPage:
-    """JobPage follows one job for one viewer; `uid` is of one life of the job, where another has its name now."""
+    """JobPage follows one job for one viewer; `uid` selects one of several jobs that have had the name."""
 
     viewer: Viewer
     figures: Figures
@@ -55,16 +60,16 @@ class JobPage:
     _weight: int = 0
     _is_gone: bool = False
     _job: TrainingJob | None = None
-    # None until they were read, and where the viewer may not read them.
+    # None until they are read, and where the viewer may not read them.
     _pods: list[PodRow] | None = None
     _pods_forbidden: str = ""
     _recorded: list[Attempt] = field(default_factory=list)
-    # The job stands otherwise: another phase, attempt or failure.
+    # The job's state has changed: another phase, attempt or failure.
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _changed_for_pods: asyncio.Event = field(default_factory=asyncio.Event)
 
     def show_recorded(self, found: RecordedJob) -> None:
-        """Prepares the page of a job that is gone: the history knows all of it, and nothing more comes."""
+        """Prepares the page of a deleted job: the history has all of it, and nothing more comes."""
         job = mapping(found.get("job"))
         row = {**row_of(job), "deletedAt": found.get("deletedAt")}
         self._latest.put("job", {**_head(job), "row": row, "live": False})
@@ -72,7 +77,7 @@ class JobPage:
         self._is_gone = True
 
     async def send_to(self, stream: EventStream) -> None:
-        """Sends what comes of a job until it is deleted. Raises ClientError."""
+        """Sends the job's changes until it is deleted. Raises ClientError."""
         looks = [self._follow, self._look_at_pods, self._look_at_events, self._look_at_ranks, self._look_at_attempts]
         try:
             self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
@@ -89,7 +94,7 @@ class JobPage:
                 self._show(job)
         self._latest.put("gone", {})
         self._latest.end()
-        # The sending ends when it has sent that.
+        # The sender ends after it has sent that.
         await asyncio.Event().wait()
 
     def _show(self, job: TrainingJob) -> None:
@@ -104,7 +109,7 @@ class JobPage:
             self._changed_for_pods.set()
 
     def _weigh(self, weight: int) -> None:
-        """Counts what this page holds. Raises NoCluster where the party's pages, or all, hold too much."""
+        """Counts the memory of this page. Raises NoCluster if the party's pages, or all, hold too much."""
         share, party = self.viewer.party.all.bytes, self.viewer.party.name
         if weight - self._weight > max(0, share.room(party)):
             raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
@@ -117,7 +122,7 @@ class JobPage:
             began = time.monotonic()
             try:
                 self._pods, self._pods_forbidden = await pods_of(self.viewer.transport, self.namespace, self.name), ""
-                # Pods that take long to read are read seldom.
+                # Pods that take long to read are read less often.
                 took = time.monotonic() - began
                 wait = max(PODS_SECONDS, len(self._pods) / PODS_A_SECOND, PODS_TIMES * took)
                 if self._job is not None and self._job.finished and not self._pods:
@@ -131,7 +136,7 @@ class JobPage:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed_for_pods.wait()
-            # All that changes together is read once.
+            # Simultaneous changes are read once.
             await asyncio.sleep(FIRST_SECONDS)
 
     async def _look_at_events(self) -> None:
@@ -163,7 +168,7 @@ class JobPage:
             await asyncio.sleep(wait)
 
     async def _look_at_attempts(self) -> None:
-        """Reads the history when the job stands otherwise, and a moment later, when it has recorded that."""
+        """Reads the history when the job's state changes, and a moment later, when it has recorded the change."""
         history = self.viewer.history
         while history is not None:
             await self._changed.wait()
@@ -181,7 +186,7 @@ class JobPage:
 
 
 def _head(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a page's head shows of an object beside its row."""
+    """Returns an object's values for the page's head that aren't in its row."""
     spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
     shown = {name: spec[name] for name in ("workers", "processesPerWorker") if isinstance(spec.get(name), int)}
     gpus, most = mapping(spec.get("resources")).get("gpus"), mapping(spec.get("failurePolicy")).get("maxRestarts")
@@ -196,3 +201,61 @@ def _head(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stands(job: TrainingJob) -> tuple[str, int, int]:
     return job.phase, job.status.attempt, len(job.status.failures)
+
+
+def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Attempt]:
+    """Returns the attempts, oldest first. Unknown values are None."""
+    found = {number: dict(one) for one in recorded if (number := whole(one.get("attempt"))) is not None}
+    for failure in job.status.failures:
+        ended = found.setdefault(failure.attempt, _unknown(failure.attempt))
+        ended["endedAt"] = failure.failed_at
+        ended["outcome"] = "Failed" if failure.counted else "Disrupted"
+        ended["failure"] = failure.model_dump(by_alias=True, exclude_none=True)
+    current = job.status.attempt
+    if current > 0:
+        failed = _failed_in(job, current)
+        newest = found.setdefault(current, _unknown(current))
+        newest["startedAt"] = job.status.attempt_start_time or newest["startedAt"]
+        newest["trainingWith"] = job.status.training_with
+        if failed is None:
+            newest["outcome"] = _outcome(job)
+            newest["runningAt"] = newest["runningAt"] or _running_at(job)
+            newest["endedAt"] = job.status.completion_time
+        progress = job.status.progress
+        if progress is not None and progress.attempt == current and progress.step is not None:
+            newest["lastStep"] = progress.step
+    ordered = [found[number] for number in sorted(found)]
+    for before, one in zip([None, *ordered], ordered, strict=False):
+        if one["startedAt"] is None:
+            # It began when the previous one ended, or a moment later.
+            one["startedAt"] = job.status.start_time if before is None else before["endedAt"]
+    return ordered
+
+
+def attempts_of_record(found: Mapping[str, Any]) -> list[Attempt]:
+    """Returns a history's newest attempts; only the last one keeps its workers."""
+    attempts = [dict(one) for one in mappings(found.get("attempts"))[-MOST_ATTEMPTS:]]
+    for one in attempts[:-1]:
+        one["workers"] = []
+    return attempts
+
+
+def _failed_in(job: TrainingJob, attempt: int) -> Failure | None:
+    return next((failure for failure in job.status.failures if failure.attempt == attempt), None)
+
+
+def _outcome(job: TrainingJob) -> str:
+    """Returns the outcome of the current attempt, which has no known failure."""
+    return job.phase if job.finished or job.phase == "Suspended" else "Running"
+
+
+def _running_at(job: TrainingJob) -> str | None:
+    """Returns the time since which all ranks of the current attempt are up."""
+    found = (one for one in job.status.conditions if one.type == "Running" and one.status == "True")
+    return next((one.last_transition_time for one in found), None)
+
+
+def _unknown(attempt: int) -> Attempt:
+    known = {"attempt": attempt, "outcome": "Running", "workers": []}
+    missing = ("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep", "trainingWith")
+    return {**dict.fromkeys(missing), **known}

@@ -1,4 +1,4 @@
-"""Nodes that jobs of a viewer blame or avoid, and what those nodes are, where the viewer may read that."""
+"""Nodes that a viewer's jobs blame or avoid, with their state and pods where the viewer may read these."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from trainmaster.client.errors import ClientError, NotAllowed
+from trainmaster.dashboard.board import Row
 from trainmaster.dashboard.reading import ViewerTransport
-from trainmaster.dashboard.rows import Row
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_operator.wire.values import decimal, mapping, mappings, text
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class KeptNode(NamedTuple):
-    """KeptNode is a node."""
+    """KeptNode has the shown values of a node."""
 
     name: str
     ready: bool
@@ -45,7 +45,7 @@ async def nodes_of(transport: ViewerTransport, namespace: str | None, blame: Ite
 
 
 def node_rows(blame: Iterable[Row], nodes: list[KeptNode] | None, pods: list[KeptPod] | None) -> list[dict[str, Any]]:
-    """Returns what is known of each node; None for nodes or pods is what the viewer may not read."""
+    """Returns a row for each node; `nodes` and `pods` are None where the viewer may not read them."""
     rows: dict[str, dict[str, Any]] = {}
 
     def row(name: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ async def _list(
     kept: Callable[[Mapping[str, Any]], T | None],
     unread: list[str],
 ) -> list[T] | None:
-    """Returns what is kept of each object; None where the viewer may not read them."""
+    """Returns the kept value of each object; None where the viewer may not read them."""
     found: list[T] = []
 
     def take(item: Mapping[str, Any]) -> None:
@@ -100,13 +100,13 @@ def _is_ready(status: Mapping[str, Any]) -> bool:
 
 
 def _gpus(status: Mapping[str, Any]) -> int:
-    """Returns how many accelerators jobs may ask for there."""
+    """Returns the number of allocatable accelerators."""
     found = mapping(status.get("allocatable")).items()
     return sum(decimal(text(count), MAX_INDEX) or 0 for name, count in found if text(name).endswith("/gpu"))
 
 
 def kept_node(node: Mapping[str, Any]) -> KeptNode:
-    """Returns what is shown of a node."""
+    """Returns the shown values of a node."""
     status = mapping(node.get("status"))
     return KeptNode(text(mapping(node.get("metadata")).get("name"), 253), _is_ready(status), _gpus(status))
 

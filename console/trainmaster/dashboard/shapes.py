@@ -1,6 +1,6 @@
-"""Shapes say what is kept of the API server's answers here (`api/trimming.py`): what is shown, and what explains it.
+"""Shapes name the parts of the API server's answers that are kept (`api/trimming.py`): those that are shown or explain.
 
-Everything else that stands in an object, which may be megabytes, is passed over while it comes.
+Everything else in an object, which may be megabytes, is skipped while it arrives.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Fields = Mapping[str, Shape]
 # A number, a name, a sentence, a few values, what ranks printed.
 _NUMBER, _NAME, _SENTENCE, _VALUES, _TEXT = Whole(20), Whole(400), Whole(4_000), Whole(2_000), Whole(16_000)
 MOST_PODS, MOST_ITEMS = MAX_WORKERS + 256, 100_000
-# Of a spec whose manifest is shown; larger ones are no jobs.
+# Characters of a spec whose manifest is shown; larger ones are no jobs.
 MOST_SPEC = sum(MAX_BYTES.values()) + MAX_OTHER_BYTES
-# Of a ConfigMap, which holds 1 MiB.
+# A ConfigMap's data, which is 1 MiB at most.
 _DATA = Whole(4 * 2**20)
 
 
@@ -91,7 +91,7 @@ _JOB: Fields = {
     },
     "status": _status(),
 }
-# All but the status, as its author wrote it.
+# All but the status.
 MANIFEST: Fields = {
     **_names("apiVersion kind"),
     "metadata": {
@@ -101,7 +101,7 @@ MANIFEST: Fields = {
     },
     "spec": Whole(MOST_SPEC, marked=True),
 }
-# A job that is gone, with its attempts (client/history).
+# A deleted job with its attempts (client/history).
 RECORDED_JOB: Fields = {
     **_names("kind uid namespace name createdAt startedAt endedAt deletedAt phase attempt restarts disruptions"),
     **_names("step totalSteps loss goodput"),
@@ -142,7 +142,7 @@ _POD: Fields = {
         "initContainerStatuses": _CONTAINERS,
     },
 }
-# A pod among those of all namespaces: which job it is of, and what it takes of its node.
+# A pod of any namespace: its job, and its requests.
 _POD_ON_NODE: Fields = {
     "metadata": {**_names("name namespace"), "labels": _LABELS},
     "spec": {
@@ -179,7 +179,7 @@ _DEPLOYMENT: Fields = {
     },
     "status": {**_names("replicas readyReplicas availableReplicas"), "conditions": _CONDITIONS},
 }
-# Queues and gangs: small objects of other projects, each of whose fields may explain something.
+# Queues and gangs: small objects of other projects; each of their fields may explain something.
 _OTHER: Fields = {
     "metadata": _METADATA,
     "spec": _TEXT,

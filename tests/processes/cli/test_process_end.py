@@ -13,7 +13,7 @@ BIN = Path(sys.executable).parent
 PROGRAM = """
 import atexit, socket, sys, threading
 import typer
-from trainmaster.cli.process import short_lived
+from trainmaster.cli.program import short_lived
 
 here, there = socket.socketpair()
 file = here.makefile("rb")

@@ -184,7 +184,7 @@ async def test_only_who_may_change_the_job_suspends_it() -> None:
         assert api.objects["team", "bert"]["spec"] == {"workers": 2}
         assert await client.post("/api/jobs/team/bert/suspend", "alice") == (
             200,
-            {"sentence": "Job bert is to be suspended: its ranks save a checkpoint first."},
+            {"sentence": "Job bert will be suspended: its ranks save a checkpoint first."},
         )
         assert api.objects["team", "bert"]["spec"]["runPolicy"] == {"suspend": True}
         assert (await client.post("/api/jobs/team/bert/resume", "alice"))[0] == 200

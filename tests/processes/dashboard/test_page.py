@@ -238,7 +238,9 @@ def test_attempts_failures_and_time_are_on_the_timeline(page: Page, shared: Serv
 
 def test_the_time_that_a_job_waits_is_counted_before_it_is_booked(page: Page, shared: Served) -> None:
     page.goto(f"{shared.url}/jobs/vision/vit-huge-waits")
-    expect(page.locator(".spent .card-head")).to_contain_text(re.compile(r"300 ms in all, and [67] min .*since"))
+    expect(page.locator(".spent .card-head")).to_contain_text(
+        re.compile(r"300 ms in all, last [67] min .*not accounted")
+    )
     bar, part = page.locator(".spent-bar").bounding_box(), page.locator(".spent-bar .part").bounding_box()
     assert bar is not None and part is not None
     assert part["width"] > 0.9 * bar["width"]
@@ -291,7 +293,7 @@ def test_logs_are_found_and_wait_for_who_scrolls_up(page: Page, own: Served) -> 
     page.locator(".log-line").first.wait_for()
     assert page.locator(".log-line").count() < 80
     page.locator(".log-box").evaluate("box => box.scrollBy(0, -600)")
-    newest = page.get_by_role("button", name=re.compile("new lines: go to the newest"))
+    newest = page.get_by_role("button", name=re.compile("new lines: show the newest"))
     top = page.locator(".log-box").evaluate("box => box.scrollTop")
     expect(newest).to_be_visible()
     assert page.locator(".log-box").evaluate("box => box.scrollTop") == top
@@ -330,7 +332,7 @@ def test_a_lost_connection_is_said_and_comes_back(page: Page, own: Served, compl
     expect(page.locator("#banner")).to_be_hidden()
     own.dashboard.down = True
     own.call(own.dashboard.cut)
-    expect(page.locator("#banner")).to_contain_text("connecting again")
+    expect(page.locator("#banner")).to_contain_text("reconnecting")
     expect(page.locator(".rows .job-row").first).to_be_visible()
     own.dashboard.down = False
     expect(page.locator("#banner")).to_be_hidden()
@@ -392,7 +394,7 @@ def test_a_launch_code_becomes_a_key_once(page: Page, own: Served, complaints: l
 
 def test_deleted_jobs_are_shown_when_asked_for(page: Page, own: Served) -> None:
     page.goto(f"{own.url}/?q=whisper-deleted")
-    expect(page.get_by_role("heading", name="No job is like that")).to_be_visible()
+    expect(page.get_by_role("heading", name="No job matches")).to_be_visible()
     page.get_by_label("with deleted jobs").check()
     page.get_by_role("link", name="whisper-deleted").click()
     expect(page.locator(".reason")).to_contain_text("shown from the history")
@@ -434,7 +436,7 @@ def test_who_has_no_job_learns_how_to_make_one(page: Page, own: Served) -> None:
     own.dashboard.fleet.rows.clear()
     own.dashboard.seconds = 60
     page.goto(own.url)
-    expect(page.get_by_role("heading", name="No job yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
     expect(page.get_by_text("kubectl dtj submit")).to_be_visible()
 
 

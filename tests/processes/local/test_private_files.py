@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from trainmaster.client import HttpTransport, JobClient, find_server
-from trainmaster.local.running import RunningCluster, running_cluster
+from trainmaster.local import RunningCluster, running_cluster
 from trainmaster_local import cluster
 from trainmaster_local.config import ClusterConfig
 from trainmaster_local.embedded import ThreadedCluster

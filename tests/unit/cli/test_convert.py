@@ -157,7 +157,7 @@ def test_only_the_report(runner: CliRunner) -> None:
         (
             JOB.replace("PyTorchJob", "MPIJob") + "---\n" + JOB,
             "MPIJob resnet stays as it is, because convert makes jobs of PyTorchJobs, TrainJobs and JobSets; "
-            "docs/migrating.md#from-mpijob says what its fields are called here\n",
+            "docs/migrating.md#from-mpijob lists its fields' names here\n",
         ),
     ],
 )

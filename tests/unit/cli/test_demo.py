@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from trainmaster.cli import demo
 from trainmaster.cli.main import app
-from trainmaster.local.running import NotRunning
+from trainmaster.local import NotRunning
 
 JOB = "apiVersion: trainmaster.dev/v1alpha1\nkind: DistributedTrainingJob\nmetadata: {name: mine}\nspec: {workers: 2}\n"
 
@@ -47,7 +47,7 @@ def test_a_folder_with_a_users_files_stays_as_it_is(tmp_path: Path, monkeypatch:
     before = contents(mine)
     code, output = run(mine / "job.yaml", mine)
     assert (code, contents(mine)) == (1, before)
-    assert "has files that no demo made; name an empty folder with --folder" in output
+    assert "has files of somebody else; name an empty folder with --folder" in output
     monkeypatch.chdir(mine)
     assert run(Path("job.yaml"), Path())[0] == 1
     assert contents(mine) == before

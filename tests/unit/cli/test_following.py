@@ -62,8 +62,8 @@ def test_it_waits_for_the_first_line_and_says_what_for_once_a_change(kubelet: Fa
     result = run("logs", "reviews", "-f")
     assert (result.exit_code, result.stdout) == (0, "hello\n")
     assert result.stderr == (
-        "Job reviews has no pods: no operator has accepted this job yet; if that lasts: is one running that serves its "
-        "namespace?\n"
+        "Job reviews has no pods: No operator has accepted this job yet. If this lasts, check that an operator serves "
+        "its namespace.\n"
         "Worker 0 has no output yet: pod reviews-0 is Pending (Unschedulable: 0/3 nodes have room).\n"
         "Worker 0 has no output yet: pod reviews-0 is ContainerCreating.\n" + ENDED
     )
@@ -116,7 +116,7 @@ def test_it_waits_while_the_job_is_suspended_whose_kept_output_comes_first(kubel
     kubelet.containers = {"reviews-0": [[(1, "--- attempt 2 ---"), (2, "after")]]}
     result = run("logs", "reviews", "-f")
     assert result.stdout == "before\n--- attempt 2 ---\nafter\n"
-    resume = "to let it go on: kubectl dtj resume reviews -n default"
+    resume = "to resume: kubectl dtj resume reviews -n default"
     assert result.stderr == (f"Job reviews has no pods: Suspended: runPolicy.suspend is true; {resume}\n{ENDED}")
 
 

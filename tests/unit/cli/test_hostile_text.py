@@ -26,12 +26,12 @@ from typer.testing import CliRunner
 from tests.unit.client.fakes import FakeTransport, event, job, pod
 from trainmaster.cli import dtj
 from trainmaster.cli import main as trainmaster
+from trainmaster.cli import top as live
+from trainmaster.cli.arguments import complete_job
 from trainmaster.cli.commands import SECTIONS
 from trainmaster.cli.connection import Connection
 from trainmaster.cli.console import SafeConsole
-from trainmaster.cli.demo import Demo, _PlainView, _TerminalView
-from trainmaster.cli.job_names import complete_job
-from trainmaster.cli.top import live
+from trainmaster.cli.demo import Demo, _Lines
 from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
 from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
 from trainmaster_operator.api.printable import UNSAFE
@@ -423,9 +423,12 @@ def test_the_demo_shows_a_hostile_job_like_any_other(
     found = jobs.get("reviews")
     with a_terminal(monkeypatch) as written:
         console = SafeConsole()
-        with _TerminalView(console, jobs) if terminal else _PlainView(console) as view:
-            view.show(found)
         shown = Demo(Path(HOSTILE), tmp_path, console)
+        if terminal:
+            running: Any = SimpleNamespace(require_operator=lambda: None)
+            shown._follow(jobs, "reviews", running)
+        else:
+            _Lines(console).show(found)
         shown._say("failure", HOSTILE)
         transport.answers[f"GET {MAPS}/{HOSTILE}-logs"] = {"data": {"worker-0.log": HOSTILE + "\ud83d"}}
         transport.answers[f"GET {PODS}"] = {"items": []}
@@ -496,8 +499,8 @@ def test_nothing_is_printed_but_through_the_ways_out() -> None:
     folder = Path(dtj.__file__).parent
     found = {str(path.relative_to(folder)): others.findall(path.read_text()) for path in folder.rglob("*.py")}
     ways_out = {"terminal.py", "console.py"}
-    assert {name for name, uses in found.items() if uses} - ways_out == {"completion.py", "process.py"}
+    assert {name for name, uses in found.items() if uses} - ways_out == {"completion.py", "program.py"}
     # Streams are flushed at the end of a process.
-    assert found["process.py"] == ["sys.stdout", "sys.stderr"]
+    assert found["program.py"] == ["sys.stdout", "sys.stderr"]
     # The directive that ends a completion, a constant.
     assert found["completion.py"] == ["print("]

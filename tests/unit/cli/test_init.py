@@ -51,7 +51,7 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(runner: CliRunner, tmp_pa
     (tmp_path / "train.py").write_text("mine")
     result = runner.invoke(app, ["init", str(tmp_path)])
     assert (result.exit_code, (tmp_path / "train.py").read_text()) == (1, "mine")
-    assert result.stderr == f"error: {tmp_path}/train.py is there already; --force replaces it\n"
+    assert result.stderr == f"error: {tmp_path}/train.py exists already; --force replaces it\n"
     assert not (tmp_path / "job.yaml").exists()
     assert runner.invoke(app, ["init", str(tmp_path), "--force"]).exit_code == 0
     assert (tmp_path / "train.py").read_text() != "mine"

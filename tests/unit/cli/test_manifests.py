@@ -67,7 +67,7 @@ def test_render_replaces_a_file_by_force_alone(runner: CliRunner, tmp_path: Path
     mine.write_text("mine")
     result = runner.invoke(app, arguments)
     assert (result.exit_code, mine.read_text()) == (1, "mine")
-    assert result.stderr == f"error: {mine} is there already; --force replaces it\n"
+    assert result.stderr == f"error: {mine} exists already; --force replaces it\n"
     assert runner.invoke(app, [*arguments, "--force"]).exit_code == 0
     assert {path: path.read_bytes() for path in out.iterdir()} == rendered
 
@@ -144,18 +144,18 @@ NO_JOBS = {
     "a job of Kubeflow's": (
         PYTORCHJOB,
         "-:1:1: PyTorchJob is a job of Kubeflow's training operator, which Trainmaster doesn't run; "
-        "trainmaster convert makes one of ours of it, and docs/migrating.md#from-pytorchjob says what its fields are "
-        "called here",
+        "trainmaster convert converts it, and docs/migrating.md#from-pytorchjob lists its fields' "
+        "names here",
     ),
     "a job of Kubeflow Trainer's": (
         PYTORCHJOB.replace("kubeflow.org/v1", "trainer.kubeflow.org/v1alpha1").replace("PyTorchJob", "TrainJob"),
-        "-:1:1: TrainJob is a job of Kubeflow Trainer, which Trainmaster doesn't run; trainmaster convert makes one of "
-        "ours of it, and docs/migrating.md#from-trainjob says what its fields are called here",
+        "-:1:1: TrainJob is a job of Kubeflow Trainer, which Trainmaster doesn't run; trainmaster "
+        "convert converts it, and docs/migrating.md#from-trainjob lists its fields' names here",
     ),
     "a job of Kubernetes": (
         PYTORCHJOB.replace("kubeflow.org/v1", "batch/v1").replace("PyTorchJob", "Job"),
         "-:1:1: Job is a job of Kubernetes, which Trainmaster doesn't run; docs/migrating.md#from-a-kubernetes-job "
-        "says what its fields are called here",
+        "lists its fields' names here",
     ),
     "a chart's values": (
         "image: {tag: x}\nreplicas: 1\n",

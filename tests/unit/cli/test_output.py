@@ -39,4 +39,4 @@ def test_wide_has_more_columns_behind_the_others() -> None:
     narrow, wide = run("list").output.splitlines(), run("list", "-o", "wide").output.splitlines()
     assert [after.startswith(before.rstrip()) for before, after in zip(narrow, wide, strict=True)] == [True] * 3
     assert wide[0].split()[8:] == ["SAMPLES/S", "ETA", "GOODPUT", "REASON"]
-    assert wide[2].split()[8:] == ["5123", "75s"]
+    assert wide[2].split()[8:] == ["5,123", "75s"]

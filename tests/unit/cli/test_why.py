@@ -49,7 +49,7 @@ def test_on_a_terminal_lines_break_between_words_and_commands_stay_whole(
     cluster: Expected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, whole_brief = run("why", "big").output, run("why").output
-    monkeypatch.setattr("trainmaster.cli.commands.why.terminal_width", lambda: 60)
+    monkeypatch.setattr("trainmaster.cli.commands.jobs.terminal_width", lambda: 60)
     narrow = run("why", "big").output.splitlines()
     commands = [line for line in whole.splitlines() if line.startswith("  kubectl ")]
     assert commands and set(commands) <= set(narrow)
@@ -85,8 +85,8 @@ def test_without_a_name_each_job_in_trouble_is_a_line(cluster: Expected) -> None
 
 @pytest.mark.parametrize("cluster", ["all is well"], indirect=True)
 def test_where_all_is_well_it_says_so(cluster: Expected) -> None:
-    assert run("why").output == f"No job of namespace {NAMESPACE} is in trouble.\n"
-    assert run("why", "well").output.startswith("well is running: nothing is wrong: step 120/1000, 31 samples/s.\n")
+    assert run("why").output == f"No jobs in trouble in namespace {NAMESPACE}.\n"
+    assert run("why", "well").output.startswith("well is running normally (step 120 of 1000, 31 samples/s).\n")
 
 
 @pytest.mark.parametrize("cluster", ["all is well"], indirect=True)

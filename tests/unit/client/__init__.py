@@ -11,42 +11,25 @@
 | `authorization` | `test_server`, `processes/kubeconfig/test_plugin` |
 | `blocking` | `test_async_jobs` |
 | `containers` | `test_all_workers`, `unit/cli/test_following` |
-| `continuing` | `unit/cli/test_dtj_status`, `diagnosis/test_situations` |
-| `diagnosis/claims` | `diagnosis/test_situations` |
-| `diagnosis/containers` | `diagnosis/test_situations` |
-| `diagnosis/continuing` | `diagnosis/test_situations` |
-| `diagnosis/diagnose` | `diagnosis/test_situations` |
-| `diagnosis/endings` | `diagnosis/test_endings` |
-| `diagnosis/failures` | `diagnosis/test_situations` |
-| `diagnosis/finding` | `diagnosis/test_situations` |
-| `diagnosis/gangs` | `diagnosis/test_situations` |
-| `diagnosis/hangs` | `diagnosis/test_situations` |
-| `diagnosis/images` | `diagnosis/test_situations` |
-| `diagnosis/nodes` | `diagnosis/test_situations` |
-| `diagnosis/objects` | `diagnosis/test_situations` |
-| `diagnosis/queueing` | `diagnosis/test_situations` |
-| `diagnosis/quotas` | `diagnosis/test_situations` |
-| `diagnosis/refusals` | `diagnosis/test_situations` |
-| `diagnosis/refused_pods` | `diagnosis/test_situations` |
-| `diagnosis/room` | `diagnosis/test_room` |
-| `diagnosis/scheduling` | `diagnosis/test_situations` |
-| `diagnosis/situation` | `diagnosis/test_situations` |
-| `diagnosis/slowness` | `diagnosis/test_situations` |
-| `diagnosis/starting` | `diagnosis/test_situations` |
-| `diagnosis/unserved` | `diagnosis/test_situations` |
-| `diagnosis/volumes` | `diagnosis/test_situations` |
-| `diagnosis/waiting_pods` | `diagnosis/test_situations` |
-| `diagnosis/words` | `diagnosis/test_words` |
 | `code/archive` | `code/test_archive` |
 | `code/claims` | `unit/cli/test_dtj_uploads`, `processes/client/test_uploaded_code`, `cluster/test_code` |
 | `code/places` | `cluster/test_code` |
 | `code/secret_files` | `code/test_archive` |
 | `code/scripts` | `code/test_scripts` |
 | `code/submitting` | `cluster/test_code` |
+| `diagnosis/capacity` | `diagnosis/test_capacity` |
+| `diagnosis/endings` | `diagnosis/test_endings` |
+| `diagnosis/failures` | `diagnosis/test_situations`, `diagnosis/test_own_program` |
+| `diagnosis/pods` | `diagnosis/test_situations` |
+| `diagnosis/queueing` | `diagnosis/test_situations` |
+| `diagnosis/refusals` | `diagnosis/test_situations` |
+| `diagnosis/running` | `diagnosis/test_situations` |
+| `diagnosis/scheduling` | `diagnosis/test_situations` |
+| `diagnosis/situation` | `diagnosis/test_situations` |
 | `errors` | `test_jobs`, `test_transport` |
 | `events` | `unit/cli/test_events` |
 | `functions/bundle` | `functions/test_source` |
-| `functions/handle` | `functions/test_training`, `notebook/test_page` |
+| `functions/handle` | `functions/test_training`, `test_view` |
 | `functions/literals` | `functions/test_source` |
 | `functions/source` | `functions/test_source` |
 | `functions/training` | `functions/test_training`, `cluster/test_sdk` |
@@ -64,8 +47,6 @@
 | `merging` | `test_merging` |
 | `metrics` | `test_metrics`, `test_transport` |
 | `suspending` | `test_suspending`, `unit/cli/test_dtj_suspend` |
-| `notebook/page` | `notebook/test_page` |
-| `notebook/widget` | `processes/client/test_widget` |
 | `output` | `test_jobs` |
 | `permission` | `test_permission` |
 | `proxies` | `test_proxies` |
@@ -73,5 +54,6 @@
 | `server` | `test_server`, `test_permission` |
 | `tls` | `test_server` |
 | `transport` | `test_transport`, `test_server` |
+| `view` | `test_view`, `unit/cli/test_dtj_status`, `unit/dashboard/test_board` |
 | `watching` | `test_jobs`, `test_async_jobs` |
 """

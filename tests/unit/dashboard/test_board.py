@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.processes.dashboard.fake_api import job
-from trainmaster.dashboard.board import KEPT_BATCHES, Board
-from trainmaster.dashboard.rows import failure_in_words, row_of
+from trainmaster.dashboard.board import KEPT_BATCHES, Board, row_of
 from trainmaster.dashboard.streams import encoded
 
 HOSTILE: Any = [None, [], {}, "x" * 10_000, "\ud800", -1, 10**400, float("nan"), True, [None], {"a": {"b": []}}]
@@ -55,6 +54,9 @@ def test_what_a_job_waits_for_is_its_conditions_sentence() -> None:
 def test_a_job_that_no_rank_failed_in_says_what_ended_it() -> None:
     condition = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "it took too long"}
     assert row_of(job("bert", phase="Failed", conditions=[condition]))["failure"] == "it took too long"
+    before = [{"attempt": 1, "reason": "Error", "message": "rank 1 raised ValueError"}]
+    failed = job("bert", phase="Failed", conditions=[condition], failures=before)
+    assert row_of(failed)["failure"] == "it took too long", "it recovered from the rank's failure"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_a_job_that_no_rank_failed_in_says_what_ended_it() -> None:
     ],
 )  # fmt: skip
 def test_a_failure_is_said_in_few_words_with_its_last_line(message: str, words: str) -> None:
-    assert failure_in_words({"message": message, "reason": "Error"}) == words
+    assert row_of(job("bert", failures=[{"message": message, "reason": "Error"}]))["failure"] == words
 
 
 @pytest.mark.parametrize("value", HOSTILE)

@@ -9,14 +9,14 @@ import pytest
 
 from tests.processes.dashboard.fake_api import job
 from trainmaster.client import RankMetrics, TrainingJob
-from trainmaster.dashboard.attempts import attempts_of
-from trainmaster.dashboard.seen import MOST_JOBS, MOST_RANKS, MOST_SAMPLES, SERIES, Seen
+from trainmaster.dashboard.figures import MOST_JOBS, MOST_RANKS, MOST_SAMPLES, SERIES, Seen
+from trainmaster.dashboard.job_page import attempts_of
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1_000.0]
-    monkeypatch.setattr("trainmaster.dashboard.seen.time.time", lambda: now[0])
+    monkeypatch.setattr("trainmaster.dashboard.figures.time.time", lambda: now[0])
     return now
 
 

@@ -17,12 +17,12 @@ from trainmaster.client.diagnosis import diagnose
 from trainmaster.client.gathering import gather
 from trainmaster.client.job import collection_path
 from trainmaster.client.suspending import lost_checkpoints
-from trainmaster.dashboard.board import blame_of
+from trainmaster.client.view import view_of
+from trainmaster.dashboard.board import blame_of, row_of
 from trainmaster.dashboard.errors import Refused
-from trainmaster.dashboard.manifest import MOST_VALUES, manifest_of
+from trainmaster.dashboard.job_answers import MOST_VALUES, manifest_of
 from trainmaster.dashboard.objects import pod_row
 from trainmaster.dashboard.reading import Items
-from trainmaster.dashboard.rows import row_of
 from trainmaster.dashboard.shapes import MANIFEST, MOST_SPEC, answer_shape
 from trainmaster_operator.api.trimming import LEFT_OUT, Shape, Trimmer
 
@@ -70,7 +70,7 @@ def test_of_a_list_that_takes_too_much_memory_the_first_objects_are_kept() -> No
 def test_a_job_in_a_list_and_on_its_page_keeps_what_they_show() -> None:
     made = full_job(training={"x": [1] * 100_000})
     (listed,) = kept(JOBS, {"kind": "List", "items": [made]})["items"]
-    assert row_of(listed) == row_of(made) and blame_of(listed) == blame_of(made)
+    assert row_of(listed) == row_of(made) and blame_of(view_of(listed)) == blame_of(view_of(made))
     opened = kept(f"{JOBS}/bert", made)
     assert row_of(opened) == row_of(made)
     assert TrainingJob.of(opened).status == TrainingJob.of(made).status

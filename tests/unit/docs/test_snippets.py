@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.docs.snippets import OURS, ROOT, Block, blocks, slugs
-from trainmaster.cli.other_kinds import OTHER_JOBS
+from trainmaster.cli.convert import OTHER_JOBS
 from trainmaster_operator.api.parsing import parse_job
 from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.rendering import Settings, first_assignment, render

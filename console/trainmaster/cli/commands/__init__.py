@@ -1,20 +1,20 @@
-"""Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
+"""The commands, in the help's sections and order. A module has its command's name and an `app`, or is in `SHARED`.
 
-`submit`, `push`; `list`, `status`, `top`, `logs`, `events`, `open`, `wait`, `history`; `why`, `stacks`, `evidence`;
-`suspend`, `resume`, `scale`, `restart`; `init`, `validate`, `render`, `convert`; `local`, `demo`; `crd`, `operator`,
-`dashboard`; `completion`, `mcp`. `history_server` is the `serve` of `history`. To add one:
+`jobs` has what shows jobs, `files` what works on files, `pages` what serves the page, `programs` small ones; `submit`,
+`push`, `logs`, `events`, `wait`, `history` (with `history_server`, its `serve`), `stacks`, `evidence`, `suspend`,
+`resume`, `scale`, `restart` and `local` are modules of their own. To add a command:
 
     app = Part()
 
     @app.command()
     @connected
     def resume(connection: Connection, name: JobName) -> None:
-        '''Let a suspended job go on from its checkpoint.'''
+        '''Resume a suspended job from its checkpoint.'''
         connection.client().resume(name)
 
-A module imports what its command needs when it runs, so that `--help` and completion answer at once. A command that
-asks the API server is `@connected`; names of jobs are `job_names.JobName`; what prints objects takes `output.Output`.
-`program.called()` is how the user calls this program, for commands in sentences.
+In a module that is shared the decorator names the command. A module imports what its command needs when it runs, so
+that `--help` and completion answer at once. A command that asks the API server is `@connected`; names of jobs are
+`arguments.JobName`; what prints objects takes `output.Output`. `terminal.called()` is how the user calls this program.
 """
 
 from __future__ import annotations
@@ -22,47 +22,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Bring jobs and code": (
-        "submit",
-        "push",
-    ),
-    "See how jobs go": (
-        "list",
-        "status",
-        "top",
-        "logs",
-        "events",
-        "open",
-        "wait",
-        "history",
-    ),
-    "Find out why": (
-        "why",
-        "stacks",
-        "evidence",
-    ),
-    "Steer jobs": (
-        "suspend",
-        "resume",
-        "scale",
-        "restart",
-    ),
-    "Files, without a cluster": (
-        "init",
-        "validate",
-        "render",
-        "convert",
-    ),
-    "A cluster on this machine": (
-        "local",
-        "demo",
-    ),
-    "The operator": (
-        "crd",
-        "operator",
-        "dashboard",
-    ),
+    "Bring jobs and code": ("submit", "push"),
+    "Watch jobs": ("list", "status", "top", "logs", "events", "open", "wait", "history"),
+    "Find out why": ("why", "stacks", "evidence"),
+    "Steer jobs": ("suspend", "resume", "scale", "restart"),
+    "Files, without a cluster": ("init", "validate", "render", "convert"),
+    "A cluster on this machine": ("local", "demo"),
+    "The operator": ("crd", "operator", "dashboard"),
     "This program": ("completion", "mcp"),
+}
+# The commands of modules that have several.
+SHARED: Mapping[str, str] = {
+    **dict.fromkeys(("list", "status", "top", "why"), "jobs"),
+    **dict.fromkeys(("init", "validate", "render", "convert"), "files"),
+    **dict.fromkeys(("open", "dashboard"), "pages"),
+    **dict.fromkeys(("crd", "operator", "completion", "mcp", "demo"), "programs"),
 }
 # What kubectl itself does with jobs.
 KUBECTLS = frozenset({"annotate", "apply", "create", "delete", "describe", "edit", "get", "label", "patch"})
@@ -70,4 +44,4 @@ KUBECTLS = frozenset({"annotate", "apply", "create", "delete", "describe", "edit
 
 def module_of(command: str) -> str:
     """Returns the name of a command's module."""
-    return f"{__name__}.{command.replace('-', '_')}"
+    return f"{__name__}.{SHARED.get(command, command.replace('-', '_'))}"

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.arguments import complete_job, find_job, plain_name
 from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.job_names import complete_job, find_job, plain_name
 from trainmaster.cli.output import ObjectOutput
 from trainmaster.cli.program import Part
 

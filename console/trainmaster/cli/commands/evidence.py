@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.arguments import JobName, find_job
 from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.job_names import JobName, find_job
 from trainmaster.cli.output import ObjectOutput, print_value
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
@@ -28,8 +28,8 @@ def evidence(
 
     Also after the pods are gone. Without --rank only the stacks of the rank that failed are shown whole.
     """
+    from trainmaster.cli.arguments import require_attempt, require_rank
     from trainmaster.cli.evidence import as_json, evidence_lines, print_page
-    from trainmaster.cli.job_parts import require_attempt, require_rank
 
     jobs = connection.client()
     job = find_job(jobs, name)

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.arguments import plain_name
 from trainmaster.cli.commands import module_of
 from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.file_names import complete_path
+from trainmaster.cli.connection_values import complete_path
 from trainmaster.cli.history.opening import HistoryOptions, open_history
-from trainmaster.cli.job_names import plain_name
 from trainmaster.cli.output import Output
 from trainmaster.cli.program import Command, Part
 
@@ -27,7 +27,7 @@ EXPORT = "Export"
 
 def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of recorded jobs for tab completion."""
-    from trainmaster.cli.connection_values import recorded_names
+    from trainmaster.cli.history.opening import recorded_names
 
     return recorded_names(ctx, incomplete)
 
@@ -193,7 +193,7 @@ def _require_possible(name: str | None, options: Mapping[str, Any], *, only_list
 def _export_format(file: str, format: str | None, *, force: bool) -> str:
     """Returns the format of an export, before anything is asked for it. Raises BadParameter, ClientError."""
     from trainmaster.cli.history import exporting
-    from trainmaster.cli.new_files import require_room
+    from trainmaster.cli.output import require_room
 
     found = exporting.format_of(file, format)
     if file != exporting.STDOUT:

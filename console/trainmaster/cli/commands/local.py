@@ -1,4 +1,4 @@
-"""`trainmaster local` runs the embedded cluster, for a laptop without Docker."""
+"""`local` runs the embedded cluster, for a laptop without Docker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.file_names import complete_path
+from trainmaster.cli.connection_values import complete_path
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -22,14 +22,14 @@ StateDir = Annotated[
     typer.Option(
         "--state-dir",
         envvar="TRAINMASTER_LOCAL_DIR",
-        help="Where the cluster keeps its files.",
+        help="Folder of the cluster's files.",
         autocompletion=complete_path,
     ),
 ]
 
 
 def _cluster() -> ModuleType:
-    """Returns the module that starts and stops clusters, which is a distribution of its own."""
+    """Returns the module that starts and stops clusters; it is an optional distribution."""
     try:
         from trainmaster_local import cluster
     except ModuleNotFoundError as error:
@@ -39,7 +39,7 @@ def _cluster() -> ModuleType:
 
 
 def _failed(error: Exception) -> typer.Exit:
-    """Says why the cluster can't do what was asked, and returns the exit."""
+    """Prints the error, and returns the exit."""
     say(f"error: {error}", error=True)
     return typer.Exit(1)
 
@@ -54,15 +54,15 @@ def up(
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Number of nodes.")] = 1,
     gpus: Annotated[
         int | None,
-        typer.Option(
-            "--gpus", min=0, help="Give each node this many GPUs; default: the machine's, split among the nodes."
-        ),
+        typer.Option("--gpus", min=0, help="GPUs of each node; default: the machine's, split among the nodes."),
     ] = None,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay until Ctrl-C, which stops the cluster.")
+    ] = False,
 ) -> None:
-    """Start the cluster and say how to use it."""
+    """Start the cluster and print how to use it."""
     cluster = _cluster()
-    from trainmaster.local.images import CONFIGURE
+    from trainmaster.local import CONFIGURE
 
     try:
         info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground, configure=CONFIGURE)
@@ -76,7 +76,7 @@ def up(
 
 @app.command()
 def down(state_dir: StateDir = STATE_DIR) -> None:
-    """Stop the cluster and everything that runs in it; its folder stays."""
+    """Stop the cluster and everything in it; keep its folder."""
     cluster = _cluster()
     try:
         stopped = cluster.down(state_dir.resolve())
@@ -87,7 +87,7 @@ def down(state_dir: StateDir = STATE_DIR) -> None:
 
 @app.command()
 def status(state_dir: StateDir = STATE_DIR) -> None:
-    """Show whether the cluster runs and which GPUs its nodes have; exit with 1 if it doesn't."""
+    """Show whether the cluster is running, and its GPUs; exit with 1 if it isn't."""
     cluster = _cluster()
     try:
         info = cluster.status(state_dir.resolve())

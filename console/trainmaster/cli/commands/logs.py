@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.arguments import JobName, find_job
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.durations import seconds
-from trainmaster.cli.job_names import JobName, find_job
 from trainmaster.cli.program import Part
 
 app = Part()

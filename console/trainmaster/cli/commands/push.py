@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.arguments import JobName, find_job
 from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.connection_values import complete_path
 from trainmaster.cli.durations import seconds
-from trainmaster.cli.file_names import complete_path
-from trainmaster.cli.job_names import JobName, find_job
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -48,9 +48,9 @@ def push(
     Its ranks save a checkpoint and start again with it, in the same pods. It takes none of maxRestarts. DIR takes the
     place of all the code that the job has; where it lacks the job's script, the push is refused.
     """
-    from trainmaster.cli.show import outcome
     from trainmaster.client.code import archive_folder, push_code
     from trainmaster.client.code.archive import size_text
+    from trainmaster.client.view import view_of
 
     jobs = connection.client()
     began = time.monotonic()
@@ -77,7 +77,7 @@ def push(
     job = jobs.wait(name, until=runs, timeout=WAIT_SECONDS if timeout is None else timeout)
     if job.finished:
         ran = job.status.code_digest == archive.digest
-        say(outcome(job) + ("" if ran else "; the new code never ran"))
+        say(view_of(job.raw).outcome + ("" if ran else "; the new code never ran"))
         if job.phase == "Failed" or not ran:
             raise typer.Exit(1)
         return

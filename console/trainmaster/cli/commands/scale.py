@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.arguments import JobNames, find_job
 from trainmaster.cli.connection import Connection, connected, for_each
-from trainmaster.cli.job_names import JobNames, find_job
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.file_names import complete_path
+from trainmaster.cli.connection_values import complete_path
 from trainmaster.cli.output import ObjectOutput, object_name, print_value
-from trainmaster.cli.program import Command, Part, called
-from trainmaster.cli.terminal import say
+from trainmaster.cli.program import Command, Part
+from trainmaster.cli.terminal import called, say
 
 app = Part()
 
@@ -66,10 +66,10 @@ def submit(
     --code brings a folder's code without an image, apart from secrets and what .gitignore and .trainmasterignore
     leave out; a line says what that is.
     """
-    from trainmaster.cli.show import outcome
     from trainmaster.cli.submission import Flags, manifest_from_file, manifest_from_flags, require_valid, split_words
     from trainmaster.client.code import archive_folder, submit_with_code
     from trainmaster.client.code.submitting import with_code
+    from trainmaster.client.view import view_of
 
     file, command = split_words(words or ())
     if file is not None and filename is not None:
@@ -92,13 +92,13 @@ def submit(
     if output is not None:
         print_value(dict(job.raw), output)
     else:
-        say(f"{object_name(job)} created")
+        say(f"{object_name(job.name)} created")
     where = f" -n {jobs.namespace}" if connection.namespace is not None else ""
     say(f"{called()} logs -f{where} {job.name} shows what it prints", error=True)
     if archive is not None:
         say(f"{called()} push{where} {job.name} {quote(str(code))} brings new code into it", error=True)
     if wait:
         ended = jobs.wait(job.name)
-        say(outcome(ended))
+        say(view_of(ended.raw).outcome)
         if ended.phase != "Succeeded":
             raise typer.Exit(1)

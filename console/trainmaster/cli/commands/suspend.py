@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainmaster.cli.arguments import JobNames, find_job
 from trainmaster.cli.connection import Connection, connected, for_each
-from trainmaster.cli.job_names import JobNames, find_job
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.arguments import JobNames, find_job
 from trainmaster.cli.connection import Connection, connected, for_each
 from trainmaster.cli.durations import seconds
-from trainmaster.cli.job_names import JobNames, find_job
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -48,7 +48,7 @@ def wait(
 
     Exits with 0 when all succeeded or are in that phase, 1 when one ended otherwise, 3 when the time is over.
     """
-    from trainmaster.cli.show import outcome
+    from trainmaster.client.view import view_of
 
     if phase.lower() not in wait_targets():
         kubectls = "; kubectl wait has conditions and delete" if "=" in phase or phase.lower() == "delete" else ""
@@ -67,7 +67,7 @@ def wait(
             until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
             timeout=left,
         )
-        say(outcome(job))
+        say(view_of(job.raw).outcome)
         if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
             missed.append(name)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from trainmaster.cli.new_files import write_file
+from trainmaster.cli.output import write_file
 from trainmaster.cli.terminal import write
 
 FORMATS = ("csv", "json", "parquet")

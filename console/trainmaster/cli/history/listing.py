@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from trainmaster.cli.columns import columns
-from trainmaster.cli.show import PHASE_STYLES, duration, parse_time
+from trainmaster.cli.console import columns
+from trainmaster.cli.show import PHASE_STYLES
+from trainmaster.client.view import duration, parse_time
 from trainmaster_operator.wire.values import text
 
 if TYPE_CHECKING:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from trainmaster.cli.connection import Connection
+from trainmaster.cli.connection_values import beginning
 
 if TYPE_CHECKING:
     from trainmaster.client.history import HistoryReader
@@ -68,3 +71,16 @@ def _namespace(connection: Connection) -> str:
     except KubeconfigError as error:
         raise NoCluster(f"{error}.") from error
     return "default" if found is None else found.namespace
+
+
+def recorded_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the names of the namespace's recorded jobs that begin so, the newest first, for tab completion."""
+    from trainmaster.client.blocking import run
+
+    options = HistoryOptions(*(ctx.params.get(name) for name in ("history", "token", "account", "authority")))
+
+    def read() -> list[str]:
+        opened = open_history(Connection.of(ctx), options)
+        return list(dict.fromkeys(job["name"] for job in run(opened.reader.jobs(opened.namespace))["items"]))
+
+    return beginning(read, incomplete)

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from trainmaster.cli.columns import columns
+from trainmaster.cli.console import columns
 from trainmaster.cli.history.listing import STYLES, failure_words, phase_of, ran_for, steps_of
 from trainmaster.cli.history.sparklines import curve_lines
-from trainmaster.cli.program import called
-from trainmaster.cli.show import duration, parse_time, where_time_went
-from trainmaster.cli.terminal import wrapped
+from trainmaster.cli.show import where_time_went
+from trainmaster.cli.terminal import called, wrapped
 from trainmaster.client import ClientError, TrainingJob
+from trainmaster.client.view import duration, parse_time
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.wire.values import is_number, mapping
 

@@ -9,7 +9,7 @@ from trainmaster.cli.history.exporting import STDOUT, export
 from trainmaster.cli.history.listing import job_table, recorded_jobs
 from trainmaster.cli.history.opening import OpenHistory
 from trainmaster.cli.history.page import job_page
-from trainmaster.cli.output import print_value, qualified
+from trainmaster.cli.output import object_name, print_value
 from trainmaster.cli.terminal import say, terminal_width
 from trainmaster.client import ClientError, JobNotFound
 from trainmaster.client.blocking import run
@@ -21,7 +21,7 @@ def show_list(opened: OpenHistory, namespace: str | None, limit: int, output: st
     jobs, more = run(recorded_jobs(opened.reader, namespace, limit))
     if output == "name":
         for each in dict.fromkeys(job["name"] for job in jobs):
-            say(qualified(each))
+            say(object_name(each))
     elif output in ("json", "yaml"):
         print_value({"kind": "RecordedJobList", "items": jobs}, output)
     elif jobs:
@@ -38,7 +38,7 @@ def show_job(opened: OpenHistory, name: str, uid: str | None, output: str | None
     """Shows one job. Raises ClientError."""
     job = run(opened.reader.job(opened.namespace, name, uid=uid))
     if output == "name":
-        say(qualified(job["name"]))
+        say(object_name(job["name"]))
     elif output in ("json", "yaml"):
         print_value(job, output)
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from trainmaster.cli.top.figures import BLOCKS, step_time
+from trainmaster.cli.top_picture import BLOCKS, step_time
 
 # Into a pipe, and at most: beyond that a line isn't read at a glance.
 PIPE_WIDTH, MOST_WIDTH, LEAST_WIDTH = 100, 160, 8

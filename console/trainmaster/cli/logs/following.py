@@ -27,12 +27,13 @@ from trainmaster.cli.logs.sources import (
     of_kept,
     waiting_sentence,
 )
-from trainmaster.cli.show import job_end, job_trouble
+from trainmaster.cli.show import job_trouble
 from trainmaster.cli.terminal import say
 from trainmaster.client import ClientError, InvalidRequest, JobClient, JobNotFound, TrainingJob, worker_index
 from trainmaster.client.arrivals import Ended
 from trainmaster.client.containers import Container, container_of, containers_of, has_started, runs
 from trainmaster.client.merging import WorkerLine
+from trainmaster.client.view import view_of
 from trainmaster_operator.api.kept_logs import KeptLog
 
 # Seconds after which the pods are listed again: while output is missing, and while all workers are read.
@@ -115,7 +116,7 @@ class Follower:
         if job.finished:
             self._print(None)
             self._print_missed()
-            say(job_end(job), error=True)
+            say(view_of(job.raw).end, error=True)
         else:
             self._print(POLL_SECONDS)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from trainmaster.cli.job_parts import most_workers, require_attempt, require_rank, require_worker
+from trainmaster.cli.arguments import most_workers, require_attempt, require_rank, require_worker
 from trainmaster.cli.logs.failed import print_failed
 from trainmaster.cli.logs.following import Follower
 from trainmaster.cli.logs.printed import print_there

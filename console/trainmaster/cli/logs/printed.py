@@ -10,11 +10,12 @@ from trainmaster.cli.logs.merging import merged
 from trainmaster.cli.logs.printing import Printer
 from trainmaster.cli.logs.selection import Selection
 from trainmaster.cli.logs.sources import of_kept, of_pod, waiting_sentence
-from trainmaster.cli.show import job_end, job_trouble
+from trainmaster.cli.show import job_trouble
 from trainmaster.cli.terminal import say
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob, worker_index
 from trainmaster.client.containers import has_started
 from trainmaster.client.merging import WorkerLine
+from trainmaster.client.view import view_of
 from trainmaster_operator.api.kept_logs import KeptLog, marked_attempt
 
 # Logs that are merged at once; of more workers, the output of so many comes before that of the next.
@@ -48,12 +49,12 @@ def print_there(
     if silent and (selection.by_content or selection.since is not None) and (there or kept):
         say(nothing_sentence(job, selection), error=True)
     elif silent and job.finished and not selection.by_content:
-        say(f"{job_end(job)}\nIt printed nothing that was kept.", error=True)
+        say(f"{view_of(job.raw).end}\nIt printed nothing that was kept.", error=True)
         return
     elif silent and not pods and not kept:
         say(f"Job {job.name} has no output: {job_trouble(job)}", error=True)
     if with_end and job.finished:
-        say(job_end(job), error=True)
+        say(view_of(job.raw).end, error=True)
 
 
 def print_merged(streams: Sequence[Iterator[WorkerLine]], printer: Printer) -> None:

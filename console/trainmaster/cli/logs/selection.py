@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from trainmaster.cli.show import parse_time
 from trainmaster.client import TrainingJob
 from trainmaster.client.merging import WorkerLine
+from trainmaster.client.view import parse_time
 
 
 @dataclass(frozen=True)

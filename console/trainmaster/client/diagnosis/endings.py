@@ -1,8 +1,8 @@
-"""The ends of programs, as Python, torch, NCCL and Hugging Face print them, are told in a person's words.
+"""Translates a failed program's last lines, as Python, torch, NCCL and Hugging Face print them, into plain sentences.
 
-Each ending is a pattern on the end of a log, what it means, and what to do. The order is by how much a line says: the
-specific before the general, because the last lines of a failed rank often hold several (an NCCL error below the cause).
-What no pattern knows is shown as it is: the exception's own line.
+Each ending is a pattern on the end of a log, its meaning, and what to do. Specific patterns come before general ones,
+because the last lines of a failed rank often match several (an NCCL error below the cause). If no pattern matches, the
+exception's own line is shown.
 """
 
 from __future__ import annotations
@@ -13,219 +13,115 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ending:
-    """Ending is what a log's end says: for programs in one word, for people in a clause behind "rank 3"."""
+    """Ending is the meaning of a log's end: one word for programs, and a clause behind "rank 3" for people."""
 
     cause: str
     clause: str
     remedy: str
     line: str
-    """The line of the log, as it stands."""
+    """The line of the log."""
     about: str = ""
     """What the line names: a file, a module, an amount; empty where it names nothing."""
 
 
-# Pattern, cause, what is so (with the pattern's groups), what to do.
+# Pattern, cause, clause (with the pattern's groups), what to do.
 _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        r"(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate ([\d.]+ \w+)",
-        "CudaOutOfMemory",
-        "has no GPU memory left for {0} more",
-        "use a smaller batch, gradient accumulation, activation checkpointing, or shard the model (FSDP)",
-    ),
-    (
-        r"(?:CUDA|HIP|NPU|XPU) out of memory|CUBLAS_STATUS_ALLOC_FAILED|(?:CUDA|HIP) error: out of memory|"
-        r"Cuda failure (?:\d+ )?'out of memory'",
-        "CudaOutOfMemory",
-        "ran out of GPU memory",
-        "use a smaller batch, gradient accumulation, activation checkpointing, or shard the model (FSDP)",
-    ),
-    (
-        r"DataLoader worker \(pid[^)]*\) is killed by signal: Bus error|out of shared memory|"
-        r"No space left on device[^\n]*/dev/shm|/dev/shm[^\n]*No space left on device",
-        "SharedMemory",
-        "found /dev/shm too small for the data loader or for NCCL",
-        "set spec.resources.sharedMemory, such as 16Gi, or use fewer data loader workers",
-    ),
-    (
-        r"DataLoader worker \(pid[^)]*\) is killed by signal: Killed",
-        "OutOfMemory",
-        "lost a data loader's worker, which was killed for memory",
-        "raise spec.resources.memory, or use fewer data loader workers",
-    ),
-    (
-        r"ModuleNotFoundError: No module named '([^'\n]+)'",
-        "ModuleNotFound",
-        "doesn't find the Python module {0} in the image",
-        "install it in the image, or correct the import",
-    ),
-    (
-        r"(?:ImportError|OSError): (lib[\w.+-]+): cannot open shared object file",
-        "LibraryMissing",
-        "doesn't find the library {0} in its container",
-        "of libcuda: ask for GPUs (spec.resources.gpus) and check the node's NVIDIA runtime; else "
-        "install it in the image",
-    ),
-    (
-        r"ImportError: (.+)",
-        "ImportError",
-        "couldn't import what it needs: {0}",
-        "check that the packages in the image fit each other",
-    ),
-    (
-        r"(?:NVIDIA driver on your system is too old \(found version (\d+)\))|"
-        r"CUDA driver version is insufficient for CUDA runtime version",
-        "DriverTooOld",
-        "needs a newer NVIDIA driver than its node has",
-        "choose an image with an older CUDA, or nodes with a newer driver",
-    ),
-    (
-        r"Found no NVIDIA driver|No (?:CUDA|HIP) GPUs are available|no (?:CUDA|ROCm)-capable device is detected",
-        "NoGpu",
-        "sees no GPU in its container",
-        "ask for GPUs in spec.resources.gpus, and check CUDA_VISIBLE_DEVICES and the node's device plugin",
-    ),
-    (
-        r"invalid device ordinal",
-        "NoGpu",
-        "uses a GPU number that its container doesn't have",
-        "let spec.processesPerWorker be the number of GPUs, and use LOCAL_RANK for the device",
-    ),
-    (
-        r"Access to (?:model|dataset) (\S+) is restricted|"
-        r"Cannot access gated repo for url https?://[^/]+/([\w.-]+/[\w.-]+)",
-        "HubRefused",
-        "has no access to the Hugging Face repository {0}, which is gated",
-        "accept the licence on the hub, and give the job a token: HF_TOKEN from a Secret (docs/pods.md)",
-    ),
-    (
-        r"RepositoryNotFoundError|([\w.-]+/[\w.-]+) is not a local folder and is not a valid model identifier",
-        "HubRefused",
-        "doesn't find the Hugging Face repository {0}, or needs a token for it",
-        "check its name, and give the job a token: HF_TOKEN from a Secret (docs/pods.md)",
-    ),
-    (
-        r"host='huggingface\.co'[^\n]*url: /(?:api/models/)?([\w.-]+(?:/[\w.-]+)?)/(?:resolve|tree|revision)",
-        "HubUnreachable",
-        "can't reach huggingface.co to load {0}",
-        "put the files on a volume and load them from there with HF_HUB_OFFLINE=1, or let pods out "
-        "(proxy, NetworkPolicy)",
-    ),
-    (
-        r"We couldn't connect to '(?:https?://)?([^']+)'|LocalEntryNotFoundError|OfflineModeIsEnabled",
-        "HubUnreachable",
-        "can't reach the Hugging Face hub, and the files aren't in its cache",
-        "put the files on a volume and load them from there, or let pods out (proxy, NetworkPolicy)",
-    ),
-    (
-        r"Errno 13\] Permission denied: '([^'\n]+)'",
-        "PermissionDenied",
-        "may not write or read {0}",
-        "let the volume belong to the pod's group: podTemplate: {{spec: {{securityContext: {{fsGroup: 1000}}}}}}",
-    ),
-    (
-        r"Errno 30\] Read-only file system: '([^'\n]+)'",
-        "PermissionDenied",
-        "can't write {0}: the file system is read-only",
-        "write to a volume, such as spec.checkpoint.path",
-    ),
-    (
-        r"No space left on device: '([^'\n]+)'",
-        "DiskFull",
-        "finds no space left for {0}",
-        "make the volume larger, or keep fewer checkpoints",
-    ),
-    (
-        r"No space left on device|Disk quota exceeded",
-        "DiskFull",
-        "finds no space left on a disk that it writes to",
-        "make the volume larger, or keep fewer checkpoints",
-    ),
-    (
-        r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: )?'?([^'\n]+?)'?$|can't open file '([^']+)'",
-        "FileNotFound",
-        "doesn't find {0}",
-        "check the path, and that the volume with it is mounted in the workers (docs/pods.md)",
-    ),
-    (
-        r"Errno 98\] Address already in use|EADDRINUSE|address already in use",
-        "PortInUse",
-        "can't listen on its port: the address is in use already",
-        "use the job's MASTER_PORT and no fixed port, or end what a former run left behind",
-    ),
-    (
-        r"Connect to ([\w.:]+(?:<\d+>)?) failed : ([^\n]+)",
-        "NcclNetwork",
-        "can't connect to {0} by NCCL: {1}",
-        "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods "
-        "(docs/operating.md)",
-    ),
-    (
-        r"no socket interface found|No route to host|Network is unreachable",
-        "NcclNetwork",
-        "doesn't reach the other workers over the network",
-        "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods "
-        "(docs/operating.md)",
-    ),
-    (
-        r"Call to (ibv_\w+) failed(?: with error)? ?([^\n]*)|ibv_\w+ .*failed",
-        "NcclInfiniband",
-        "lost InfiniBand (RDMA), in {0}: {1}",
-        "check spec.interconnect.rdma and the locked-memory limit, or go without: NCCL_IB_DISABLE=1 in podTemplate",
-    ),
-    (
-        r"OpType=(\w+),.*?Timeout\(ms\)=(\d+)\d{3}\)",
-        "NcclTimeout",
-        "waited for more than {1} s in the collective {0}: another rank didn't take part",
-        "look at the rank that is behind; a slow step or a branch that only some ranks take does that",
-    ),
-    (
-        r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation",
-        "NcclTimeout",
-        "waited too long in a collective: another rank didn't take part",
-        "look at the rank that is behind; a slow step or a branch that only some ranks take does that",
-    ),
-    (
-        r"(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`']([^\n]+)[`'] failed",
-        "ProgramError",
-        "failed in a GPU kernel's assertion (device-side assert): {0}",
-        "most often an index is out of range, of a label or a token for one; run it once with CUDA_LAUNCH_BLOCKING=1 "
-        "to see where",
-    ),
-    (
-        r"device-side assert triggered",
-        "ProgramError",
-        "failed in a GPU kernel's assertion (device-side assert), most often an index out of range",
-        "run it once with CUDA_LAUNCH_BLOCKING=1 to see where",
-    ),
-    (
-        r"(?:(?:CUDA|HIP) error|(?:CUDA|HIP)_ERROR_\w+|cudaError\w+|Cuda failure(?: \d+)?):? '?"
-        r"(an illegal memory access was encountered|misaligned address|an illegal instruction was encountered)",
-        "IllegalMemoryAccess",
-        "failed in a GPU kernel: {0}",
-        "a kernel reads or writes beyond its tensors, most often one of your own (CUDA, Triton, CuPy): run it once "
-        "with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to see which",
-    ),
-    (
-        r"Duplicate GPU detected : rank (\d+) and rank (\d+) both on (CUDA device \w+)",
-        "DuplicateGpu",
-        "uses the same GPU as another rank (ranks {0} and {1}), which NCCL refuses",
-        "give each rank a GPU of its own: as many in spec.resources.gpus as in spec.processesPerWorker, and "
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
-    ),
-    (
-        r"(nccl(?:InvalidUsage|InvalidArgument|InternalError|UnhandledCudaError|SystemError)): [^\n]*\n"
-        r"(?:\[rank\d+\]: ?)?Last error: *\n(?:\[rank\d+\]: ?)?([^\n]+)",
-        "NcclError",
-        "failed in NCCL ({0}): {1}",
-        "let NCCL say more: interconnect: {{debug: INFO}}",
-    ),
-    (
-        r"(NCCL error in: [^\n]+)",
-        "NcclError",
-        "failed in NCCL: {0}",
-        "let NCCL say more: interconnect: {{debug: INFO}}",
-    ),
-)
+    (r"(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate ([\d.]+ \w+)", "CudaOutOfMemory",
+     "has no GPU memory left for {0} more",
+     "use a smaller batch, gradient accumulation, activation checkpointing, or shard the model (FSDP)"),
+    (r"(?:CUDA|HIP|NPU|XPU) out of memory|CUBLAS_STATUS_ALLOC_FAILED|(?:CUDA|HIP) error: out of memory|"
+     r"Cuda failure (?:\d+ )?'out of memory'", "CudaOutOfMemory", "ran out of GPU memory",
+     "use a smaller batch, gradient accumulation, activation checkpointing, or shard the model (FSDP)"),
+    (r"DataLoader worker \(pid[^)]*\) is killed by signal: Bus error|out of shared memory|"
+     r"No space left on device[^\n]*/dev/shm|/dev/shm[^\n]*No space left on device", "SharedMemory",
+     "found /dev/shm too small for the data loader or for NCCL",
+     "set spec.resources.sharedMemory, such as 16Gi, or use fewer data loader workers"),
+    (r"DataLoader worker \(pid[^)]*\) is killed by signal: Killed", "OutOfMemory",
+     "lost a data loader's worker, which was killed for memory",
+     "raise spec.resources.memory, or use fewer data loader workers"),
+    (r"ModuleNotFoundError: No module named '([^'\n]+)'", "ModuleNotFound",
+     "doesn't find the Python module {0} in the image", "install it in the image, or correct the import"),
+    (r"(?:ImportError|OSError): (lib[\w.+-]+): cannot open shared object file", "LibraryMissing",
+     "doesn't find the library {0} in its container",
+     "if it is libcuda, ask for GPUs (spec.resources.gpus) and check the node's NVIDIA runtime; else "
+     "install it in the image"),
+    (r"ImportError: (.+)", "ImportError", "couldn't import what it needs: {0}",
+     "check that the packages in the image fit each other"),
+    (r"(?:NVIDIA driver on your system is too old \(found version (\d+)\))|"
+     r"CUDA driver version is insufficient for CUDA runtime version", "DriverTooOld",
+     "needs a newer NVIDIA driver than its node has",
+     "choose an image with an older CUDA, or nodes with a newer driver"),
+    (r"Found no NVIDIA driver|No (?:CUDA|HIP) GPUs are available|no (?:CUDA|ROCm)-capable device is detected", "NoGpu",
+     "sees no GPU in its container",
+     "ask for GPUs in spec.resources.gpus, and check CUDA_VISIBLE_DEVICES and the node's device plugin"),
+    (r"invalid device ordinal", "NoGpu", "uses a GPU number that its container doesn't have",
+     "let spec.processesPerWorker be the number of GPUs, and use LOCAL_RANK for the device"),
+    (r"Access to (?:model|dataset) (\S+) is restricted|"
+     r"Cannot access gated repo for url https?://[^/]+/([\w.-]+/[\w.-]+)", "HubRefused",
+     "has no access to the Hugging Face repository {0}, which is gated",
+     "accept the licence on the hub, and give the job a token: HF_TOKEN from a Secret (docs/pods.md)"),
+    (r"RepositoryNotFoundError|([\w.-]+/[\w.-]+) is not a local folder and is not a valid model identifier",
+     "HubRefused", "doesn't find the Hugging Face repository {0}, or needs a token for it",
+     "check its name, and give the job a token: HF_TOKEN from a Secret (docs/pods.md)"),
+    (r"host='huggingface\.co'[^\n]*url: /(?:api/models/)?([\w.-]+(?:/[\w.-]+)?)/(?:resolve|tree|revision)",
+     "HubUnreachable", "can't reach huggingface.co to load {0}",
+     "put the files on a volume and load them from there with HF_HUB_OFFLINE=1, or let pods out "
+     "(proxy, NetworkPolicy)"),
+    (r"We couldn't connect to '(?:https?://)?([^']+)'|LocalEntryNotFoundError|OfflineModeIsEnabled", "HubUnreachable",
+     "can't reach the Hugging Face hub, and the files aren't in its cache",
+     "put the files on a volume and load them from there, or let pods out (proxy, NetworkPolicy)"),
+    (r"Errno 13\] Permission denied: '([^'\n]+)'", "PermissionDenied", "may not write or read {0}",
+     "let the volume belong to the pod's group: podTemplate: {{spec: {{securityContext: {{fsGroup: 1000}}}}}}"),
+    (r"Errno 30\] Read-only file system: '([^'\n]+)'", "PermissionDenied",
+     "can't write {0}: the file system is read-only", "write to a volume, such as spec.checkpoint.path"),
+    (r"No space left on device: '([^'\n]+)'", "DiskFull", "finds no space left for {0}",
+     "make the volume larger, or keep fewer checkpoints"),
+    (r"No space left on device|Disk quota exceeded", "DiskFull", "finds no space left on a disk that it writes to",
+     "make the volume larger, or keep fewer checkpoints"),
+    (r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: )?'?([^'\n]+?)'?$|can't open file '([^']+)'",
+     "FileNotFound", "doesn't find {0}",
+     "check the path, and that the volume with it is mounted in the workers (docs/pods.md)"),
+    (r"Errno 98\] Address already in use|EADDRINUSE|address already in use", "PortInUse",
+     "can't listen on its port: the address is in use already",
+     "use the job's MASTER_PORT and no fixed port, or end what a former run left behind"),
+    (r"Connect to ([\w.:]+(?:<\d+>)?) failed : ([^\n]+)", "NcclNetwork", "can't connect to {0} by NCCL: {1}",
+     "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods "
+     "(docs/operating.md)"),
+    (r"no socket interface found|No route to host|Network is unreachable", "NcclNetwork",
+     "doesn't reach the other workers over the network",
+     "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods "
+     "(docs/operating.md)"),
+    (r"Call to (ibv_\w+) failed(?: with error)? ?([^\n]*)|ibv_\w+ .*failed", "NcclInfiniband",
+     "lost InfiniBand (RDMA), in {0}: {1}",
+     "check spec.interconnect.rdma and the locked-memory limit, or go without: NCCL_IB_DISABLE=1 in podTemplate"),
+    (r"OpType=(\w+),.*?Timeout\(ms\)=(\d+)\d{3}\)", "NcclTimeout",
+     "waited for more than {1} s in the collective {0}: another rank didn't take part",
+     "look at the rank that is behind; a slow step or a branch that only some ranks take does that"),
+    (r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation", "NcclTimeout",
+     "waited too long in a collective: another rank didn't take part",
+     "look at the rank that is behind; a slow step or a branch that only some ranks take does that"),
+    (r"(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`']([^\n]+)[`'] failed", "ProgramError",
+     "failed in a GPU kernel's assertion (device-side assert): {0}",
+     "most often an index is out of range, of a label or a token for one; run it once with CUDA_LAUNCH_BLOCKING=1 "
+     "to see where"),
+    (r"device-side assert triggered", "ProgramError",
+     "failed in a GPU kernel's assertion (device-side assert), most often an index out of range",
+     "run it once with CUDA_LAUNCH_BLOCKING=1 to see where"),
+    (r"(?:(?:CUDA|HIP) error|(?:CUDA|HIP)_ERROR_\w+|cudaError\w+|Cuda failure(?: \d+)?):? '?"
+     r"(an illegal memory access was encountered|misaligned address|an illegal instruction was encountered)",
+     "IllegalMemoryAccess", "failed in a GPU kernel: {0}",
+     "a kernel reads or writes beyond its tensors, most often one of your own (CUDA, Triton, CuPy): run it once "
+     "with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to see which"),
+    (r"Duplicate GPU detected : rank (\d+) and rank (\d+) both on (CUDA device \w+)", "DuplicateGpu",
+     "uses the same GPU as another rank (ranks {0} and {1}), which NCCL refuses",
+     "give each rank a GPU of its own: as many in spec.resources.gpus as in spec.processesPerWorker, and "
+     "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
+    (r"(nccl(?:InvalidUsage|InvalidArgument|InternalError|UnhandledCudaError|SystemError)): [^\n]*\n"
+     r"(?:\[rank\d+\]: ?)?Last error: *\n(?:\[rank\d+\]: ?)?([^\n]+)", "NcclError", "failed in NCCL ({0}): {1}",
+     "let NCCL say more: interconnect: {{debug: INFO}}"),
+    (r"(NCCL error in: [^\n]+)", "NcclError", "failed in NCCL: {0}",
+     "let NCCL say more: interconnect: {{debug: INFO}}"),
+)  # fmt: skip
 _COMPILED = tuple(
     (re.compile(pattern, re.MULTILINE), cause, clause, remedy) for pattern, cause, clause, remedy in _ENDINGS
 )
@@ -234,35 +130,24 @@ _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?:: .*)?)$"
 )
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Diverged)\b")
-# More characters of a log's end aren't looked at.
+# Characters of a log's end that are searched.
 MAX_LOG = 64_000
 
 
 def read_ending(log: str) -> Ending | None:
-    """Returns what a log's end says; None where it has no error that could be named."""
+    """Returns the meaning of a log's end; None where it has no known error."""
     log = log[-MAX_LOG:]
     for pattern, cause, clause, remedy in _COMPILED:
-        found = None
-        for found in pattern.finditer(log):  # noqa: B007 (the last one counts)
-            pass
-        if found is not None:
-            groups = [
-                group.strip().lower() if index else group.strip()
-                for index, group in enumerate(filter(None, found.groups()))
-            ]
-            about = groups[0] if groups else ""
-            groups += ["that it wants"] * 2
-            return Ending(
-                cause,
-                clause.format(*groups).replace(": that it wants", ""),
-                remedy.format(),
-                _line_of(log, found.start()),
-                about,
-            )
+        # The last match counts.
+        for found in reversed(list(pattern.finditer(log))):
+            about, *others = [group.strip() for group in found.groups() if group] or [""]
+            words = [about or "that it wants", *map(str.lower, others), "that it wants"]
+            meaning = clause.format(*words).replace(": that it wants", "")
+            return Ending(cause, meaning, remedy.format(), _line_of(log, found.start()), about)
     for line in reversed(log.splitlines()):
-        said = _EXCEPTION.match(line.strip())
-        if said and _NAMED.match(said[1]):
-            return Ending("ProgramError", f"raised {said[1]}", "", said[1])
+        last = _EXCEPTION.match(line.strip())
+        if last and _NAMED.match(last[1]):
+            return Ending("ProgramError", f"raised {last[1]}", "", last[1])
     return None
 
 

@@ -1,94 +1,132 @@
-"""What ended the newest attempt: the first rank that failed, its node and its last lines, in a person's words."""
+"""What ended the newest attempt: the rank that failed first, its node and its last lines, or where it hangs."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 from trainmaster.client.diagnosis.endings import Ending, read_ending
-from trainmaster.client.diagnosis.finding import Finding, Step
-from trainmaster.client.diagnosis.hangs import SILENT, hang_finding
-from trainmaster.client.diagnosis.objects import at, items, plural, text
-from trainmaster.client.diagnosis.situation import Situation
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step, at, items, short, text
+from trainmaster.client.view import plural
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.wire import values
 
 MAX_LOG_LINES = 12
-# The agent's own texts about what couldn't be started.
-_NO_TORCH = "has no torch"
-_NO_PROGRAM = re.compile(r"command not found: '?([^'\s]+)'?")
+# The agent's own texts about what couldn't be started, and about a hang.
+_NO_TORCH, _NO_PROGRAM = "has no torch", re.compile(r"command not found: '?([^'\s]+)'?")
+_SILENT = "no progress"
 _FIRST_LINE = re.compile(r"^.*?(?:ended with exit code \d+|was killed by \S+)(?:: )?")
+_NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
+OTHERS, DEVICE = "waits in a collective", "waits for its device"
+# A frame as faulthandler prints it, and as py-spy does.
+_FAULTHANDLER = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+_PY_SPY = re.compile(r"^\s+(?P<function>\S+) \((?P<file>[^():]+):(?P<line>\d+)\)", re.MULTILINE)
+# Frames of the standard library and of torch say where a thread waits, not whose code waits.
+_LIBRARIES = ("/site-packages/", "/lib/python", "/dist-packages/", "<frozen ")
 
 
 def failure_findings(situation: Situation) -> Iterator[Finding]:
     """Yields why the newest attempt ended, and what ended the job where that was something else."""
-    job = situation.job
-    reason = situation.failed_reason
+    job, reason = situation.job, situation.failed_reason
+    message = situation.shown_message.rstrip(".")
     if reason == "DeadlineExceeded":
         raised = Step("raise runPolicy.activeDeadlineSeconds, or ask for less, and apply the job again")
-        yield Finding("DeadlineExceeded", f"its time was over: {situation.shown_message.rstrip('.')}", (), (raised,))
-    if job.phase not in ("Failed", "Restarting", "Starting", "Running", "Pending") or not job.status.failures:
-        if job.phase == "Failed" and reason:
-            yield Finding(reason, situation.shown_message.rstrip(".") or reason)
-        return
-    if job.phase == "Running":
-        # What it has recovered from doesn't say how it is.
+        yield Finding("DeadlineExceeded", f"its time was over: {message}", (), (raised,))
+    if job.phase == "Failed" and reason and not job.status.failures:
+        yield Finding(reason, message or reason)
+    # What a running job has recovered from doesn't say how it is.
+    if not job.status.failures or job.phase not in ("Failed", "Restarting", "Starting", "Pending"):
         return
     failure = job.status.failures[0]
     finding = _finding(situation, failure)
-    budget = _budget(situation)
-    evidence = (*finding.evidence, *budget)
-    stopped = f", and all ranks start anew, because {failure.not_continued}" if failure.not_continued else ""
+    stopped = f", and all ranks start again, because {failure.not_continued}" if failure.not_continued else ""
+    evidence = (*finding.evidence, *_budget(situation))
     yield Finding(finding.cause, f"{finding.clause}{stopped}", evidence, finding.steps, finding.is_certain)
 
 
 def _finding(situation: Situation, failure: Failure) -> Finding:
+    """Returns the finding on a failure: first what its reason says, then what its log says, then what is left."""
     evidence = next((one for one in situation.evidence if one.attempt == failure.attempt), None)
     log = _log(situation, failure, evidence)
-    where = situation.where
+    reason, message, who = failure.reason, short(failure.message), _who(failure)
+    job = f"{situation.name} {situation.where}"
+    worker = "" if failure.worker is None else f" --worker {failure.worker}"
     more = (
-        Step("all that was kept of it", f"kubectl dtj evidence {situation.name} {where} --attempt {failure.attempt}"),
-        Step("its log", f"kubectl dtj logs {situation.name} {where}" + _worker_option(failure)),
+        Step("the evidence of this attempt", f"kubectl dtj evidence {job} --attempt {failure.attempt}"),
+        Step("its log", f"kubectl dtj logs {job}{worker}"),
     )
-    who = _who(failure)
     lines = (_failure_line(failure), *(f"  {line}" for line in log.splitlines()[-MAX_LOG_LINES:]))
-    if failure.reason == "Hung" or (failure.reason == "AgentLost" and SILENT in failure.message):
-        return hang_finding(failure, evidence, situation.job.status.workers.desired, situation.name, where)
-    if failure.reason == "OOMKilled":
+
+    def found(cause: str, clause: str, *remedies: str) -> Finding:
+        return Finding(cause, clause, lines, (*(Step(remedy) for remedy in remedies if remedy), *more))
+
+    if reason == "Hung" or (reason == "AgentLost" and _SILENT in failure.message):
+        return _hang(situation, failure, evidence)
+    if reason == "OOMKilled":
         limit = _memory_limit(situation)
         limited = f" than its limit of {limit}" if limit else ""
-        clause = f"{who} used more memory{limited} and was killed (OOMKilled)"
-        raised = Step("raise spec.resources.memory (it counts all ranks of the worker, data loaders and /dev/shm)")
-        return Finding("OutOfMemory", clause, lines, (raised, *more))
-    if failure.reason == "PreflightMismatch":
+        raised = "raise spec.resources.memory (it counts all ranks of the worker, data loaders and /dev/shm)"
+        return found("OutOfMemory", f"{who} used more memory{limited} and was killed (OOMKilled)", raised)
+    if reason == "PreflightMismatch":
         differ = failure.message.rpartition("environments differ: ")[2] or log
-        clause = f"the workers' environments differ: {_short(differ)}"
-        return Finding(
-            "EnvironmentsDiffer", clause, lines, (Step("use one image, and one tag, for all workers"), *more)
-        )
-    if failure.reason == "LaunchError":
-        return _launch(failure, who, lines, more)
-    if failure.reason == "Diverged":
-        return Finding("Diverged", f"{who} gave up, because training diverged: {_last(log)}", lines, more)
-    ending = _ending(failure, evidence, log)
-    if known_reason(failure.reason).strength == Strength.DISRUPTION:
-        clause = f"{who} was taken away ({failure.reason}): {_short(failure.message)}"
-        return Finding(failure.reason, clause, lines, more)
-    if ending is not None:
-        steps = (Step(ending.remedy), *more) if ending.remedy else more
-        said = (f"its log: {ending.line}",) if ending.line and ending.line not in log[-2_000:] else ()
-        program = _program(situation, ending)
+        clause = f"the workers' environments differ: {short(differ)}"
+        return found("EnvironmentsDiffer", clause, "use one image, and one tag, for all workers")
+    if reason == "LaunchError" and _NO_TORCH in failure.message:
+        use = "use an image with torch, or set spec.launcher: exec (docs/pods.md, The launcher needs torch)"
+        return found("TorchMissing", "the image has no torch, which the launcher torchrun needs", use)
+    if reason == "LaunchError":
+        program = _NO_PROGRAM.search(failure.message)
+        clause = f"{who} couldn't start its program"
         if program:
-            without = "" if at(situation.job.raw, "spec", "code") else ", and the job brings no code (spec.code)"
-            clause = f"{who} doesn't find its own program, {ending.about}{without}"
-            return Finding(ending.cause, clause, (*lines, *said), (_bring(program, without), *steps))
-        return Finding(ending.cause, f"{who} {ending.clause}", (*lines, *said), steps)
-    return _without_words(failure, who, lines, more, log)
+            clause = f"the program {program[1]} isn't in the image, or can't be run"
+        return found("ProgramNotFound", clause, "check spec.command (a list: [python, train.py]) and the image")
+    if reason == "Diverged":
+        return found("Diverged", f"{who} gave up, because training diverged: {_last(log)}")
+    if known_reason(reason).strength == Strength.DISRUPTION:
+        return found(reason, f"{who} was taken away ({reason}): {message}")
+    if ending := _ending(failure, evidence, log):
+        return _ended(situation, ending, who, log, found(ending.cause, f"{who} {ending.clause}", ending.remedy))
+    code = failure.exit_code
+    if reason == "Signal" or (code is not None and code > 128):
+        name = _signal_name((code or 0) - 128)
+        native = " (a crash in native code)" if name in _NATIVE else ""
+        show = "have Python print where: set PYTHONFAULTHANDLER=1 in spec.podTemplate"
+        return found("Signal", f"{who} was killed by {name}{native}", show)
+    if reason in ("MasterUnreachable", "PeerLost"):
+        check = "look for a NetworkPolicy or a service mesh between the pods (docs/operating.md, Ports of workers)"
+        return found("WorkersUnreachable", f"the workers don't reach each other: {message}", check)
+    if reason == "Usage":
+        return found("Usage", f"{who} can't use its configuration: {_last(log) or message}")
+    if reason == "Error" and code is not None:
+        last = f"; its last line was: {_last(log)}" if _last(log) else " and printed nothing"
+        return found("ExitCode", f"{who} exited with code {code}{last}")
+    return found(reason, f"{message or who} ({reason}: {known_reason(reason).meaning.rstrip('.')})")
+
+
+def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Finding) -> Finding:
+    """Returns a finding from a log's end with the log's line, and with the remedy where it is the job's own program."""
+    evidence = found.evidence
+    if ending.line and ending.line not in log[-2_000:]:
+        evidence += (f"its log: {ending.line}",)
+    program = _program(situation, ending)
+    if not program:
+        return Finding(found.cause, found.clause, evidence, found.steps)
+    clause = f"{who} doesn't find its own program, {ending.about}"
+    if at(situation.job.raw, "spec", "code"):
+        bring = f"correct spec.command, or bring the folder that has {program}: the ranks start in spec.code's folder"
+    else:
+        clause += ", and the job brings no code (spec.code)"
+        bring = (
+            "bring it along: delete the job, and create it by kubectl dtj submit FILE --code DIR, where DIR has "
+            f"{program}; or use an image that has it"
+        )
+    return Finding(found.cause, clause, evidence, (Step(bring), *found.steps))
 
 
 def _program(situation: Situation, ending: Ending) -> str:
@@ -102,55 +140,6 @@ def _program(situation: Situation, ending: Ending) -> str:
     return ending.about if ending.cause == "ModuleNotFound" and ending.about in modules else ""
 
 
-def _bring(program: str, without: str) -> Step:
-    """Returns how a program comes to the workers."""
-    if not without:
-        return Step(
-            f"correct spec.command, or bring the folder that has {program}: the ranks start in spec.code's folder"
-        )
-    return Step(
-        "bring it along: delete the job, and create it by kubectl dtj submit FILE --code DIR, where DIR has "
-        f"{program}; or use an image that has it"
-    )
-
-
-def _without_words(failure: Failure, who: str, lines: tuple[str, ...], more: tuple[Step, ...], log: str) -> Finding:
-    code = failure.exit_code
-    if failure.reason == "Signal" or (code is not None and code > 128):
-        name = _signal_name((code or 0) - 128)
-        native = " (a crash in native code)" if name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE") else ""
-        step = Step("have Python print where: set PYTHONFAULTHANDLER=1 in spec.podTemplate")
-        return Finding("Signal", f"{who} was killed by {name}{native}", lines, (step, *more))
-    if failure.reason in ("MasterUnreachable", "PeerLost"):
-        clause = f"the workers don't reach each other: {_short(failure.message)}"
-        step = Step("look for a NetworkPolicy or a service mesh between the pods (docs/operating.md, Ports of workers)")
-        return Finding("WorkersUnreachable", clause, lines, (step, *more))
-    if failure.reason == "Usage":
-        return Finding(
-            "Usage", f"{who} can't use its configuration: {_last(log) or _short(failure.message)}", lines, more
-        )
-    if failure.reason == "Error" and code is not None:
-        said = _last(log)
-        last = f"; its last line was: {said}" if said else " and said nothing"
-        return Finding("ExitCode", f"{who} ended itself with exit code {code}{last}", lines, more)
-    meaning = known_reason(failure.reason).meaning.rstrip(".")
-    return Finding(failure.reason, f"{_short(failure.message) or who} ({failure.reason}: {meaning})", lines, more)
-
-
-def _launch(failure: Failure, who: str, lines: tuple[str, ...], more: tuple[Step, ...]) -> Finding:
-    if _NO_TORCH in failure.message:
-        clause = "the image has no torch, which the launcher torchrun needs"
-        step = Step("use an image with torch, or set spec.launcher: exec (docs/pods.md, The launcher needs torch)")
-        return Finding("TorchMissing", clause, lines, (step, *more))
-    found = _NO_PROGRAM.search(failure.message)
-    program = found[1] if found else ""
-    clause = (
-        f"the program {program} isn't in the image, or can't be run" if program else f"{who} couldn't start its program"
-    )
-    steps = (Step("check spec.command (a list: [python, train.py]) and the image"), *more)
-    return Finding("ProgramNotFound", clause, lines, steps)
-
-
 def _ending(failure: Failure, evidence: AttemptEvidence | None, log: str) -> Ending | None:
     """Returns what the culprit's log says; of workers that only lost their peers, what any other one's says."""
     own = read_ending(log)
@@ -162,32 +151,26 @@ def _ending(failure: Failure, evidence: AttemptEvidence | None, log: str) -> End
 
 def _log(situation: Situation, failure: Failure, evidence: AttemptEvidence | None) -> str:
     """Returns the end of the culprit's output: from the evidence, else the pod's log, else the status."""
+    found = [situation.logs.get(failure.pod or "", "")]
     if evidence is not None and failure.worker is not None:
         report = evidence.workers.get(failure.worker, {})
-        said = values.text(report.get("error"), None)
-        if said.strip():
-            return said
-        if evidence.logs.get(failure.worker, "").strip():
-            return evidence.logs[failure.worker]
-    kept = situation.logs.get(failure.pod or "", "")
-    if kept.strip():
-        return kept
+        found = [values.text(report.get("error"), None), evidence.logs.get(failure.worker, ""), *found]
     rest = _FIRST_LINE.sub("", failure.message, count=1)
-    return "" if rest == failure.message else rest.replace(" | ", "\n")
+    found.append("" if rest == failure.message else rest.replace(" | ", "\n"))
+    return next((one for one in found if one.strip()), "")
 
 
 def _budget(situation: Situation) -> tuple[str, ...]:
+    """Returns the failures before, and how many restarts have counted."""
     status = situation.job.status
     limit = at(situation.job.raw, "spec", "failurePolicy", "maxRestarts")
-    of = f" of {limit}" if isinstance(limit, int) else ""
-    told = [f"attempt {one.attempt}: {one.reason}" for one in status.failures[1:4]]
-    lines = [f"before that: {', '.join(told)}"] if told else []
+    counted = plural(status.restarts, "restart") + (f" of {limit}" if isinstance(limit, int) else "")
+    before = [f"attempt {one.attempt}: {one.reason}" for one in status.failures[1:4]]
+    lines = [f"earlier failures: {', '.join(before)}"] if before else []
     if situation.failed_reason == "MaxRestartsExceeded":
-        lines.append(
-            f"no restart was left: {plural(status.restarts, 'restart')}{of} counted (failurePolicy.maxRestarts)"
-        )
+        lines.append(f"no restart was left: {counted} counted (failurePolicy.maxRestarts)")
     elif situation.job.phase != "Failed":
-        lines.append(f"it tries again: {plural(status.restarts, 'restart')}{of} counted so far")
+        lines.append(f"it tries again: {counted} counted so far")
     return tuple(lines)
 
 
@@ -199,28 +182,21 @@ def _who(failure: Failure) -> str:
 
 
 def _failure_line(failure: Failure) -> str:
-    facts = [f"attempt {failure.attempt}: {failure.reason}"]
-    for label, value in (
-        ("rank", failure.rank), ("worker", failure.worker), ("pod", failure.pod), ("node", failure.node),
-        ("exit code", failure.exit_code),
-    ):  # fmt: skip
-        if value is not None:
-            facts.append(f"{label} {value}")
-    return ", ".join(facts) + (f", at {failure.failed_at}" if failure.failed_at else "")
-
-
-def _worker_option(failure: Failure) -> str:
-    return "" if failure.worker is None else f" --worker {failure.worker}"
+    facts = {"rank": failure.rank, "worker": failure.worker, "pod": failure.pod, "node": failure.node}
+    known = {**facts, "exit code": failure.exit_code}
+    where = "".join(f", {label} {value}" for label, value in known.items() if value is not None)
+    time = f", at {failure.failed_at}" if failure.failed_at else ""
+    return f"attempt {failure.attempt}: {failure.reason}{where}{time}"
 
 
 def _memory_limit(situation: Situation) -> str:
-    for pod in situation.pods:
-        for container in items(pod, "spec", "containers"):
-            if text(container, "name") == "worker" and text(container, "resources", "limits", "memory"):
-                return text(container, "resources", "limits", "memory")
+    containers = (each for pod in situation.pods for each in items(pod, "spec", "containers"))
+    limits = (text(each, "resources", "limits", "memory") for each in containers if text(each, "name") == "worker")
+    if limit := next(filter(None, limits), ""):
+        return limit
     asked = at(situation.job.raw, "spec", "resources", "memory")
-    limit = at(asked, "limit") if not isinstance(asked, str | int) else asked
-    return str(limit) if limit is not None else ""
+    asked = asked if isinstance(asked, str | int) else at(asked, "limit")
+    return "" if asked is None else str(asked)
 
 
 def _signal_name(number: int) -> str:
@@ -235,5 +211,57 @@ def _last(log: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def _short(message: str) -> str:
-    return " ".join(message.split()).rstrip(".; ")[:300]
+def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | None) -> Finding:
+    """Returns the finding about a hang: the rank that stopped, and where its main thread stands."""
+    ranks: Mapping[int, Mapping[str, Any]] = {} if evidence is None else evidence.ranks
+    rank = failure.rank if failure.rank is not None else _behind(ranks)
+    state = {} if rank is None else ranks.get(rank, {})
+    stacks = values.text(state.get("text"), None)
+    frame = top_frame(stacks)
+    node = f" on node {failure.node}" if failure.node else ""
+    where = f" at step {state['step']}" if values.whole(state.get("step")) is not None else ""
+    where += f", in {frame}" if frame else ""
+    waits = waits_for(state)
+    if waits == DEVICE and situation.job.status.workers.desired == len(ranks) == 1:
+        clause = f"its only rank{node} is waiting for the GPU{where}"
+    else:
+        who = "its ranks" if rank is None else f"rank {rank}"
+        reason = {OTHERS: f" (it {OTHERS} for another rank)", DEVICE: f" (it {DEVICE})"}.get(waits, "")
+        clause = f"{who}{node} made no progress{where}{reason}"
+    lines = [f"attempt {failure.attempt}: {' | '.join(failure.message.splitlines())}"]
+    lines += [f"  {line}" for line in stacks.splitlines()[:8]]
+    lines += [_rank_line(number, other) for number, other in sorted(ranks.items()) if number != rank][:6]
+    option = f" --attempt {failure.attempt}" + ("" if rank is None else f" --rank {rank}")
+    command = f"kubectl dtj evidence {situation.name} {situation.where}{option}"
+    raised = "if steps really take that long, raise failurePolicy.hang.progressSeconds"
+    return Finding("Hang", clause, tuple(lines), (Step("all stacks of that rank", command), Step(raised)))
+
+
+def waits_for(state: Mapping[str, Any]) -> str:
+    """Returns what a rank waits for by its evidence; empty where that isn't known, or nothing."""
+    if state.get("waits") == "collective" or state.get("pending") is True:
+        return OTHERS
+    return DEVICE if state.get("waits") == "device" else ""
+
+
+def top_frame(stacks: str) -> str:
+    """Returns the innermost frame of the first thread outside of libraries: function, file and line."""
+    found = list(_FAULTHANDLER.finditer(stacks)) or list(_PY_SPY.finditer(stacks))
+    own = [frame for frame in found if not any(library in frame["file"] for library in _LIBRARIES)]
+    frame = next(iter(own or found), None)
+    return "" if frame is None else f"{frame['function']} ({frame['file']}:{frame['line']})"
+
+
+def _behind(ranks: Mapping[int, Mapping[str, Any]]) -> int | None:
+    """Returns the rank that is furthest behind, and in no collective where one isn't."""
+
+    def order(rank: int) -> tuple[bool, int, int]:
+        return waits_for(ranks[rank]) == OTHERS, values.whole(ranks[rank].get("step")) or 0, rank
+
+    return min(ranks, key=order, default=None)
+
+
+def _rank_line(rank: int, state: Mapping[str, Any]) -> str:
+    step = values.whole(state.get("step"))
+    facts = ["" if step is None else f"step {step}", waits_for(state), top_frame(values.text(state.get("text"), None))]
+    return f"rank {rank}: {', '.join(filter(None, facts)) or 'nothing is known'}"

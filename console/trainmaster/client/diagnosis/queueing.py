@@ -1,4 +1,4 @@
-"""Kueue: what the job's Workload waits for, in which place of its queue, and why it was evicted.
+"""Queues and gangs: what a Kueue Workload waits for, its place, why it was evicted; PodGroups that don't fit at once.
 
 The messages are those of Kueue 0.10 to 0.18 (pkg/scheduler/flavorassigner, pkg/controller/core, pkg/workload).
 """
@@ -8,14 +8,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmaster.client.diagnosis.finding import Finding, Step
-from trainmaster.client.diagnosis.objects import Object, at, condition, items, joined, name_of, plural, text
-from trainmaster.client.diagnosis.room import resource_noun
-from trainmaster.client.diagnosis.situation import Situation
+from trainmaster.client.diagnosis.capacity import read_words, resource_noun
+from trainmaster.client.diagnosis.situation import (
+    Finding,
+    Object,
+    Situation,
+    Step,
+    at,
+    condition,
+    items,
+    joined,
+    name_of,
+    text,
+)
 from trainmaster_operator.wire.values import whole
 
 _MORE = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed")
-# Before 0.13: "> maximum capacity" stood without figures, or the limit of borrowing was named.
+# Before 0.13 "> maximum capacity" had no figures, or the borrowing limit was named.
 _NEVER = re.compile(
     r"insufficient quota for (\S+) in flavor (\S+?),? "
     r".*?(?:\+ current podset request \(([^)]*)\) )?> maximum capacity(?: \(([^)]*)\))?"
@@ -23,147 +32,158 @@ _NEVER = re.compile(
 _UNKNOWN = re.compile(r"resource (\S+) unavailable in ClusterQueue")
 _NO_QUEUE = re.compile(r"(LocalQueue|ClusterQueue) (\S+) doesn't exist")
 _INACTIVE = re.compile(r"(LocalQueue|ClusterQueue) (\S+) is inactive")
-_READY_CHECKS = ("Ready",)
+_SCHEDULERS = {"volcano": "Volcano", "coscheduling": "the coscheduling plugin", "kueue": "Kueue"}
+_SCHEDULERS |= {"kubernetes": "Workloads"}
+_ORIGIN = re.compile(r"Origin reason is (.*)", re.DOTALL)
 
 
 def queue_findings(situation: Situation) -> Iterator[Finding]:
     """Yields why Kueue holds the job."""
-    suspended = next((each for each in situation.job.status.conditions if each.type == "Suspended"), None)
+    suspended = situation.condition("Suspended")
     if suspended is None or suspended.status != "True" or suspended.reason != "Queued" or situation.job.finished:
         return
     queue = text(situation.job.raw, "spec", "scheduling", "queue")
     workload = situation.workload
     if workload is None:
-        yield _without_workload(situation, queue, suspended.message)
+        evidence = (f"the operator: {suspended.message}",)
+        if not _queue_exists(situation, queue):
+            yield _missing(situation, "LocalQueue", queue, evidence)
+            return
+        look = Step("the queues and their workloads", f"kubectl get localqueues,workloads {situation.where}")
+        yield Finding("Queued", f"it waits for its turn in Kueue's queue {queue}", evidence, (look,), False)
         return
-    reserved = condition(workload, "QuotaReserved")
-    message = text(reserved, "message") or suspended.message
-    evicted = condition(workload, "Evicted")
-    looks = (Step("all that Kueue says", f"kubectl describe workload {name_of(workload)} {situation.where}"),)
+    message = text(condition(workload, "QuotaReserved"), "message") or suspended.message
+    yield _held(situation, workload, queue, message)
+
+
+def _held(situation: Situation, workload: Object, queue: str, message: str) -> Finding:
+    """Returns why Kueue doesn't admit a Workload."""
     evidence = (f"Kueue: {message}",)
+    look = Step("the whole Workload", f"kubectl describe workload {name_of(workload)} {situation.where}")
+    evicted = condition(workload, "Evicted")
     if at(workload, "spec", "active") is False:
-        clause = "its Workload is deactivated (spec.active is false)"
-        yield Finding("QueueStopped", clause, evidence, looks)
-    elif found := _NO_QUEUE.search(message):
-        yield _missing(situation, found[1], found[2], evidence, looks)
-    elif not queue_exists(situation, queue):
-        yield _missing(situation, "LocalQueue", queue, evidence, looks)
-    elif found := _INACTIVE.search(message):
-        yield _inactive(situation, found[1], found[2], evidence, looks)
-    elif reserved.get("status") == "True":
-        yield _checks(workload, evidence, looks)
-    elif found := _NEVER.search(message):
-        asked = f" {found[3]}" if found[3] else ""
-        limit = f" {found[4]}" if found[4] else " fewer"
-        noun, flavor = resource_noun(found[1]), found[2].rstrip(",")
-        clause = (
-            f"it never fits: it asks for{asked} {noun}, and the queue {queue} can give{limit} at most (flavor {flavor})"
-        )
-        yield Finding(
-            "QueueTooSmall", clause, evidence, (Step("ask for less, or have the ClusterQueue's quota raised"), *looks)
-        )
-    elif found := _UNKNOWN.search(message):
+        return Finding("QueueStopped", "its Workload is deactivated (spec.active is false)", evidence, (look,))
+    if found := _NO_QUEUE.search(message):
+        return _missing(situation, found[1], found[2], evidence, look)
+    if not _queue_exists(situation, queue):
+        return _missing(situation, "LocalQueue", queue, evidence, look)
+    if found := _INACTIVE.search(message):
+        return _inactive(situation, found[1], found[2], evidence, look)
+    if text(condition(workload, "QuotaReserved"), "status") == "True":
+        return _checks(workload, evidence, look)
+    if found := _NEVER.search(message):
+        asked = f"{found[3]} {resource_noun(found[1])}" if found[3] else resource_noun(found[1])
+        limit = f"the queue {queue} gives {found[4] or 'fewer'} at most (flavor {found[2].rstrip(',')})"
+        clause = f"it never fits: it asks for {asked}, and {limit}"
+        raised = Step("ask for less, or have the ClusterQueue's quota raised")
+        return Finding("QueueTooSmall", clause, evidence, (raised, look))
+    if found := _UNKNOWN.search(message):
         clause = f"the ClusterQueue of {queue} has no quota for {found[1]}, which the job asks for"
-        yield Finding("QueueTooSmall", clause, evidence, (Step(f"have {found[1]} added to the ClusterQueue"), *looks))
-    elif evicted.get("status") == "True" or message.startswith("Preempted"):
-        yield _evicted(
-            situation, queue, text(evicted, "reason") or "Preempted", text(evicted, "message") or message, looks
-        )
-    else:
-        yield _waits(situation, queue, message, evidence, looks)
+        return Finding("QueueTooSmall", clause, evidence, (Step(f"have {found[1]} added to the ClusterQueue"), look))
+    if evicted.get("status") == "True" or message.startswith("Preempted"):
+        reason, said = text(evicted, "reason") or "Preempted", text(evicted, "message") or message
+        return _evicted(situation, queue, reason, said, look)
+    return _waits(situation, queue, message, look)
 
 
-def queue_exists(situation: Situation, queue: str) -> bool:
-    """Returns whether the LocalQueue is there, or couldn't be looked for."""
+def _queue_exists(situation: Situation, queue: str) -> bool:
+    """Returns whether the LocalQueue exists; True where LocalQueues couldn't be read."""
     return situation.local_queues is None or any(name_of(one) == queue for one in situation.local_queues)
 
 
-def _without_workload(situation: Situation, queue: str, message: str) -> Finding:
-    if not queue_exists(situation, queue):
-        return _missing(situation, "LocalQueue", queue, (f"the operator: {message}",), ())
-    look = Step("the queues and what waits in them", f"kubectl get localqueues,workloads {situation.where}")
-    return Finding(
-        "Queued", f"it waits for its turn in Kueue's queue {queue}", (f"the operator: {message}",), (look,), False
-    )
+def _missing(situation: Situation, kind: str, name: str, evidence: tuple[str, ...], *looks: Step) -> Finding:
+    others = [name_of(one) for one in situation.local_queues or ()]
+    is_local = kind == "LocalQueue"
+    clause = f"Kueue has no {kind} {name}" + (" in the job's namespace" if is_local else "")
+    clause += f"; it has {joined(others)}" if others and is_local else ""
+    step = Step(f"create the {kind}, or correct spec.scheduling.queue", f"kubectl get localqueues {situation.where}")
+    return Finding("QueueMissing", clause, evidence, (step, *looks))
 
 
-def _missing(situation: Situation, kind: str, name: str, evidence: tuple[str, ...], looks: tuple[Step, ...]) -> Finding:
-    there = [name_of(one) for one in situation.local_queues or ()]
-    where = " in the job's namespace" if kind == "LocalQueue" else ""
-    has = f"; there is {joined(there)}" if there and kind == "LocalQueue" else ""
-    step = Step(f"make the {kind}, or correct spec.scheduling.queue", f"kubectl get localqueues {situation.where}")
-    return Finding("QueueMissing", f"Kueue has no {kind} {name}{where}{has}", evidence, (step, *looks))
-
-
-def _inactive(
-    situation: Situation, kind: str, name: str, evidence: tuple[str, ...], looks: tuple[Step, ...]
-) -> Finding:
-    queue = situation.cluster_queue or {}
-    policy = text(queue, "spec", "stopPolicy")
-    said = text(condition(queue, "Active"), "message")
+def _inactive(situation: Situation, kind: str, name: str, evidence: tuple[str, ...], look: Step) -> Finding:
+    policy = text(situation.cluster_queue, "spec", "stopPolicy")
     if policy in ("Hold", "HoldAndDrain"):
         clause = f"the {kind} {name} is stopped (stopPolicy {policy})"
     else:
-        clause = f"the {kind} {name} is stopped or not ready" + (f": {said.rstrip('.')}" if said else "")
-    return Finding("QueueStopped", clause, evidence, (Step("who runs the queue can open it again"), *looks))
+        why = text(condition(situation.cluster_queue or {}, "Active"), "message").rstrip(".")
+        clause = f"the {kind} {name} is stopped or not ready" + (f": {why}" if why else "")
+    return Finding("QueueStopped", clause, evidence, (Step("ask the queue's administrator to open it again"), look))
 
 
-def _checks(workload: Object, evidence: tuple[str, ...], looks: tuple[Step, ...]) -> Finding:
-    open_checks = [one for one in items(workload, "status", "admissionChecks") if one.get("state") not in _READY_CHECKS]
-    if not open_checks:
-        return Finding("Queued", "Kueue has reserved its quota and is about to admit it", evidence, looks)
-    first = open_checks[0]
-    said = text(first, "message").rstrip(".")
-    clause = f"Kueue has reserved its quota, and the admission check {text(first, 'name')} isn't ready"
-    return Finding("AdmissionCheck", f"{clause}: {said}" if said else clause, evidence, looks)
+def _checks(workload: Object, evidence: tuple[str, ...], look: Step) -> Finding:
+    waiting = [one for one in items(workload, "status", "admissionChecks") if one.get("state") != "Ready"]
+    if not waiting:
+        return Finding("Queued", "Kueue has reserved its quota and is about to admit it", evidence, (look,))
+    clause = f"Kueue has reserved its quota, and the admission check {text(waiting[0], 'name')} isn't ready"
+    message = text(waiting[0], "message").rstrip(".")
+    return Finding("AdmissionCheck", f"{clause}: {message}" if message else clause, evidence, (look,))
 
 
-def _evicted(situation: Situation, queue: str, reason: str, message: str, looks: tuple[Step, ...]) -> Finding:
+def _evicted(situation: Situation, queue: str, reason: str, message: str, look: Step) -> Finding:
     evidence = (f"Kueue: {message}", *_place(situation))
-    if reason == "Preempted":
-        priority = "one of higher priority" if "prioriti" in message else "another one, which has a right to the quota"
-        clause = f"Kueue preempted it for {priority}; it waits in the queue {queue} and goes on from its checkpoint"
-        return Finding(
-            "Preempted", clause, evidence, (Step("give it a higher spec.scheduling.priorityClassName"), *looks)
-        )
-    return Finding("Evicted", f"Kueue evicted it ({reason}): {message.rstrip('.')}", evidence, looks)
+    if reason != "Preempted":
+        return Finding("Evicted", f"Kueue evicted it ({reason}): {message.rstrip('.')}", evidence, (look,))
+    winner = "one of higher priority" if "prioriti" in message else "another one, which has a right to the quota"
+    clause = f"Kueue preempted it for {winner}; it waits in the queue {queue} and will resume from its checkpoint"
+    return Finding("Preempted", clause, evidence, (Step("raise spec.scheduling.priorityClassName"), look))
 
 
-def _waits(
-    situation: Situation, queue: str, message: str, evidence: tuple[str, ...], looks: tuple[Step, ...]
-) -> Finding:
+def _waits(situation: Situation, queue: str, message: str, look: Step) -> Finding:
     more = [f"{found[3]} more {resource_noun(found[1])} (flavor {found[2]})" for found in _MORE.finditer(message)]
     needs = f"until {joined(more)} are free" if more else "for its turn"
     before = _before(situation)
-    place = (
-        "" if before is None else (f"; {plural(before, 'workload')} come first" if before else "; it is the next one")
-    )
-    if before == 1:
-        place = "; 1 workload comes first"
-    holds = Step("who holds and who waits", f"kubectl get workloads {situation.where}")
-    return Finding(
-        "Queued", f"it waits in Kueue's queue {queue} {needs}{place}", (*evidence, *_place(situation)), (holds, *looks)
-    )
+    places = {None: "", 0: "; it is the next one", 1: "; 1 workload comes first"}
+    clause = f"it waits in Kueue's queue {queue} {needs}" + places.get(before, f"; {before} workloads come first")
+    holds = Step("running and waiting workloads", f"kubectl get workloads {situation.where}")
+    return Finding("Queued", clause, (f"Kueue: {message}", *_place(situation)), (holds, look))
 
 
 def _place(situation: Situation) -> tuple[str, ...]:
     before = _before(situation)
-    if before is None:
-        return ()
-    return (f"place {before + 1} in its LocalQueue{'' if situation.position is not None else ', by priority and age'}",)
+    order = "" if situation.position is not None else ", by priority and age"
+    return () if before is None else (f"place {before + 1} in its LocalQueue{order}",)
 
 
 def _before(situation: Situation) -> int | None:
-    """Returns how many Workloads of the queue come first: as Kueue says, else by priority and then by age."""
+    """Returns how many Workloads of the queue come first, from Kueue or else by priority and age."""
     if situation.position is not None:
         return situation.position
-    workload = situation.workload
-    if situation.pending is None or workload is None:
+    if situation.pending is None or situation.workload is None:
         return None
-    own = _order(workload)
-    return sum(1 for one in situation.pending if name_of(one) != name_of(workload) and _order(one) < own)
+    own = _order(situation.workload)
+    return sum(1 for one in situation.pending if name_of(one) != own[2] and _order(one) < own)
 
 
 def _order(workload: Object) -> tuple[int, str, str]:
     priority = whole(at(workload, "spec", "priority")) or 0
     return (-priority, text(workload, "metadata", "creationTimestamp"), name_of(workload))
+
+
+def gang_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields why a gang waits: its scheduler isn't installed, or its PodGroup doesn't find all nodes at once."""
+    if not situation.is_starting:
+        return
+    if situation.shown_reason == "NotInstalled":
+        gang = text(situation.job.raw, "spec", "scheduling", "gang", "scheduler")
+        name = _SCHEDULERS.get(gang, gang)
+        clause = f"scheduling.gang asks for {name}, which isn't installed in this cluster"
+        step = Step(f"install {name}, or apply the job again without scheduling.gang")
+        yield Finding("GangNotInstalled", clause, (f"the operator: {situation.shown_message}",), (step,))
+        return
+    group = situation.pod_group or {}
+    for one in items(group, "status", "conditions"):
+        if (one.get("type"), one.get("status")) not in (("Unschedulable", "True"), ("PodGroupScheduled", "False")):
+            continue
+        message = text(one, "message")
+        origin = _ORIGIN.search(message)
+        words = read_words(origin[1] if origin else message)
+        lacking = sorted({resource_noun(part.about) for part in words.of("resource")}) if words else []
+        scarce = f" (too few free {', '.join(lacking)})" if lacking else ""
+        count = at(group, "spec", "minMember") or "all"
+        clause = f"its gang needs nodes for {count} pods at once, and there aren't enough{scarce}"
+        steps = (
+            Step("wait for other jobs, ask for fewer workers, or for less per worker"),
+            Step("the gang", f"kubectl describe podgroup {name_of(group)} {situation.where}"),
+        )
+        yield Finding("GangWaits", clause, (f"PodGroup {name_of(group)}: {message}",), steps)
+        return

@@ -1,94 +1,204 @@
-"""Pods that the API server refuses: Pod Security, policies, webhooks, a missing service account, a LimitRange."""
+"""Jobs that get no pods: nobody serves them, the operator refuses their spec, or the API server refuses their pods.
+
+The API server's words are those of its quotas (plugin/pkg/admission/resourcequota), Pod Security and admission.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from trainmaster.client.diagnosis.finding import Finding, Step
-from trainmaster.client.diagnosis.refused_pods import refused
-from trainmaster.client.diagnosis.situation import Situation
+from trainmaster.client.diagnosis.capacity import resource_noun
+from trainmaster.client.diagnosis.situation import (
+    Finding,
+    Object,
+    Situation,
+    Step,
+    at,
+    items,
+    joined,
+    name_of,
+    short,
+    text,
+)
 
-_PolicyFinding = Callable[[re.Match[str], Situation], Finding]
+# What a message matches, the cause, the clause with the pattern's groups, what to do, and a command (with its words).
+_POLICY = "change what it names, or ask the policy's owner"
+_EVENTS = ("the refusals", "kubectl events {where} --types=Warning")
+_RULES: tuple[tuple[str, str, str, str, tuple[str, str]], ...] = (
+    (r'violates PodSecurity "([^"]+)": (.+)', "Refused",
+     "the namespace's Pod Security standard ({0}) doesn't allow its pods: {1}",
+     "set what it asks for in spec.podTemplate (docs/pods.md), or use a namespace of another level",
+     ("the namespace's level", "kubectl get namespace {namespace} --show-labels")),
+    (r"ValidatingAdmissionPolicy '([^']+)'.*?denied request: (.+)", "Refused",
+     "the cluster's policy {0} refuses its pods: {1}", _POLICY, _EVENTS),
+    (r'admission webhook "([^"]+)" denied the request:? ?(.+)', "Refused",
+     "the admission webhook {0} refuses its pods: {1}", _POLICY, _EVENTS),
+    (r'failed calling webhook "([^"]+)": (.+)', "WebhookDown",
+     "the admission webhook {0} doesn't answer, so nobody can create pods: {1}",
+     "ask the webhook's administrator; the job continues by itself afterwards",
+     ("the webhooks", "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations")),
+    (r'serviceaccount "([^"]+)" not found', "ServiceAccountMissing",
+     "the service account {0} doesn't exist in the job's namespace", "",
+     ("create it", "kubectl create serviceaccount {0} {where}")),
+    (r"no PriorityClass with name (\S+) was found", "PriorityClassMissing",
+     "there is no PriorityClass {0}", "", ("the existing ones", "kubectl get priorityclasses")),
+    (r"is forbidden: \[?((?:maximum|minimum) \S+ usage per .+)", "Refused",
+     "a LimitRange of the namespace doesn't allow it: {0}", "",
+     ("the limits", "kubectl describe limitrange {where}")),
+)  # fmt: skip
+_EXCEEDED = re.compile(r"exceeded quota: ([^,]+), requested: (\S+), used: (\S+), limited: (\S+)")
+_UNSPECIFIED = re.compile(r"failed quota: ([^:]+): must specify (.+?) for: ([^;\n]+)")
+_FIELDS = {"cpu": "spec.resources.cpu", "memory": "spec.resources.memory"}
+# Finalizers of Kubernetes' own garbage collection.
+_COLLECTING = ("foregroundDeletion", "orphan")
+
+
+def unserved_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields what holds before anything of the job can be wrong: deletion, suspension, no operator, a wrong spec."""
+    job = situation.job
+    message = situation.shown_message.rstrip(".")
+    deleted = text(job.raw, "metadata", "deletionTimestamp")
+    if deleted:
+        yield _deleting(situation, deleted)
+    if job.status.phase is None:
+        yield _unseen(situation)
+    if job.phase == "Succeeded":
+        progress = f" ({situation.view.progress})" if situation.view.progress else ""
+        yield Finding("Succeeded", f"all ranks exited with code 0{progress}")
+    suspended = situation.condition("Suspended")
+    held_by_user = suspended is not None and (suspended.status, suspended.reason) == ("True", "Suspended")
+    if (job.to_be_suspended and not job.finished) or held_by_user:
+        resume = Step("resume it", f"kubectl dtj resume {job.name} {situation.where}")
+        yield Finding("Suspended", "a user has suspended it (runPolicy.suspend is true)", (), (resume,))
+    if situation.failed_reason == "InvalidSpec":
+        again = Step(
+            "correct the file (trainmaster validate FILE checks it), delete the job and apply it again",
+            f"kubectl delete dtj {job.name} {situation.where}",
+        )
+        yield Finding("InvalidSpec", f"its spec is invalid: {message}", (), (again,))
+    if situation.shown_reason == "NameTaken":
+        clause = f"an object of another owner has a name that it needs: {message}"
+        yield Finding("NameTaken", clause, (), (Step("rename the job, or delete that object"),))
+    accepted = situation.condition("Accepted")
+    if accepted is not None and accepted.status == "False" and situation.failed_reason != "InvalidSpec":
+        cause = "Unreadable" if accepted.reason == "Unreadable" else "InvalidSpec"
+        yield Finding(cause, f"the operator doesn't accept its present spec: {accepted.message.rstrip('.')}")
+
+
+def _deleting(situation: Situation, deleted: str) -> Finding:
+    job = situation.job
+    finalizers = [str(one) for one in at(job.raw, "metadata", "finalizers") or ()]
+    others = [one for one in finalizers if one not in _COLLECTING]
+    evidence = [f"deleted at {deleted}, finalizers: {joined(finalizers) or 'none'}"]
+    if others:
+        clause = f"it is being deleted, and waits for the owner of the finalizer {joined(others)}"
+        ask = Step("ask the owner; remove it only if nobody will", f"kubectl edit dtj {job.name} {situation.where}")
+        return Finding("Deleting", clause, tuple(evidence), (ask,))
+    pods = [name_of(pod) for pod in situation.pods]
+    evidence += [f"pod {name} still exists" for name in pods[:5]]
+    waits = f", and waits for its pods {joined(pods)}" if pods else ""
+    look = f"kubectl get pods {situation.where} -l trainmaster.dev/job-name={job.name} -o wide"
+    return Finding(
+        "Deleting", f"it is being deleted{waits}", tuple(evidence), (Step("its pods and their nodes", look),)
+    )
+
+
+def _unseen(situation: Situation) -> Finding:
+    namespace = situation.job.namespace
+    get = Step("the cluster's operators", "kubectl get deployments -A -l app.kubernetes.io/name=trainmaster")
+    if situation.operators is None:
+        clause = "no operator has accepted it, and whether one runs couldn't be read"
+        return Finding("NoOperator", clause, (), (get,), is_certain=False)
+    if not situation.operators:
+        clause = "no operator has accepted it: none is installed in this cluster as a Deployment"
+        install = Step("install one (README.md), or start one for this namespace: trainmaster operator run")
+        return Finding("NoOperator", clause, (), (install, get))
+    serving = [one for one in situation.operators if not _namespaces(one) or namespace in _namespaces(one)]
+    if not serving:
+        names = sorted({name for one in situation.operators for name in _namespaces(one)})
+        clause = f"the operator serves namespace {joined(names)}, and the job is in {namespace}"
+        add = Step(f"add {namespace} to `namespaces` in the chart's values, or create the job in a served namespace")
+        return Finding("NoOperator", clause, (), (add, get))
+    place, name = text(serving[0], "metadata", "namespace"), name_of(serving[0])
+    logs = Step("its log", f"kubectl logs -n {place} deployment/{name} --tail 50")
+    if not at(serving[0], "status", "readyReplicas"):
+        describe = f"kubectl describe pods -n {place} -l app.kubernetes.io/name=trainmaster"
+        steps = (Step("why its pod isn't ready", describe), logs)
+        return Finding("NoOperator", f"the operator {place}/{name} has no ready pod", (), steps)
+    clause = f"the operator {place}/{name} runs and hasn't accepted it yet; this should take a second"
+    return Finding("NoOperator", clause, (), (logs,), is_certain=False)
+
+
+def _namespaces(operator: Object) -> list[str]:
+    """Returns the namespaces that an operator's options name; empty for all."""
+    containers = items(operator, "spec", "template", "spec", "containers")
+    options = [str(one) for each in containers for field in ("command", "args") for one in each.get(field) or ()]
+    return [one.removeprefix("--namespace=") for one in options if one.startswith("--namespace=")]
+
+
+def _refused(situation: Situation) -> Iterator[str]:
+    """Yields the API server's refusals of the job's objects; the operator's own first, which is the newest."""
+    if not situation.is_starting:
+        return
+    is_shown = situation.shown_reason in ("QuotaExceeded", "Refused")
+    if is_shown and situation.shown_message:
+        yield situation.shown_message
+    if is_shown or not situation.pods:
+        events = situation.events_about("StatefulSet")
+        yield from (text(event, "message") for event in events if event.get("reason") == "FailedCreate")
+
+
+def quota_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields the ResourceQuota that is used up, or that wants a request or limit that the pods don't have."""
+    look = Step("all quotas and their use", f"kubectl describe resourcequota {situation.where}")
+    for message in _refused(situation):
+        evidence = (f"the API server: {message}",)
+        if found := _EXCEEDED.search(message):
+            asked, used, limited = (_amounts(part) for part in found.groups()[1:])
+            needs = [
+                f"{asked[name]} more {_noun(name)}, and {used.get(name, '0')} of {limited[name]} are in use"
+                for name in asked
+                if name in limited
+            ]
+            clause = f"the quota {found[1]} is exhausted: it needs {joined(needs)}"
+            wait = Step("wait until other jobs of the namespace have ended, ask for less, or for a larger quota")
+            yield Finding("QuotaExceeded", clause, evidence, (wait, look))
+            return
+        if found := _UNSPECIFIED.search(message):
+            lacking = sorted({part.partition(".")[2] or part for part in re.split(r"[,;\s]+", found[2]) if part})
+            fields = [_FIELDS.get(name, f"{name} in spec.podTemplate") for name in lacking]
+            clause = f"the quota {found[1]} requires {found[2]} of every container, and {found[3]} has none"
+            given = Step(f"set {joined(fields)}, and apply the job again")
+            yield Finding("QuotaUnspecified", clause, evidence, (given, look))
+            return
+
+
+def _amounts(text: str) -> dict[str, str]:
+    return {name: amount for name, _, amount in (part.partition("=") for part in text.split(","))}
+
+
+def _noun(name: str) -> str:
+    plain = name.removeprefix("requests.").removeprefix("limits.")
+    kind = "limits of " if name.startswith("limits.") else ""
+    return kind + ("pods" if plain == "pods" else resource_noun(plain))
 
 
 def refusal_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields who refuses the pods, and for what."""
-    messages = list(refused(situation))
+    """Yields the admission rule that refuses the pods, and its reason."""
+    messages = list(_refused(situation))
+    words = {"where": situation.where, "namespace": situation.job.namespace}
     for message in messages:
-        for pattern, explain in _RULES:
-            found = pattern.search(message)
-            if found is not None:
-                finding = explain(found, situation)
-                yield Finding(finding.cause, finding.clause, (f"the API server: {message}",), finding.steps)
-                return
+        for pattern, cause, clause, remedy, (what, command) in _RULES:
+            found = re.search(pattern, message, re.DOTALL)
+            if found is None:
+                continue
+            groups = [short(group, 400) for group in found.groups()]
+            look = Step(what, command.format(*groups, **words))
+            steps = (Step(remedy), look) if remedy else (look,)
+            yield Finding(cause, clause.format(*groups), (f"the API server: {message}",), steps)
+            return
     if situation.is_starting and situation.shown_reason == "Refused" and messages:
-        clause = f"the API server refuses what it needs: {_short(messages[0])}"
-        yield Finding("Refused", clause, (f"the API server: {messages[0]}",), (_sets(situation),))
-
-
-def _pod_security(found: re.Match[str], situation: Situation) -> Finding:
-    namespace = situation.job.namespace
-    clause = f"the namespace's Pod Security standard ({found[1]}) doesn't allow its pods: {_short(found[2])}"
-    steps = (
-        Step("set what it asks for in spec.podTemplate (docs/pods.md), or run in a namespace of another level"),
-        Step("the namespace's level", f"kubectl get namespace {namespace} --show-labels"),
-    )
-    return Finding("Refused", clause, (), steps)
-
-
-def _policy(found: re.Match[str], situation: Situation) -> Finding:
-    clause = f"the cluster's policy {found[1]} refuses its pods: {_short(found[2])}"
-    return Finding("Refused", clause, (), (Step("change what it names, or ask who owns the policy"), _sets(situation)))
-
-
-def _webhook(found: re.Match[str], situation: Situation) -> Finding:
-    clause = f"the admission webhook {found[1]} refuses its pods: {_short(found[2])}"
-    return Finding("Refused", clause, (), (Step("change what it names, or ask who owns the policy"), _sets(situation)))
-
-
-def _webhook_down(found: re.Match[str], situation: Situation) -> Finding:
-    clause = f"the admission webhook {found[1]} doesn't answer, so nobody can make pods: {_short(found[2])}"
-    look = Step("which webhooks there are", "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations")
-    return Finding("WebhookDown", clause, (), (Step("tell who runs the webhook; the job goes on by itself then"), look))
-
-
-def _account(found: re.Match[str], situation: Situation) -> Finding:
-    clause = f"the service account {found[1]} isn't there, in the job's namespace"
-    return Finding(
-        "ServiceAccountMissing",
-        clause,
-        (),
-        (Step("make it", f"kubectl create serviceaccount {found[1]} {situation.where}"),),
-    )
-
-
-def _priority(found: re.Match[str], situation: Situation) -> Finding:
-    clause = f"there is no PriorityClass {found[1]}"
-    return Finding("PriorityClassMissing", clause, (), (Step("which there are", "kubectl get priorityclasses"),))
-
-
-def _limit(found: re.Match[str], situation: Situation) -> Finding:
-    clause = f"a LimitRange of the namespace doesn't allow it: {_short(found[1])}"
-    return Finding("Refused", clause, (), (Step("the limits", f"kubectl describe limitrange {situation.where}"),))
-
-
-# In the API server's words; the most specific first.
-_RULES: tuple[tuple[re.Pattern[str], _PolicyFinding], ...] = (
-    (re.compile(r'violates PodSecurity "([^"]+)": (.+)', re.DOTALL), _pod_security),
-    (re.compile(r"ValidatingAdmissionPolicy '([^']+)'.*?denied request: (.+)", re.DOTALL), _policy),
-    (re.compile(r'admission webhook "([^"]+)" denied the request:? ?(.+)', re.DOTALL), _webhook),
-    (re.compile(r'failed calling webhook "([^"]+)": (.+)', re.DOTALL), _webhook_down),
-    (re.compile(r'serviceaccount "([^"]+)" not found'), _account),
-    (re.compile(r"no PriorityClass with name (\S+) was found"), _priority),
-    (re.compile(r"is forbidden: \[?((?:maximum|minimum) \S+ usage per .+)", re.DOTALL), _limit),
-)
-
-
-def _short(text: str) -> str:
-    """Returns a policy's words in one line, without the last period."""
-    return " ".join(text.split()).rstrip(".; ")[:400]
-
-
-def _sets(situation: Situation) -> Step:
-    return Step("the refusals", f"kubectl events {situation.where} --types=Warning")
+        clause = f"the API server refuses an object that it needs: {short(messages[0], 400)}"
+        look = Step(_EVENTS[0], _EVENTS[1].format(**words))
+        yield Finding("Refused", clause, (f"the API server: {messages[0]}",), (look,))

@@ -1,15 +1,25 @@
-"""A situation is all that could be read of a job and of what it depends on, as raw objects of the API."""
+"""What rules read and return: a situation of raw objects, and findings with their evidence and next steps.
+
+A situation is all that could be read of a job and of what it depends on. The readers at the end take values out of raw
+objects; what isn't there, or is of another type, is empty.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
 
-from trainmaster.client.diagnosis.objects import Object, name_of, text
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.metrics import RankMetrics, WorkerState
+from trainmaster.client.view import JobView, view_of
 from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.v1alpha1 import Condition
+from trainmaster_operator.wire.values import mapping, mappings
+
+Object = Mapping[str, Any]
 
 # A job that has failed with one of these never had all its ranks up, so what kept it from starting is the cause.
 START_REASONS = frozenset(
@@ -19,10 +29,61 @@ START_REASONS = frozenset(
 
 
 @dataclass(frozen=True)
+class Step:
+    """Step is something to do next, and the command that does or shows it where there is one."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Finding is one cause. `clause` reads behind the job's name and phase: "big is pending: <clause>"."""
+
+    cause: str
+    """One word for programs, such as InsufficientResources."""
+    clause: str
+    evidence: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    is_certain: bool = True
+    """False where what was read allows another explanation."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Diagnosis is the answer to "why": one cause with its evidence and what to do next.
+
+    `others` are further findings, `unread` says what couldn't be read and so isn't part of the answer.
+    """
+
+    namespace: str
+    name: str
+    phase: str
+    cause: str
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    is_certain: bool = True
+    others: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the same for a program."""
+        return {
+            **{name: getattr(self, name) for name in ("namespace", "name", "phase", "cause", "sentence")},
+            "certainty": "certain" if self.is_certain else "likely",
+            "evidence": list(self.evidence),
+            "next": [{"text": step.text} | ({"command": step.command} if step.command else {}) for step in self.steps],
+            "others": list(self.others),
+            "unread": list(self.unread),
+        }
+
+
+@dataclass(frozen=True)
 class Situation:
     """Situation is the job with everything around it.
 
-    None stands for what wasn't read: because it isn't needed, or because the user may not (`unread` says that).
+    None stands for what wasn't read: it isn't needed, or the user may not read it (`unread` says so).
     """
 
     job: TrainingJob
@@ -48,10 +109,15 @@ class Situation:
     logs: Mapping[str, str] = field(default_factory=dict)
     """Ends of the pods' logs, by the pod's name."""
     ranks: tuple[RankMetrics, ...] = ()
-    """What ranks say of themselves now, where the agents could be asked."""
+    """What ranks report now, where the agents could be asked."""
     worker_states: tuple[WorkerState, ...] = ()
-    """What agents say of their workers, while the job starts and as far as they could be asked."""
+    """What agents report of their workers, while the job starts and as far as they could be asked."""
     unread: tuple[str, ...] = ()
+
+    @cached_property
+    def view(self) -> JobView:
+        """Returns the job's figures and sentences."""
+        return view_of(self.job.raw)
 
     @property
     def name(self) -> str:
@@ -66,7 +132,8 @@ class Situation:
     @property
     def failed_reason(self) -> str:
         """Returns the reason of the job's end; empty for one that hasn't failed."""
-        return next((each.reason for each in self.job.status.conditions if each.type == "Failed"), "")
+        failed = self.condition("Failed")
+        return "" if failed is None else failed.reason
 
     @property
     def is_starting(self) -> bool:
@@ -77,20 +144,24 @@ class Situation:
 
     @property
     def lacks_ranks(self) -> bool:
-        """Returns whether the job trains without some of its ranks, which are to join the others."""
+        """Returns whether the job trains without some of its ranks, which are expected to join."""
         return self.job.phase == "Running" and self.job.status.training_with is not None
 
     @property
     def shown_reason(self) -> str:
         """Returns the reason that the operator shows: of the end, else of not running."""
-        running = next((each for each in self.job.status.conditions if each.type == "Running"), None)
+        running = self.condition("Running")
         return self.failed_reason or (running.reason if running is not None and running.status != "True" else "")
 
     @property
     def shown_message(self) -> str:
-        """Returns the message that goes with `shown_reason`."""
-        kind = "Failed" if self.failed_reason else "Running"
-        return next((each.message for each in self.job.status.conditions if each.type == kind), "")
+        """Returns the message that belongs to `shown_reason`."""
+        found = self.condition("Failed" if self.failed_reason else "Running")
+        return "" if found is None else found.message
+
+    def condition(self, kind: str) -> Condition | None:
+        """Returns the job's condition of a type."""
+        return next((one for one in self.job.status.conditions if one.type == kind), None)
 
     def events_about(self, kind: str, name: str | None = None) -> Iterator[Object]:
         """Yields the events about objects of a kind, or about one of them, the newest first."""
@@ -99,6 +170,49 @@ class Situation:
             if text(about, "kind") == kind and name in (None, text(about, "name")):
                 yield event
 
-    def pod(self, name: str) -> Object | None:
-        """Returns the job's pod of that name."""
-        return next((pod for pod in self.pods if name_of(pod) == name), None)
+
+def at(value: object, *path: str) -> Any:
+    """Returns what stands at a path of keys, or None."""
+    for key in path:
+        value = mapping(value).get(key)
+    return value
+
+
+def text(value: object, *path: str) -> str:
+    """Returns the text at a path, or an empty one."""
+    found = at(value, *path)
+    return found if isinstance(found, str) else ""
+
+
+def items(value: object, *path: str) -> Sequence[Object]:
+    """Returns the objects in the list at a path."""
+    return mappings(at(value, *path))
+
+
+def name_of(item: Object) -> str:
+    """Returns metadata.name."""
+    return text(item, "metadata", "name")
+
+
+def condition(item: Object, kind: str) -> Object:
+    """Returns an object's condition of a type, or an empty one."""
+    return next((one for one in items(item, "status", "conditions") if one.get("type") == kind), {})
+
+
+def containers(pod: Object) -> Iterator[tuple[str, Object]]:
+    """Yields the names and statuses of a pod's containers, the init containers first."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for status in items(pod, "status", kind):
+            yield text(status, "name"), status
+
+
+def joined(names: Sequence[str], most: int = 3) -> str:
+    """Returns names as a person lists them; of many only the first."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def short(message: str, most: int = 300) -> str:
+    """Returns a message in one line, without its last period."""
+    return " ".join(message.split()).rstrip(".; ")[:most]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainmaster.client.errors import ClientError
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.jobs import JobClient
 from trainmaster.client.metrics import JobMetrics
 from trainmaster_operator.api.v1alpha1 import JobStatus
 
-if TYPE_CHECKING:
-    from trainmaster.client.notebook.widget import JobWidget
-
 
 class JobHandle:
-    """JobHandle has the methods of `JobClient` for one job. A notebook shows it as a table, and `live` keeps it new."""
+    """JobHandle has the methods of `JobClient` for one job. A notebook shows it as a table."""
 
     def __init__(self, jobs: JobClient, name: str) -> None:
         self.jobs = jobs
@@ -55,17 +53,11 @@ class JobHandle:
         """Deletes the job and all that belongs to it."""
         self.jobs.delete(self.name)
 
-    def live(self) -> JobWidget:
-        """Returns a display that follows the job. Raises ClientError where anywidget isn't installed."""
-        from trainmaster.client.notebook import live
-
-        return live(self.jobs, self.name)
-
     def __repr__(self) -> str:
         return f"JobHandle({self.name!r}, namespace={self.jobs.namespace!r})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        from trainmaster.client.notebook import mimebundle
-
-        del include, exclude
-        return mimebundle(self.jobs, self.name)
+        try:
+            return self.job._repr_mimebundle_(include, exclude)
+        except ClientError as error:
+            return {"text/plain": str(error)}

@@ -1,7 +1,7 @@
-// Questions to the dashboard. The token (or on a laptop the key) goes with each one, and is kept for this tab only.
+// Requests to the dashboard. Each carries the token (on a laptop the key), which is kept for this tab only.
 
 const KEY = "trainmaster-token";
-// A stream has a ping every 10 s; one that is silent for longer has been lost without a word.
+// A stream has a ping every 10 s; one that is silent for longer is lost.
 const SILENT_MS = 25_000;
 const SHORTEST_MS = 500;
 const LONGEST_MS = 15_000;
@@ -18,7 +18,7 @@ export class Refused extends Error {
 const lost = new Set();
 const listeners = { unauthorized: () => {}, connection: () => {} };
 
-/** Registers who shows the token's form, and who shows that a connection is lost. */
+/** Registers the functions that show the token's form and a lost connection. */
 export function listen(found) {
   Object.assign(listeners, found);
 }

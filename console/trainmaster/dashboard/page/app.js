@@ -26,7 +26,7 @@ const AWAY_MS = 300_000;
 const KEYS = [
   ["/", "search the list"],
   ["j, k or arrows", "the next and the previous job"],
-  ["Enter", "open it"],
+  ["Enter", "open the job"],
   ["Esc", "back to the list, or close what is open"],
   ["arrows in the heat map", "another rank or time; Enter opens the rank"],
   ["?", "these keys"],
@@ -36,10 +36,10 @@ const main = document.getElementById("main");
 let closing = new AbortController();
 let viewer = null;
 let opened = "";
-// Why the code of a laptop's URL was refused, which says more than that there is no key.
+// Why the code of a laptop's URL was refused; this explains more than a missing key.
 let refusal = null;
 
-/** Returns which view a URL is, with what it is about. */
+/** Returns the view of a URL and its parameters. */
 function route(url) {
   const parts = url.pathname.split("/").filter(Boolean).map(decodeURIComponent);
   if (parts[0] === "jobs" && parts.length === 3)
@@ -95,17 +95,17 @@ function connection(stands) {
   const banner = document.getElementById("banner");
   clearTimeout(losing);
   if (stands) banner.hidden = true;
-  // Most streams that end are back before anybody has to know.
+  // Most streams are reconnected before the viewer needs to know.
   else losing = setTimeout(() => {
     banner.hidden = false;
-    text(banner, "The connection to the dashboard is lost. What is shown is not new; connecting again …");
+    text(banner, "Connection lost. The page may be out of date; reconnecting …");
   }, 1000);
 }
 
 /** Whether an event is a key for the page, and not for a field or a dialog. */
 export function isPageKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return false;
-  // A button in a dialog that is disabled while it works gives the keys to the page behind.
+  // A dialog's button that is disabled while it works passes keys to the page behind.
   if (document.querySelector("dialog[open]")) return false;
   return !event.target.closest?.("input, textarea, select, [role=application], [role=tablist]");
 }
@@ -126,7 +126,7 @@ document.getElementById("theme-button").addEventListener("click", () => {
   try {
     localStorage.setItem("trainmaster-theme", theme);
   } catch {
-    // It holds until the page is left.
+    // It is valid until the page is left.
   }
   themed();
 });
@@ -151,11 +151,11 @@ document.addEventListener("click", (event) => {
   go(link.getAttribute("href"));
 });
 window.addEventListener("popstate", () => {
-  // Another fragment is another part of the view that is open, which sees to that itself.
+  // A new fragment selects another part of the open view, which handles that itself.
   if (location.pathname + location.search !== opened) open();
 });
 
-// A tab that nobody looks at asks for nothing.
+// A hidden tab asks for nothing.
 let leaving = 0;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(leaving);
@@ -177,7 +177,7 @@ async function start() {
   themed();
   const code = new URLSearchParams(location.hash.slice(1)).get("launch");
   if (code) {
-    // It is good once; it is gone from the address before anybody can copy it.
+    // It is valid once; it is removed from the address before anybody can copy it.
     history.replaceState(null, "", location.pathname + location.search);
     await launch(code).catch((error) => { refusal = error; });
   }

@@ -1,4 +1,4 @@
-// The cells of the list of jobs: what each shows, and by what it sorts. A cell is changed only where its text is.
+// The cells of the list of jobs: their text and sort key. A cell is changed only if its text changes.
 
 import { attribute, h, icon, text } from "./dom.js";
 import { PHASES, UNKNOWN, ago, clock, duration, figure, jobPath, known, percent, seconds, whole } from "./format.js";
@@ -77,7 +77,7 @@ export const COLUMNS = [
   },
   {
     id: "latest",
-    title: "Last failure, or what it waits for",
+    title: "Last failure, or why it waits",
     sort: (row) => row.waits || row.failure,
     make: () => h("span.sentence"),
     fill: (cell, row) => {

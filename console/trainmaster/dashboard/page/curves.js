@@ -1,4 +1,4 @@
-// Charts of a job over all its attempts, with one cursor: steps that were done again are shaded, attempts have borders.
+// Charts of a job over all its attempts, with one cursor: repeated steps are shaded, attempts have borders.
 
 import uPlot from "/page/vendor/uplot.js";
 import { askText } from "./api.js";
@@ -10,7 +10,7 @@ const HEIGHT = 132;
 const AXIS_FONT = "11px system-ui, sans-serif";
 const CHARTS = [
   { title: "Loss", lines: [["loss", "curve"]], say: figure },
-  { title: "Samples a second", lines: [["samplesPerSecond", "curve"]], say: figure, zero: true },
+  { title: "Samples/s", lines: [["samplesPerSecond", "curve"]], say: figure, zero: true },
   { title: "Step time", lines: [["stepSeconds", "curve", "median"], ["slowestStepSeconds", "curve-slow", "slowest rank"]], say: stepTime, tick: (value) => `${tick(value)} s`, zero: true },
   { title: "Gradient norm", lines: [["gradNorm", "curve"]], say: figure },
   { title: "Learning rate", lines: [["learningRate", "curve"]], say: figure, zero: true },
@@ -24,7 +24,7 @@ export function curves(context) {
   const by = h("div.segments", { role: "group", "aria-label": "Horizontal axis" });
   for (const [id, title] of [["time", "Time"], ["step", "Steps"]])
     by.append(button({ "aria-pressed": id === "time", onclick: () => choose(id), "data-axis": id }, title));
-  const key = h("span.muted.curve-key", h("span.swatch.redone"), "steps done again", h("span.swatch.border"), "new attempt");
+  const key = h("span.muted.curve-key", h("span.swatch.redone"), "repeated steps", h("span.swatch.border"), "new attempt");
   const element = h("section.card", { hidden: true, "aria-labelledby": "curves-title" },
     h("div.card-head", h("h2", { id: "curves-title" }, "Curves"), key, h("span.spring"), by,
       button({ class: "quiet", onclick: download }, "CSV")), note, grid);

@@ -1,4 +1,4 @@
-// Tabs that are tables: the workers with their pods, what happened, and the manifest.
+// Tabs with tables: the workers with their pods, events, and the manifest.
 
 import { askText } from "./api.js";
 import { button, copyButton, h, keyed, save, table, text } from "./dom.js";
@@ -6,7 +6,7 @@ import { clock, known, median, seconds, stepTime } from "./format.js";
 
 function workers({ openRank }) {
   const body = h("tbody");
-  const none = h("div.empty", { hidden: true }, h("h2", "No pods"), h("p", "The job has none now: it hasn't started, it waits, or it has ended."));
+  const none = h("div.empty", { hidden: true }, h("h2", "No pods"), h("p", "The job has no pods now: it hasn't started, it waits, or it has ended."));
   const card = h("div.card.table-card", table("Workers", ["Worker", "Pod", "Node", "State", "Containers' restarts#", "Ranks", "Slowest step#", "Message"], body));
   return {
     element: h("section", none, card),

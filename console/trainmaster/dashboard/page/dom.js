@@ -1,5 +1,5 @@
-// Elements are made here and nowhere else from data. Strings become text nodes, so that nothing is read as HTML: names
-// of jobs, failures and logs are from people who may be hostile.
+// Only this module makes elements from data. Strings become text nodes, so that nothing is read as HTML: names of jobs,
+// failures and logs may come from hostile people.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -56,7 +56,7 @@ export function attribute(element, name, value) {
   }
 }
 
-/** Shows `items` in `parent`, one element each, which stays the same while its key does: what has the focus keeps it. */
+/** Shows `items` in `parent`, one element for each key, so that a focused element keeps the focus. */
 export function keyed(parent, items, key, make, fill) {
   const had = (parent.keyed ??= new Map());
   const has = new Map();
@@ -74,7 +74,7 @@ export function keyed(parent, items, key, make, fill) {
   parent.keyed = has;
 }
 
-/** Says something to who doesn't see it. */
+/** Announces a text to screen readers. */
 export function announce(sentence) {
   text(document.getElementById("live"), sentence);
 }

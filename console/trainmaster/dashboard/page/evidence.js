@@ -1,4 +1,4 @@
-// What was kept of attempts that ended badly: of a hang the stacks of all ranks, those that differ from the others first.
+// The evidence of failed attempts; the stacks of a hang, ranks that differ from the others first.
 
 import { ask } from "./api.js";
 import { copyButton, h, table } from "./dom.js";
@@ -13,7 +13,7 @@ export function evidence({ url, signal }) {
     try {
       const { items } = await ask(url("evidence"), { signal });
       element.replaceChildren(...(items.length ? [...items].sort((a, b) => b.attempt - a.attempt).map(card)
-        : [h("div.empty", h("h2", "No attempt has failed"), h("p", "When one does, who failed first, every worker's report and the stacks of a hang are kept here."))]));
+        : [h("div.empty", h("h2", "No attempt has failed"), h("p", "Evidence of a failed attempt is kept here: who failed first, every worker's report, the stacks of a hang."))]));
     } catch (error) {
       if (signal.aborted) return;
       element.replaceChildren(h("p.note", error.message));
@@ -39,11 +39,11 @@ function card(one) {
   return h("section.card", {},
     h("div.card-head", h("h2", `Attempt ${one.attempt}: ${culprit(failure)}`), h("span.muted", clock(seconds(failure.failedAt)))),
     h("p", firstLine(failure.message)),
-    groups.length > 0 && h("h3", groups.length > 1 ? "Stacks, those that differ first" : "Stacks"),
+    groups.length > 0 && h("h3", groups.length > 1 ? "Stacks, different ones first" : "Stacks"),
     groups.map((group, at) => h("details", { open: at === 0 },
       h("summary", h("strong", `${group.ranks.length > 1 ? "Ranks" : "Rank"} ${ranges(group.ranks)}`), ` ${stood(group.states)}`,
         group.ranks.length > 1 && h("span.muted", `, ${count(group.ranks.length, "rank")} alike`)),
-      h("pre", { tabindex: 0 }, group.states[0].text || "No stacks were kept."), copyButton(() => group.states[0].text ?? ""))),
+      h("pre", { tabindex: 0 }, group.states[0].text || "No stacks"), copyButton(() => group.states[0].text ?? ""))),
     workers.length > 0 && h("h3", "Workers' reports"),
     workers.length > 0 && table(`Workers' reports of attempt ${one.attempt}`, ["Worker", "State", "Reason", "Rank", "Exit code", "Error"],
       h("tbody", workers.map(([worker, report]) => h("tr", h("th", { scope: "row" }, worker),
@@ -51,17 +51,17 @@ function card(one) {
     logs.map(([worker, text]) => h("details", h("summary", `The log of worker ${worker} ends`), h("pre", { tabindex: 0 }, text))));
 }
 
-/** Says how a group of ranks stood: of ranks at several steps, at which. */
+/** Returns the state of a group of ranks, with all their steps. */
 function stood(states) {
   const steps = states.map((one) => one.step).filter(known).sort((a, b) => a - b);
   return steps[0] === steps.at(-1) ? standing(states[0]) : `steps ${whole(steps[0])} to ${whole(steps.at(-1))}`;
 }
 
-/** Returns ranks whose stacks are alike, as groups: that of the rank that failed first, then the smallest first. */
+/** Groups ranks with equal stacks: the group of the rank that failed first, then the smallest first. */
 function grouped(ranks, first) {
   const groups = new Map();
   for (const [rank, state] of Object.entries(ranks)) {
-    // Addresses, line counts and thread ids differ between ranks that do the same.
+    // Addresses, line counts and thread ids differ between ranks in the same state.
     const key = `${state.waits ?? ""} ${(state.text ?? "").replace(/0x[\da-f]+|\d+/gi, "#")}`;
     const group = groups.get(key) ?? { ranks: [], states: [] };
     group.ranks.push(Number(rank));

@@ -1,4 +1,4 @@
-// What of the jobs is shown, and in which order. It is kept in the URL, so that a list can be sent to somebody.
+// Which jobs are shown, in which order. This is kept in the URL, so that a list can be sent to somebody.
 
 import { PHASES } from "./format.js";
 
@@ -60,7 +60,7 @@ export class Filters {
   }
 }
 
-/** Returns the order of two values; what is unknown is last both ways. */
+/** Returns the order of two values; unknown ones are last both ways. */
 function order(one, other, by) {
   const missing = (one === null || one === undefined) - (other === null || other === undefined);
   if (missing) return missing * by;

@@ -1,17 +1,17 @@
-// Figures as people read them. What is unknown is a dash.
+// Figures as people read them. Unknown values are a dash.
 
 export const UNKNOWN = "–";
 
 export const PHASES = ["Running", "Restarting", "Starting", "Pending", "Suspended", "Failed", "Succeeded"];
 
-/** Where a second of a job can go (status.timeSpent), in the order of the bar, and what it means. */
+/** The categories of a job's time (status.timeSpent), in the order of the bar, with their meanings. */
 export const CATEGORIES = {
-  productive: "steps done for the first time",
+  productive: "new steps",
   evaluate: "evaluation",
   checkpoint: "waiting for checkpoints",
   data: "waiting for data",
-  recompute: "steps done again after a restart",
-  stall: "hung, until it was found",
+  recompute: "repeated steps after a restart",
+  stall: "hung, until detected",
   restart: "from a failure to the next attempt",
   load: "imports, model and data, until the first step",
   rendezvous: "until all ranks were up",
@@ -19,7 +19,7 @@ export const CATEGORIES = {
   schedule: "waiting for nodes",
   queue: "waiting in the queue",
   finish: "from the last step to the end",
-  unobserved: "no operator saw it",
+  unobserved: "no operator was running",
   suspended: "suspended",
 };
 
@@ -102,7 +102,7 @@ export function median(values) {
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
-/** A failure in words: who failed first, how, and where. */
+/** A failure in words: which rank failed first, how, and where. */
 export function culprit(failure) {
   const who = known(failure.rank) ? `rank ${failure.rank}` : known(failure.worker) ? `worker ${failure.worker}` : null;
   const place = [who, failure.node && `on ${failure.node}`].filter(Boolean).join(" ");

@@ -1,4 +1,4 @@
-// The head of a job's page: what it is and how far, and the three things that a viewer can do to it.
+// The head of a job's page: its phase and progress, and the viewer's three actions.
 
 import { ask } from "./api.js";
 import { badge, setBadge, share } from "./columns.js";
@@ -6,9 +6,9 @@ import { announce, attribute, button, h, text } from "./dom.js";
 import { UNKNOWN, clock, count, duration, figure, known, percent, seconds, whole } from "./format.js";
 
 const ACTIONS = {
-  suspend: ["Suspend", "Its ranks save a checkpoint and stop, and its pods give their nodes back."],
+  suspend: ["Suspend", "Its ranks save a checkpoint and stop, and its pods release their nodes."],
   resume: ["Resume", "It gets pods again."],
-  restart: ["Restart", "Its ranks save a checkpoint and start again in the same pods. That takes none of its restarts."],
+  restart: ["Restart", "Its ranks save a checkpoint and start again in the same pods. This counts as no restart."],
 };
 
 export function header({ namespace, name, url, signal, state }) {
@@ -71,7 +71,7 @@ export function header({ namespace, name, url, signal, state }) {
     buttons.resume.hidden = deleted || ended || !row.suspended;
     buttons.restart.hidden = deleted || ended || row.phase !== "Running";
 
-    // Who waits has no figures yet: why it waits comes first.
+    // A waiting job has no figures yet, so the reason comes first.
     tiles.hidden = !ended && !row.running && !known(row.step);
     const done = share(row);
     fill.style.width = `${(done ?? 0) * 100}%`;

@@ -1,5 +1,4 @@
-// The heat map of ranks over time: who is slow is seen at once, and a click opens the rank. Arrow keys do the same, and a
-// table says it without a picture.
+// The heat map of ranks over time shows slow ranks; a click or Enter opens one. A table has the same figures.
 
 import { ask } from "./api.js";
 import { announce, attribute, button, h, icon, keyed, onFrame, table, text } from "./dom.js";
@@ -9,7 +8,7 @@ import { column, domain, draw, layout, picture, ramp } from "./heat_drawing.js";
 const FIGURES = { stepSeconds: ["Step time", stepTime], gradNorm: ["Gradient norm", figure], loss: ["Loss", figure] };
 const COLUMNS = 240;
 const FASTEST_MS = 5000;
-// A rank that takes so many times the median of all ranks' is named; the median of its newest columns counts.
+// A rank is named as slow at this multiple of all ranks' median, by the median of its newest columns.
 const STRAGGLES = 1.2;
 const NEWEST = 6;
 const IN_TABLE = 64;
@@ -25,8 +24,8 @@ export function heat(context) {
   const straggler = h("p.straggler", { hidden: true });
   const note = h("p.note", { hidden: true });
   const body = h("tbody");
-  const rest = h("details.heat-table", { ontoggle: () => render() }, h("summary", "As a table, the slowest ranks first"),
-    table("Ranks", ["Rank", "Worker", "Newest#", "Median#", "Highest#", "Of all ranks' median#"], body));
+  const rest = h("details.heat-table", { ontoggle: () => render() }, h("summary", "As a table, slowest ranks first"),
+    table("Ranks", ["Rank", "Worker", "Newest#", "Median#", "Highest#", "Share of the median#"], body));
   const element = h("section.card.heat", { hidden: true, "aria-labelledby": "heat-title" },
     h("div.card-head", h("h2", { id: "heat-title" }, "Ranks over time"), which, h("span.spring"),
       h("span.legend.muted", low, scale, high)),
@@ -52,7 +51,7 @@ export function heat(context) {
       ranks = byRank();
       cells = null;
       found.ranks.forEach((rank, at) => context.workerOf.set(rank, found.workers[at]));
-      text(note, found.leftOut ? `${count(found.leftOut, "rank")} of ${whole(found.leftOut + found.ranks.length)} aren't drawn: the slowest, the fastest and an even choice of the others are.` : "");
+      text(note, found.leftOut ? `${count(found.leftOut, "rank")} of ${whole(found.leftOut + found.ranks.length)} are left out; the slowest, the fastest and a sample of the others are drawn.` : "");
     } catch (error) {
       if (signal.aborted) return;
       text(note, error.message);
@@ -63,7 +62,7 @@ export function heat(context) {
   async function loop() {
     while (!signal.aborted) {
       if (!document.hidden && (runs || !map)) await read();
-      // A thousand ranks are a megabyte: those are asked for more seldom.
+      // A thousand ranks are a megabyte, so they are asked for less often.
       await new Promise((done) => setTimeout(done, Math.max(FASTEST_MS, (map?.ranks.length ?? 0) * 60)));
     }
   }
@@ -144,7 +143,7 @@ export function heat(context) {
     const value = map.values[index][row];
     const middle = median(map.values[index]);
     const times = isTime() && known(value) && middle ? `, ${(value / middle).toFixed(2)} × the median` : "";
-    return [`Rank ${map.ranks[row]}, worker ${map.workers[row]}`, `${known(value) ? say()(value) : "nothing reported"}${times}`, `${clockOnly(map.at[index])}, attempt ${map.attempt[index]}`];
+    return [`Rank ${map.ranks[row]}, worker ${map.workers[row]}`, `${known(value) ? say()(value) : "not reported"}${times}`, `${clockOnly(map.at[index])}, attempt ${map.attempt[index]}`];
   }
 
   function showTip(cell) {

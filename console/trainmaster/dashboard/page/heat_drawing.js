@@ -41,7 +41,7 @@ export function ramp() {
 export function column(map, place, index) {
   const from = map.at[0];
   const all = map.at.at(-1) - from + map.resolutionSeconds || 1;
-  // A little late is no gap.
+  // A small delay is no gap.
   const next = map.at[index + 1] - map.at[index];
   const wide = next < map.resolutionSeconds * 1.6 ? next : map.resolutionSeconds;
   return [place.left + ((map.at[index] - from) / all) * place.plot, (wide / all) * place.plot];
@@ -69,7 +69,7 @@ export function picture(map, [low, high]) {
   return canvas;
 }
 
-/** Draws the map, and a frame around the cell that is chosen: [row, column]. */
+/** Draws the map, and a frame around the chosen cell: [row, column]. */
 export function draw(canvas, map, place, cells, chosen) {
   const scale = devicePixelRatio;
   const pixels = [Math.round(place.width * scale), Math.round(place.height * scale)];

@@ -1,4 +1,4 @@
-// One job. The stream's events make its state; each part shows that of it which it is about, once before a frame.
+// One job. The stream's events make its state; each part shows its share of it, at most once a frame.
 
 import { follow } from "./api.js";
 import { isPageKey } from "./app.js";
@@ -12,7 +12,7 @@ import { rankDrawer } from "./rank.js";
 
 const TABS = { overview: "Overview", logs: "Logs", workers: "Workers", evidence: "Evidence", events: "Events", manifest: "Manifest" };
 
-/** Returns what the URL's fragment says: the tab, and the rank whose drawer is open. */
+/** Returns the tab and the open rank of the URL's fragment. */
 const fragment = () => new URLSearchParams(location.hash.slice(1));
 
 export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
@@ -26,7 +26,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
       const query = new URLSearchParams({ ...(uid ? { uid } : {}), ...parameters }).toString();
       return base + (path && `/${path}`) + (query && `?${query}`);
     },
-    /** The worker of each rank, as the heat map has it: of a job that has ended nothing else says it. */
+    /** The worker of each rank, from the heat map: an ended job has no other source. */
     workerOf: new Map(),
     openRank: (rank) => place({ rank }),
   };
@@ -35,7 +35,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
   const note = h("p.note", { hidden: true, role: "status" });
   const say = (sentence) => { note.hidden = false; text(note, sentence); };
   const buttons = {};
-  const tabs = h("div", { role: "tablist", class: "tabs", "aria-label": "About this job", onkeydown: moveTab });
+  const tabs = h("div", { role: "tablist", class: "tabs", "aria-label": "Job tabs", onkeydown: moveTab });
   for (const [id, title] of Object.entries(TABS)) {
     buttons[id] = h("button", { role: "tab", type: "button", id: `tab-${id}`, "aria-controls": `panel-${id}`, onclick: () => place({ tab: id }) }, title, h("span.count"));
     tabs.append(buttons[id]);
@@ -120,7 +120,7 @@ export function show(main, { namespace, job: name, uid, viewer, signal, go }) {
     gone: () => { Object.assign(state, { gone: true, goneAt: Date.now() / 1000, live: false }); render(); },
     problem: ({ sentence }) => say(sentence),
     refused: (sentence) => {
-      // What was seen of a job that is gone stays, where no history has it.
+      // A deleted job that no history has stays on the page.
       if (state.gone) return;
       page.hidden = true;
       problem.hidden = false;

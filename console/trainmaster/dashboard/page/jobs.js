@@ -1,4 +1,4 @@
-// The list of jobs: a stream of rows, of which those in sight are elements. A batch of changes is one paint.
+// The list of jobs: a stream of rows; only visible rows are elements. A batch of changes is one paint.
 
 import { ask, follow } from "./api.js";
 import { isPageKey } from "./app.js";
@@ -13,8 +13,7 @@ const ROW = 45;
 const PHONE_ROW = 84;
 const PHONE = matchMedia("(max-width: 760px)");
 
-// What was seen last is shown at once by who comes back, with the row that was chosen: whoever signs in anew may be
-// somebody else.
+// A viewer who returns sees the last list and chosen row at once; after a new sign-in it may be another viewer.
 let jobs = new Map();
 let chosen = null;
 let seenBy = null;
@@ -121,12 +120,12 @@ export function show(main, { viewer, signal, go }) {
     if (empty.dataset.kind === kind) return;
     empty.dataset.kind = kind;
     if (kind === "filtered")
-      empty.replaceChildren(h("h2", "No job is like that"),
+      empty.replaceChildren(h("h2", "No job matches"),
         button({ onclick: () => { filters.clear(); search.value = ""; changed(); } }, "Show all jobs"));
     else
-      empty.replaceChildren(h("h2", "No job yet"), h("p", "Send your first training from a folder with a script:"),
+      empty.replaceChildren(h("h2", "No jobs yet"), h("p", "Submit your first training from a folder with a script:"),
         command("kubectl dtj submit --name first --workers 2 --script train.py --code ."),
-        h("p", "Or let a manifest be written for you:"), command("kubectl dtj init"));
+        h("p", "Or have a manifest written for you:"), command("kubectl dtj init"));
   }
 
   function sortBy(id) {
@@ -220,7 +219,7 @@ export function show(main, { viewer, signal, go }) {
       changed: (batch) => {
         for (const row of batch.rows) jobs.set(row.uid, { ...jobs.get(row.uid), ...row });
         for (const uid of batch.gone ?? []) jobs.delete(uid);
-        // The history hears of it a moment later.
+        // The history records it a moment later.
         if (batch.gone?.length) setTimeout(readDeleted, 3_000);
         problem = "";
         render();

@@ -1,4 +1,4 @@
-// Lines of all ranks as they come. Only those in sight are elements; who scrolls up isn't pulled down again.
+// Lines of all ranks as they arrive. Only visible ones are elements; a viewer who scrolls up stays there.
 
 import { follow } from "./api.js";
 import { attribute, button, h, onFrame, save, text } from "./dom.js";
@@ -9,7 +9,7 @@ const LINE = 20;
 const MOST = 20_000;
 const TAIL = 2000;
 
-/** A view of lines; `only` is what it can't be changed from: {rank: 5}. */
+/** A view of lines; `only` is a fixed choice: {rank: 5}. */
 export class LogView {
   constructor({ url, signal }, only = {}) {
     Object.assign(this, { url, outer: signal, only });
@@ -39,7 +39,7 @@ export class LogView {
     this.ended = false;
     const refused = (sentence) => { this.problem = sentence; this.render(); };
     follow(this.url("logs", { tail: TAIL, follow: 1, ...this.only, ...choice }), {
-      // The tail comes again after an interruption.
+      // The tail is sent again after an interruption.
       opened: () => { this.lines = []; this.problem = this.note = ""; this.render(); },
       note: ({ sentence }) => { this.note = `${sentence}: `; this.render(); },
       lines: (found) => this.add(found),
@@ -78,7 +78,7 @@ export class LogView {
     const kind = this.ended ? "complete" : this.follows ? "live" : "paused";
     text(this.status, this.problem || `${this.note}${count(shown.length, "line")}${this.query ? ` of ${count(this.lines.length, "line")}` : ""}, ${kind}`);
     this.down.hidden = this.follows;
-    text(this.down, this.missed ? `${count(this.missed, "new line")}: go to the newest` : "Go to the newest");
+    text(this.down, this.missed ? `${count(this.missed, "new line")}: show the newest` : "Show the newest");
   }
 
   scrolled() {

@@ -11,7 +11,7 @@ export function show(main, { viewer, signal }) {
   const body = h("tbody");
   const note = h("p.note", { hidden: true });
   const summary = h("span.muted");
-  const empty = h("section.empty", { hidden: true }, h("h2", "No node stands out"), h("p", "A node is named here when a failure of a job was on it."));
+  const empty = h("section.empty", { hidden: true }, h("h2", "No node stands out"), h("p", "Nodes on which jobs failed are listed here."));
   const card = h("section.card.table-card", table("Nodes", ["Node", "State", "Failures#", "Blamed by", "Avoided by", "Accelerators#", "Runs now"], body));
   main.append(h("div.card-head.page-head", h("h1", "Nodes"), summary), note, empty, card);
 

@@ -8,7 +8,7 @@ import { LogView } from "./logs.js";
 const FIGURES = [
   ["step", "Step", whole],
   ["stepSeconds", "Step time", stepTime],
-  ["samplesPerSecond", "Samples a second", figure],
+  ["samplesPerSecond", "Samples/s", figure],
   ["loss", "Loss", figure],
   ["gradNorm", "Gradient norm", figure],
   ["learningRate", "Learning rate", figure],
@@ -38,7 +38,7 @@ export function rankDrawer(context, closed) {
     if (rank !== null && wanted === null) return element.close();
     log?.close();
     rank = wanted;
-    answer.replaceChildren(h("p.muted", "What each thread of this rank is doing, at the moment of the question. It costs the ranks milliseconds."));
+    answer.replaceChildren(h("p.muted", "Shows what each thread of this rank is doing now. It costs the ranks milliseconds."));
     text(title, `Rank ${rank}`);
     log = new LogView(context, { rank });
     logBox.replaceChildren(log.element, log.status);
@@ -100,16 +100,16 @@ export function rankDrawer(context, closed) {
 
 function answered(found, rank) {
   const mine = found.ranks?.[rank];
-  if (found.withheld) return [h("p.note", "The output of this job isn't kept (runPolicy.keepLogs), and so are its stacks.")];
+  if (found.withheld) return [h("p.note", "This job's output isn't kept (runPolicy.keepLogs), and neither are its stacks.")];
   if (!mine) return [h("p.note", found.problem || `Rank ${rank} didn't answer.`)];
   return [
     h("p", `${standing(mine)} `, h("span.muted", clock(seconds(found.collectedAt)))),
-    h("pre", { tabindex: 0, "aria-label": `Stacks of rank ${rank}` }, mine.text || "It has no stacks."),
+    h("pre", { tabindex: 0, "aria-label": `Stacks of rank ${rank}` }, mine.text || "No stacks"),
     copyButton(() => mine.text ?? ""),
   ];
 }
 
-/** Says how a rank stood when its stacks were taken. */
+/** Returns a rank's state when its stacks were taken. */
 export function standing(rank) {
   const facts = [];
   if (known(rank.step)) facts.push(`step ${whole(rank.step)}`);
@@ -119,5 +119,5 @@ export function standing(rank) {
   if (known(rank.collective)) facts.push(`last entered collective ${rank.collective}`);
   if (rank.waits === "collective" || rank.pending) facts.push("waits in a collective");
   else if (rank.waits === "device") facts.push("waits for its device");
-  return facts.join(", ") || "nothing is known of its progress";
+  return facts.join(", ") || "its progress is unknown";
 }

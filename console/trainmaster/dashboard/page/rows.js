@@ -1,4 +1,4 @@
-// A list of which only the rows in sight are elements: a thousand jobs or twenty thousand lines cost what is seen.
+// A list of which only visible rows are elements, so that a thousand jobs or twenty thousand lines cost little.
 
 import { onFrame } from "./dom.js";
 
@@ -50,7 +50,7 @@ export class Rows {
     for (let index = first; index < last; index++) keys.add(this.key(items[index]));
     for (const [key, row] of this.shown) {
       if (keys.has(key)) continue;
-      // A row that has the focus isn't given to another item, lest Enter open another job than was meant.
+      // A focused row isn't given to another item, because Enter would open the wrong job.
       if (row.contains(focused)) row.remove();
       else this.pool.push(row);
       this.shown.delete(key);

@@ -1,10 +1,10 @@
-// A job's figures over all its attempts, as the history has them; new ones are asked for while the job runs.
+// A job's figures over all its attempts, from the history; new ones are requested while the job runs.
 
 import { ask } from "./api.js";
 
 const POINTS = 1000;
 const AGAIN_MS = 4000;
-// The history thins what it has, so now and then all of it is read anew.
+// The history thins its figures, so all of them are read again now and then.
 const WHOLE_MS = 300_000;
 
 export class Series {
@@ -101,7 +101,7 @@ function drawnBySteps(data, names) {
     if (step === null) return;
     if (index > 0 && data.attempt[index] !== data.attempt[index - 1]) {
       borders.push({ x: step, attempt: data.attempt[index] });
-      // What the attempt before had done beyond this step is done again.
+      // Steps that the previous attempt had already done are repeated.
       for (const [done, at] of newest)
         if (done >= step) {
           earlier.set(done, at);

@@ -5,13 +5,13 @@ import { copyButton, h } from "./dom.js";
 
 const COMMAND = "kubectl create token my-account --namespace my-team --duration 8h";
 
-/** Asks for a token in `main`, says why, and calls `done` when there is one. On a laptop there is none to ask for. */
+/** Asks for a token in `main`, with the reason, and calls `done`. A laptop's page needs none. */
 export function signIn(main, refused, done) {
   forgetToken();
   document.title = "Sign in · Trainmaster";
   if (refused.mode === "laptop") {
     main.replaceChildren(h("section.card.form", h("h1", "This tab has no access"), h("p", refused.message),
-      h("p", "Open it anew from the terminal: "), command("kubectl dtj open")));
+      h("p", "Open it again from the terminal: "), command("kubectl dtj open")));
     return;
   }
   const field = h("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "token-help token-why" });
@@ -25,14 +25,14 @@ export function signIn(main, refused, done) {
     h("label", { for: "token" }, "Token"), field, h("button.primary", "Show my jobs"));
   main.replaceChildren(
     h("section.card.form", {},
-      h("h1", "Whose jobs?"),
+      h("h1", "Sign in"),
       h("p", { id: "token-why", role: "alert" }, refused.message),
       form,
       h("div", { id: "token-help" },
-        h("p", "A Kubernetes token says who you are; this page shows what that account may see, and nothing else. ",
-          "Your administrator may have given you one. Who may make tokens for a service account gets one so:"),
+        h("p", "This page shows what the account of your Kubernetes token may see. ",
+          "Your administrator may have given you a token. If you may create tokens for a service account, run:"),
         command(COMMAND),
-        h("p.muted", "It stays in this tab and is forgotten when you close it."))));
+        h("p.muted", "The token stays in this tab and is dropped when you close it."))));
   field.focus();
 }
 

@@ -1,4 +1,4 @@
-// Where every second of a job went: one bar of goodput's categories, and what each of them is.
+// Where every second of a job went: one bar of goodput's categories with their meanings.
 
 import { attribute, h, keyed, text } from "./dom.js";
 import { CATEGORIES, duration, known, percent, seconds } from "./format.js";
@@ -13,7 +13,7 @@ export function timeSpent() {
   const sentence = h("span.muted");
   const element = h("section.card.spent", { "aria-labelledby": "spent-title" },
     h("div.card-head", h("h2", { id: "spent-title" }, "Where every second went"), sentence), bar, legend,
-    h("details", h("summary.muted", "What the words mean"), meanings));
+    h("details", h("summary.muted", "Categories"), meanings));
 
   function update({ status, row, live }) {
     const spent = Object.keys(CATEGORIES).map((name) => ({ name, seconds: status.timeSpent?.[name] ?? 0 })).filter((one) => one.seconds > 0);
@@ -21,9 +21,9 @@ export function timeSpent() {
     element.hidden = all === 0;
     if (element.hidden) return;
     const share = (one) => one.seconds / all;
-    // A job that waits, and one whose script reports no progress: nobody has booked the time since.
+    // The newest time of a waiting job, or of one without progress reports, isn't accounted yet.
     const since = live && !row.completedAt ? Date.now() / 1000 - seconds(status.timeSpent.until) : 0;
-    text(sentence, `${duration(all)} in all${since > UNBOOKED ? `, and ${duration(since)} since` : ""}${known(row.goodput) ? `, goodput ${percent(row.goodput, 1)}` : ""}`);
+    text(sentence, `${duration(all)} in all${since > UNBOOKED ? `, last ${duration(since)} not accounted` : ""}${known(row.goodput) ? `, goodput ${percent(row.goodput, 1)}` : ""}`);
     keyed(bar, spent, (one) => one.name, (one) => h("span.part", { "data-category": one.name }, h("span")), (part, one) => {
       // Growths that are less than 1 together leave room.
       part.style.flexGrow = String(100 * share(one));

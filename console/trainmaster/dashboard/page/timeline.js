@@ -31,7 +31,7 @@ export function timeline() {
     keyed(line, attempts, (one) => one.attempt, () => h("li", h("span.starting"), h("span.label")), (item, one) => {
       const start = starts[attempts.indexOf(one)];
       const end = seconds(one.endedAt) ?? to;
-      // Of an attempt that is over nobody may know when its ranks were up.
+      // The start of an ended attempt's ranks may be unknown.
       const up = seconds(one.runningAt) ?? (one === last && !one.endedAt ? end : start);
       const outcome = CALM[one.outcome] ?? "stopped";
       attribute(item, "class", `segment ${outcome}`);

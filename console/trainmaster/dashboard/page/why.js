@@ -1,4 +1,4 @@
-// Why a job isn't running: one sentence, what it follows from, and what to do next.
+// Why a job isn't running: one sentence, its evidence, and what to do next.
 
 import { ask } from "./api.js";
 import { attribute, h } from "./dom.js";
@@ -34,18 +34,18 @@ export function why({ url, signal }) {
   }
 
   function fill(found) {
-    // What is the same stays, with the button that has the focus.
+    // Unchanged parts stay, with the focused button.
     const now = JSON.stringify(found);
     if (now === shown) return;
     shown = now;
     element.hidden = false;
     element.replaceChildren(...[
-      h("h2", found.certainty === "likely" ? "Why, as far as can be seen" : "Why"),
+      h("h2", found.certainty === "likely" ? "Why (likely)" : "Why"),
       h("p.lead", found.sentence),
       found.evidence.length > 0 && h("ul.evidence-list", found.evidence.map((line) => h("li", line))),
       found.next.length > 0 && h("h3", "What to do next"),
       found.next.length > 0 && h("ol.steps", found.next.map((step) => h("li", h("span", step.text), step.command && command(step.command)))),
-      found.others.length > 0 && h("details", h("summary", `Also found (${found.others.length})`), h("ul", found.others.map((line) => h("li", line)))),
+      found.others.length > 0 && h("details", h("summary", `Also seen (${found.others.length})`), h("ul", found.others.map((line) => h("li", line)))),
       found.unread.length > 0 && h("p.muted", `Not read: ${found.unread.join("; ")}`),
     ].filter(Boolean));
   }

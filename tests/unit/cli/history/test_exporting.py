@@ -98,7 +98,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(history: RecordedHistor
     file = tmp_path / "bert.csv"
     file.write_text("mine")
     result = run("history", "bert-mrpc", "--export", str(file))
-    assert (result.exit_code, result.stderr) == (1, f"error: {file} is there already; --force replaces it\n")
+    assert (result.exit_code, result.stderr) == (1, f"error: {file} exists already; --force replaces it\n")
     assert (file.read_text(), history.asked) == ("mine", [])
     assert run("history", "bert-mrpc", "--export", str(file), "--force").exit_code == 0
     assert file.read_text().startswith("at,")
@@ -117,7 +117,7 @@ def test_what_is_no_file_is_never_replaced(history: RecordedHistory, tmp_path: P
     (tmp_path / "folder.csv").mkdir()
     for place in (str(tmp_path / "folder.csv"), "/dev/null"):
         result = run("history", "bert-mrpc", "--export", place, "--format", "csv", "--force")
-        assert result.exit_code == 1 and f"{place} is there and is no file" in result.stderr
+        assert result.exit_code == 1 and f"{place} exists and is no file" in result.stderr
 
 
 def test_where_nothing_can_be_written_is_a_sentence(history: RecordedHistory, tmp_path: Path) -> None:

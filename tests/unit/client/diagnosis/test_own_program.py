@@ -8,8 +8,7 @@ import pytest
 
 from trainmaster.client import TrainingJob
 from trainmaster.client.diagnosis import diagnose
-from trainmaster.client.diagnosis.finding import Diagnosis
-from trainmaster.client.diagnosis.situation import Situation
+from trainmaster.client.diagnosis.situation import Diagnosis, Situation
 
 
 def asked(said: str, **spec: Any) -> Diagnosis:

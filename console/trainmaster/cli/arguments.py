@@ -1,0 +1,161 @@
+"""Arguments that several commands take: jobs, their workers, ranks and attempts, and files.
+
+What can't be is refused in a sentence that names what there is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli.connection_values import beginning, complete_path
+from trainmaster.cli.terminal import called
+
+if TYPE_CHECKING:
+    from trainmaster.client import JobClient, TrainingJob
+
+
+def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the names of jobs for tab completion; none when no cluster answers."""
+    from trainmaster.cli.connection import Connection
+
+    return beginning(lambda: (job.name for job in Connection.of(ctx).client().list()), incomplete)
+
+
+def plain_name(value: str | None) -> str | None:
+    """Returns a job's name, also from kubectl's dtj/NAME in any case. Raises BadParameter."""
+    from trainmaster.client import InvalidRequest, require_name
+    from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, SHORT_NAME, SINGULAR
+
+    if value is None:
+        return None
+    kind, slash, name = value.rpartition("/")
+    known = (SHORT_NAME, SINGULAR, PLURAL, f"{SINGULAR}.{GROUP}", f"{PLURAL}.{GROUP}")
+    plain = name if slash and kind.lower() in known else value
+    try:
+        require_name(plain)
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error)) from error
+    return plain
+
+
+def plain_names(values: list[str]) -> list[str]:
+    """Returns the names of several jobs, each once. Raises BadParameter."""
+    return list(dict.fromkeys(plain for value in values if (plain := plain_name(value)) is not None))
+
+
+def optional_name(help: str) -> Any:
+    """Returns the argument for a job's name, which may have a default."""
+    return typer.Argument(
+        metavar="NAME", help=help, autocompletion=complete_job, callback=plain_name, show_default=False
+    )
+
+
+JobName = Annotated[str, optional_name("Name of the job.")]
+JobNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NAME",
+        help="Names of the jobs.",
+        autocompletion=complete_job,
+        callback=plain_names,
+        show_default=False,
+    ),
+]
+Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show the jobs of all namespaces.")]
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE",
+        help="YAML or JSON files with one or more documents, or folders; - is stdin.",
+        autocompletion=complete_path,
+    ),
+]
+
+
+def require_one(name: str | None, everywhere: bool) -> None:
+    """Raises BadParameter for a job's name together with all namespaces."""
+    if name is not None and everywhere:
+        raise typer.BadParameter("a job is in one namespace; name that with --namespace", param_hint="--all-namespaces")
+
+
+def none_found(jobs: JobClient, everywhere: bool, beside: str = "", kind: str = "jobs") -> str:
+    """Returns the sentence for an empty list."""
+    return f"No {kind} in {'any namespace' if everywhere else f'namespace {jobs.namespace}'}{beside}."
+
+
+def find_job(jobs: JobClient, name: str) -> TrainingJob:
+    """Returns the job. Raises JobNotFound, with the most similar names where the user may list jobs."""
+    from difflib import get_close_matches
+
+    from trainmaster.client import ClientError, JobNotFound
+
+    try:
+        return jobs.get(name)
+    except JobNotFound as error:
+        try:
+            near = get_close_matches(name, [job.name for job in jobs.list()], n=3)
+        except ClientError:
+            raise error from None
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"{called()} list -A shows all jobs"
+        raise JobNotFound(f"There is no job {name} in namespace {jobs.namespace}; {remedy}") from error
+
+
+def require_worker(job: TrainingJob, worker: int) -> None:
+    """Raises JobNotFound for a worker that the job can't have."""
+    _require(job, "worker", worker, most_workers(job))
+
+
+def require_rank(job: TrainingJob, rank: int) -> None:
+    """Raises JobNotFound for a rank that the job can't have."""
+    _require(job, "rank", rank, _most_ranks(job))
+
+
+def require_attempt(job: TrainingJob, attempt: int) -> None:
+    """Raises JobNotFound for an attempt that hasn't begun."""
+    from trainmaster.client import JobNotFound
+
+    newest = job.status.attempt
+    if attempt > newest:
+        there = f"its newest is {newest}" if newest else "none has begun"
+        raise JobNotFound(f"Job {job.name} has no attempt {attempt}: {there}")
+
+
+def most_workers(job: TrainingJob) -> int:
+    """Returns how many workers the job can have, spares too; 0 where that isn't known."""
+    spec: Any = job.raw.get("spec") or {}
+    elastic = spec.get("elastic")
+    sizes = [job.status.workers.desired, spec.get("workers"), elastic.get("maxWorkers") if elastic else None]
+    most = max((size for size in sizes if isinstance(size, int)), default=0)
+    if most:
+        # A spare's output is a worker's as soon as it has taken a worker's place.
+        most += sum(group.get("spares") or 0 for group in (spec, *(spec.get("workerGroups") or ())))
+    return most
+
+
+def _most_ranks(job: TrainingJob) -> int:
+    """Returns how many ranks the job can have; 0 where that isn't known."""
+    # These imports take a tenth of a second, and most commands name no rank.
+    from trainmaster_operator.api.parsing import InvalidJob, parse_spec
+    from trainmaster_operator.api.v1alpha1.names import JobIdentity
+    from trainmaster_operator.rendering import worker_layout, world_size
+
+    try:
+        spec = parse_spec(job.raw.get("spec"), job.name)
+    except InvalidJob:
+        # It is of another release, or the operator refused it.
+        return 0
+    layout = worker_layout(JobIdentity(job.namespace, job.name, job.uid), spec)
+    if len(layout) > 1:
+        return world_size(layout)
+    most = max(layout[0].count, job.status.workers.desired, spec.elastic.max_workers if spec.elastic else 0)
+    return most * layout[0].processes
+
+
+def _require(job: TrainingJob, kind: str, index: int, most: int) -> None:
+    from trainmaster.client import JobNotFound
+
+    if 0 < most <= index:
+        there = f"{kind} 0 alone" if most == 1 else f"{kind}s 0 to {most - 1}"
+        raise JobNotFound(f"Job {job.name} has no {kind} {index}: it has {there}")

@@ -1,0 +1,133 @@
+"""`dashboard` serves the page about jobs in a cluster or on a laptop; `open` serves it here and opens the browser."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trainmaster.cli.arguments import optional_name
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.program import Part
+
+app = Part()
+
+CLUSTER_PORT = 8088
+_FILE = {"metavar": "FILE", "exists": True, "dir_okay": False}
+
+History = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        metavar="URL|FILE",
+        envvar="TRAINMASTER_HISTORY",
+        help="History of jobs, or a copy of its file; default: the cluster's.",
+    ),
+]
+
+
+@app.command("open")
+@connected
+def open(
+    connection: Connection,
+    name: Annotated[str | None, optional_name("Name of the job; default: the list of jobs.")] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the browser, or only print the address.")
+    ] = True,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", help="Port of 127.0.0.1; 0 takes a free one.", min=0, max=65535)
+    ] = 0,
+    history: History = None,
+) -> None:
+    """Open the page of all jobs, or of one, in the browser.
+
+    It is served on this machine with your kubeconfig until Ctrl-C. Over SSH the command to forward its port is printed.
+    """
+    from trainmaster.cli.dashboard import serve
+    from trainmaster.dashboard.app import Settings
+
+    server = connection.server()
+    namespace = connection.namespace or server.namespace
+    path = "/" if name is None else f"/jobs/{namespace}/{name}"
+    settings = Settings("laptop", server, namespace=namespace)
+    serve(settings, "127.0.0.1", port, history=history, path=path, browser=browser)
+
+
+@app.command("dashboard")
+@connected
+def dashboard(
+    connection: Connection,
+    mode: Annotated[
+        Literal["cluster", "laptop"] | None,
+        typer.Option("--mode", help="Viewer: cluster, by token; laptop, by kubeconfig; default: cluster in pods."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", metavar="ADDRESS", help="Address to listen on; default: 0.0.0.0, on a laptop 127.0.0.1."
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            help=f"Port to listen on; default: {CLUSTER_PORT}, on a laptop a free one.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    history: History = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="Certificate of this address, in PEM.", **_FILE)
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Key of the certificate, in PEM.", **_FILE)] = None,
+    log_format: Annotated[
+        Literal["json", "text"], typer.Option("--log-format", help="Log format: json for collectors, text for people.")
+    ] = "text",
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+        typer.Option("--log-level", help="Minimum log level.", case_sensitive=False),
+    ] = "INFO",
+) -> None:
+    """Serve the page about jobs, until SIGTERM or Ctrl-C.
+
+    It has no rights of its own: viewers see and do what their tokens allow. --namespace is where the page starts.
+    """
+    from trainmaster.cli.dashboard import Certificate, serve
+    from trainmaster.client.server import address_of
+    from trainmaster.dashboard.app import Settings
+    from trainmaster_operator.serving.logs import set_up
+
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not (connection.kubeconfig or os.environ.get("KUBECONFIG"))
+    laptop = mode == "laptop" or (mode is None and not in_pod)
+    if laptop and address not in (None, "127.0.0.1", "localhost"):
+        raise typer.BadParameter(
+            "on a laptop the kubeconfig's owner is the viewer, so the page is for this machine only: leave it out, or "
+            "give --mode cluster",
+            param_hint="--address",
+        )
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("give --tls-cert and --tls-key together, or neither")
+    if laptop and tls_cert is not None:
+        raise typer.BadParameter("a laptop's page is for this machine only, without TLS", param_hint="--tls-cert")
+    somebody = {"--user": connection.user, "--as": connection.acting_as, "--cluster": connection.cluster}
+    for option, value in somebody.items():
+        if value and not laptop:
+            raise typer.BadParameter(
+                "in a cluster each viewer brings a token, and nobody else asks: leave it out, or give --mode laptop",
+                param_hint=option,
+            )
+    set_up(log_format, log_level)
+    if laptop:
+        server = connection.server()
+        namespace = connection.namespace or server.namespace
+        serve(Settings("laptop", server, namespace=namespace), "127.0.0.1", port or 0, history=history)
+        return
+    server = address_of(connection.kubeconfig, connection.context)
+    settings = Settings("cluster", server, namespace=connection.namespace or "")
+    certificate = None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key)
+    port = CLUSTER_PORT if port is None else port
+    serve(settings, address or "0.0.0.0", port, history=history, certificate=certificate)

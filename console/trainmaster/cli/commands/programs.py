@@ -1,0 +1,97 @@
+"""`crd`, `operator`, `demo`, `completion` and `mcp`: commands that print one thing or start another program."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.connection_values import complete_path
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import called, say, write
+
+app = Part()
+
+
+@app.command("crd")
+def crd() -> None:
+    """Print the CustomResourceDefinition.
+
+    To install it: trainmaster crd | kubectl apply --server-side -f -
+    """
+    from trainmaster_operator.api.crd import crd_yaml
+
+    write(crd_yaml())
+
+
+@app.command(
+    "operator",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def operator(ctx: typer.Context) -> None:
+    """Run the operator, or rotate its keys.
+
+    `operator run --help` and `operator keys --help` show the options.
+    """
+    _require("kopf", "the operator", "operator")
+    from trainmaster_operator.controller.main import main
+
+    raise typer.Exit(main(ctx.args, f"{called()} operator"))
+
+
+@app.command("demo")
+def demo(
+    example: Annotated[Path, typer.Argument(help="File of the job to run.", autocompletion=complete_path)] = Path(
+        "manifests/examples/reviews.yaml"
+    ),
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Folder for logs, checkpoints and curves.", autocompletion=complete_path)
+    ] = Path(".trainmaster/demo"),
+) -> None:
+    """Train a real model on a cluster on this machine, and watch it.
+
+    The demo stops everything it started. The folder must be empty or an earlier demo's.
+    """
+    from trainmaster.cli import demo as demonstration
+
+    raise typer.Exit(demonstration.run(example, folder))
+
+
+@app.command("completion")
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.", show_default=False)],
+) -> None:
+    """Print a shell's completion script for `trainmaster`.
+
+    For the present shell: source <(trainmaster completion bash). For every shell: put that line into ~/.bashrc or
+    ~/.zshrc; for fish: trainmaster completion fish > ~/.config/fish/completions/trainmaster.fish. `kubectl dtj` is
+    completed by kubectl's own completion (kubectl completion --help), including the names of jobs.
+    """
+    from typer.completion import get_completion_script
+
+    script = get_completion_script(prog_name="trainmaster", complete_var="_TRAINMASTER_COMPLETE", shell=shell)
+    write(script.strip() + "\n")
+
+
+@app.command("mcp")
+@connected
+def mcp(connection: Connection) -> None:
+    """Serve jobs to an assistant over stdio (MCP), read-only.
+
+    It answers about jobs, why, logs, evidence and events. docs/assistants.md has an assistant's configuration.
+    """
+    _require("mcp", "the MCP SDK", "mcp")
+    from trainmaster.cli.assistant import server
+
+    server(connection.client()).run("stdio")
+
+
+def _require(module: str, what: str, extra: str) -> None:
+    """Exits with a sentence where a module isn't installed."""
+    if find_spec(module) is None:
+        say(f"error: {what} isn't installed: pip install 'trainmaster[{extra}]'", error=True)
+        raise typer.Exit(1)

@@ -1,0 +1,252 @@
+"""Draws the picture of `top`: one job with its ranks, or all jobs in rows.
+
+The picture of one job fits the terminal: the fewer lines there are, the fewer ranks, workers and events it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import median
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trainmaster.cli.events import JobEvent
+from trainmaster.cli.show import PHASE_STYLES, figure_cells, headline, job_cells, job_trouble, pod_table, training
+from trainmaster.client import RankMetrics, TrainingJob
+from trainmaster.client.view import JobView, figure, percent, rate, view_of
+from trainmaster_operator.api.printable import one_line
+
+# A rank is slow when its steps take so much longer than the median's.
+SLOW_FACTOR = 1.2
+# More ranks than this are shown as a histogram, with some of the slowest and of the fastest.
+MAX_RANKS = 16
+SLOWEST, FASTEST = 4, 2
+BINS = 8
+BLOCKS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH, BAR_WIDTH = 24, 12
+NO_TIME_YET = "no rank has reported the time of a step yet"
+UNTIMED = "the script reports its steps without their time, stepSeconds (docs/progress.md)"
+# Lines of a picture that goes into a pipe: as many as a large terminal has.
+PIPE_LINES = 60
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Picture is what is known of a job at one time. `missing` has a sentence for each part that may not be read."""
+
+    job: TrainingJob
+    pods: Sequence[Mapping[str, object]] = ()
+    ranks: Sequence[RankMetrics] = ()
+    events: Sequence[JobEvent] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Spread is the distribution of the ranks' own times (`own_seconds`), the slowest first."""
+
+    ranks: tuple[RankMetrics, ...] = ()
+    median: float = 0.0
+    histogram: tuple[tuple[float, float, int], ...] = ()
+    """(from, to, ranks) of each bin, in seconds."""
+
+    @property
+    def title(self) -> str:
+        """Returns what the times measure."""
+        return "step time" if all(each.compute_seconds is None for each in self.ranks) else "computing time"
+
+    @property
+    def slowest(self) -> RankMetrics | None:
+        """Returns the slowest rank, where it is notably slower than the median."""
+        first = self.ranks[0] if self.ranks else None
+        return first if first is not None and _seconds(first) > SLOW_FACTOR * self.median else None
+
+
+def spread_of(figures: Iterable[RankMetrics]) -> Spread:
+    """Returns the distribution of the times of those ranks that report one."""
+    ranks = sorted((each for each in figures if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
+    if not ranks:
+        return Spread()
+    times = [_seconds(each) for each in ranks]
+    return Spread(tuple(ranks), median(times), tuple(histogram(times)))
+
+
+def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
+    """Returns how many values lie in each of some equal ranges."""
+    least, most = min(values), max(values)
+    if least == most:
+        return [(least, most, len(values))]
+    width = (most - least) / bins
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, int((value - least) / width))] += 1
+    return [(least + at * width, least + (at + 1) * width, counted) for at, counted in enumerate(counts)]
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Returns the newest values as a line of blocks, scaled from the least of them to the most."""
+    shown = list(values)[-width:]
+    if len(shown) < 2:
+        return ""
+    least, most = min(shown), max(shown)
+    steps = len(BLOCKS) - 1
+    return "".join(BLOCKS[round(steps * (value - least) / (most - least)) if most > least else 0] for value in shown)
+
+
+def step_time(seconds: float) -> str:
+    """Returns the time of a step: 83.4 ms, 1.25 s."""
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _seconds(figures: RankMetrics) -> float:
+    return figures.own_seconds or 0.0
+
+
+class JobPicture:
+    """JobPicture draws one job, in the lines and columns that there are."""
+
+    def __init__(
+        self, picture: Picture, losses: Sequence[float] = (), speeds: Sequence[float] = (), now: datetime | None = None
+    ) -> None:
+        self._picture, self._losses, self._speeds, self._now = picture, losses, speeds, now
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields the parts from the top down."""
+        picture, now = self._picture, self._now or datetime.now(UTC)
+        view = view_of(picture.job.raw)
+        lines = (options.height or console.height) if console.is_terminal else PIPE_LINES
+        width = min(options.max_width, 200)
+        head: list[RenderableType] = [headline(view, now), *self._progress(view, width)]
+        if view.phase != "Running":
+            style = PHASE_STYLES.get(view.phase, "")
+            head.append(Text(one_line(job_trouble(picture.job)), style, no_wrap=True, overflow="ellipsis"))
+        head += [Text(one_line(sentence), style="yellow") for sentence in picture.missing]
+        left = lines - len(head) - len(picture.missing)
+        spread = spread_of(picture.ranks)
+        # At least three events and three workers are shown; the ranks have what is left.
+        events = max(3, min(8, left // 4))
+        pods = max(3, min(len(picture.pods), left // 3))
+        yield Group(*head)
+        if spread.ranks:
+            yield Text()
+            yield from _ranks(spread, width, max(4, left - events - pods - 6))
+        elif view.phase == "Running" and not picture.missing:
+            yield Text(UNTIMED if any(each.step for each in picture.ranks) else NO_TIME_YET, style="dim")
+        if picture.pods:
+            yield Text()
+            yield pod_table(picture.pods[:pods], now, training(picture.job))
+            if len(picture.pods) > pods:
+                yield Text(f"... and {len(picture.pods) - pods} more workers", style="dim")
+        if picture.events:
+            yield Text()
+            yield _events(picture.events[-events:], now, width)
+
+    def _progress(self, view: JobView, width: int) -> list[RenderableType]:
+        """Returns how far the job is, and how its loss and speed went since the picture began."""
+        cells = figure_cells(view, without=("loss", "samples/s", *view.result))
+        if view.share is not None:
+            bar = ProgressBar(total=view.total_steps, completed=view.step or 0, width=max(10, width // 4))
+            cells = [bar, percent(view.share), *cells]
+        line = Table.grid(padding=(0, 2))
+        line.add_row(*cells)
+        spark = min(SPARK_WIDTH, (width - 40) // 2)
+        figures = Text(no_wrap=True, overflow="crop")
+        if view.loss is not None:
+            figures.append(f"loss {figure(view.loss)} ")
+            figures.append(sparkline(self._losses, spark), style="cyan")
+            figures.append("   " if len(self._losses) > 1 else "  ")
+        if view.samples_per_second is not None:
+            figures.append(f"{rate(view.samples_per_second)} samples/s ")
+            figures.append(sparkline(self._speeds, spark), style="green")
+        return [*([line] if cells else []), *([figures] if figures.plain else [])]
+
+
+def _events(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
+    """Returns the events in rows of one line, the newest last."""
+    table = Table(box=None, pad_edge=False, show_header=True, width=width)
+    for name in ("LAST SEEN", "REASON", "OBJECT"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("MESSAGE", no_wrap=True, overflow="ellipsis", ratio=1)
+    for event in events:
+        seen, _, reason, about, message = map(one_line, event.cells(now))
+        table.add_row(seen, Text(reason, style="yellow" if event.type == "Warning" else ""), about, message)
+    return table
+
+
+def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
+    """Returns the times by rank as bars; of many ranks the ends, and the distribution of all."""
+    slowest = spread.ranks[0]
+    title = Text(f"{spread.title} by rank ", style="bold")
+    title.append(f"median {step_time(spread.median)}", style="")
+    if spread.slowest is not None:
+        factor = _seconds(slowest) / spread.median
+        title.append(f"   slowest: rank {slowest.rank}, {factor:.1f} times the median", style="yellow")
+    if len(spread.ranks) <= min(MAX_RANKS, room):
+        return [title, _bars(sorted(spread.ranks, key=lambda each: each.rank), spread, width)]
+    ends = [*spread.ranks[:SLOWEST], *spread.ranks[max(SLOWEST, len(spread.ranks) - FASTEST) :]]
+    most = max(counted for _, _, counted in spread.histogram)
+    table = Table.grid(padding=(0, 1))
+    for low, high, counted in spread.histogram:
+        bar = Text("█" * max(1 if counted else 0, round((width - 44) * counted / most)), style="blue")
+        table.add_row(f"{step_time(low)} to {step_time(high)}", f"{counted:>5}", bar)
+    return [title, _bars(ends, spread, width), Text(f"all {len(spread.ranks)} ranks", style="dim"), table]
+
+
+def _bars(ranks: Sequence[RankMetrics], spread: Spread, width: int) -> Table:
+    table = Table.grid(padding=(0, 1))
+    longest = _seconds(spread.ranks[0])
+    room = max(8, min(60, width - 48))
+    for each in ranks:
+        seconds, is_slow = _seconds(each), each == spread.slowest
+        bar = Text("█" * max(1, round(room * seconds / longest)), style="yellow" if is_slow else "cyan")
+        marks = [f"step {each.step}"] if each.step is not None else []
+        marks += ["slowest"] if is_slow else []
+        worker = Text(f"worker {each.worker}", style="dim")
+        table.add_row(f"rank {each.rank}", worker, step_time(seconds), bar, " ".join(marks))
+    return table
+
+
+class JobsPicture:
+    """JobsPicture draws unfinished jobs, a row each. Columns aren't cut: those for which there is no room are left out.
+
+    The progress bar is the column without a name.
+    """
+
+    _COLUMNS = ("NAME", "PHASE", "WORKERS", "STEP", "", "LOSS", "SAMPLES/S", "ETA", "GOODPUT")
+    # The first is left out first, after those that are empty. The others always stay.
+    _EXPENDABLE = ("", "GOODPUT", "ETA", "SAMPLES/S", "LOSS")
+
+    def __init__(self, jobs: Sequence[TrainingJob], *, namespaces: bool = False) -> None:
+        self._jobs = jobs
+        self._names = [*(["NAMESPACE"] if namespaces else []), *self._COLUMNS]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields the table."""
+        views = [view_of(job.raw) for job in self._jobs]
+        rows = [{**job_cells(view), "": "█" * BAR_WIDTH if view.share is not None else ""} for view in views]
+        shown = {name: [row[name] for row in rows] for name in self._names}
+        for name in sorted(self._EXPENDABLE, key=lambda name: any(shown[name])):
+            if _width(shown) <= options.max_width:
+                break
+            del shown[name]
+        table = Table(box=None, pad_edge=False)
+        for name in shown:
+            table.add_column(name, no_wrap=True)
+        for view, row in zip(views, rows, strict=True):
+            cells: dict[str, RenderableType] = {name: row[name] for name in shown}
+            cells["PHASE"] = Text(view.phase, style=PHASE_STYLES.get(view.phase, ""))
+            if cells.get(""):
+                cells[""] = ProgressBar(total=view.total_steps, completed=view.step or 0, width=BAR_WIDTH)
+            table.add_row(*cells.values())
+        yield table
+
+
+def _width(columns: Mapping[str, Sequence[str]]) -> int:
+    """Returns the width of a table of these columns, with two blanks between them."""
+    return sum(max(map(cell_len, [name, *cells])) for name, cells in columns.items()) + 2 * (len(columns) - 1)

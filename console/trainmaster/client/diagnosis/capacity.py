@@ -1,0 +1,178 @@
+"""What nodes have free, and what the scheduler says about pods that fit nowhere.
+
+A node's free amount is what it can give (allocatable) less what the pods on it request. kube-scheduler writes, for a
+pod that fits nowhere (FitError in pkg/scheduler/framework, 1.25 to 1.36):
+
+    0/7 nodes are available: 3 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {dedicated: infra},
+    2 node(s) didn't match Pod's node affinity/selector. preemption: 0/7 nodes are available: ...
+
+The parts are sorted and counted. A node that fails several checks counts in the first one that its filter reached, and
+in each resource that it lacks, so the counts can exceed the number of nodes. A part without a count rules the pod out
+everywhere. Newer schedulers don't name taints ("untolerated taint(s)"). Volcano writes "are unavailable".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from trainmaster.client.diagnosis.situation import Object, condition, items, name_of, text
+from trainmaster_operator.api.kubernetes_syntax import quantity
+from trainmaster_operator.wire.values import mapping
+
+_NOUNS = {"cpu": "CPU", "memory": "memory", "ephemeral-storage": "local storage", "pods": "places for pods"}
+_BEGINNING = re.compile(r"0/(\d+) nodes are (?:un)?available: ")
+# A sentence ends before a blank or the end: names of resources and taints have dots in them.
+_END = re.compile(r"\.(?= |$)")
+_PART = re.compile(r"(?:(\d+) )?(.+)", re.DOTALL)
+# What excludes a node, and a part's words for it; the first that matches.
+_KINDS = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("claim missing", r'persistentvolumeclaim "([^"]+)" (?:not found|is being deleted)'),
+        (
+            "claim unbound",
+            r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind|"
+            r"bound to non-existent pv|did not have enough free storage",
+        ),
+        (
+            "volume zone",
+            r"volume node affinity conflict|didn't match PersistentVolume's node affinity|no available volume zone",
+        ),
+        ("volume limit", r"exceed max volume count|max volume count"),
+        ("resource", r"Insufficient (\S+)"),
+        ("resource", r"(Too many pods)"),
+        ("device", r"cannot allocate all claims|resourceclaim|claim .* not (?:found|available)|DeviceClass"),
+        ("port", r"free ports for the requested pod ports"),
+        ("spread", r"pod topology spread constraints"),
+        ("pod affinity", r"pod (?:anti-)?affinity|pods anti-affinity"),
+        ("cordoned", r"were unschedulable|taint \{node\.kubernetes\.io/unschedulable"),
+        ("not ready", r"taint \{node\.kubernetes\.io/(?:not-ready|unreachable)|were not ready"),
+        ("taint", r"untolerated taint(?: \{([^}]*)\})?|had taint \{([^}]*)\}"),
+        ("selector", r"node affinity|node selector|didn't match the requested node name"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Room is what one node can give of a resource, and what is free of it (None: its pods weren't read)."""
+
+    node: str
+    allocatable: Decimal
+    free: Decimal | None
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Exclusion says why `nodes` nodes don't take the pod; `about` is the resource, taint or claim that it names."""
+
+    kind: str
+    nodes: int | None
+    text: str
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class SchedulerWords:
+    """SchedulerWords is a message of the scheduler in its parts."""
+
+    nodes: int
+    exclusions: tuple[Exclusion, ...]
+
+    def of(self, *kinds: str) -> tuple[Exclusion, ...]:
+        """Returns the exclusions of some kinds."""
+        return tuple(one for one in self.exclusions if one.kind in kinds)
+
+
+def requests_of(pod: Object) -> Mapping[str, Decimal]:
+    """Returns what a pod requests: its containers together, or its largest init container where that is more."""
+    total: dict[str, Decimal] = {"pods": Decimal(1)}
+    for container in items(pod, "spec", "containers"):
+        for name, amount in _requests(container):
+            total[name] = total.get(name, Decimal(0)) + amount
+    for container in items(pod, "spec", "initContainers"):
+        for name, amount in _requests(container):
+            total[name] = max(total.get(name, Decimal(0)), amount)
+    return total
+
+
+def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str) -> list[Room]:
+    """Returns the nodes' room for a resource, the most free first."""
+    used: dict[str, Decimal] = {}
+    for pod in pods or ():
+        host = text(pod, "spec", "nodeName")
+        if host and text(pod, "status", "phase") not in ("Succeeded", "Failed"):
+            used[host] = used.get(host, Decimal(0)) + requests_of(pod).get(resource, Decimal(0))
+    found = []
+    for node in nodes:
+        name = name_of(node)
+        amount = _amount(mapping(mapping(node.get("status")).get("allocatable")).get(resource))
+        found.append(Room(name, amount, None if pods is None else amount - used.get(name, Decimal(0))))
+    return sorted(found, key=lambda room: (-(room.allocatable if room.free is None else room.free), room.node))
+
+
+def is_ready(node: Object) -> bool:
+    """Returns whether the kubelet reports the node ready."""
+    return text(condition(node, "Ready"), "status") == "True"
+
+
+def shown(amount: Decimal, resource: str) -> str:
+    """Returns an amount as a manifest has it: 8, 500m, 128Gi."""
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if abs(amount) >= size:
+                return f"{float(amount / size):.4g}{suffix}"
+    return str(int(amount)) if amount == amount.to_integral_value() else f"{int(amount * 1000)}m"
+
+
+def resource_noun(resource: str) -> str:
+    """Returns the usual word for a resource."""
+    return _NOUNS.get(resource) or ("GPUs" if resource.endswith("/gpu") else resource)
+
+
+def too_little(resource: str) -> str:
+    """Returns what a node lacks that can't hold a pod: too little memory, too few GPUs."""
+    return f"too {'few' if is_counted(resource) else 'little'} {resource_noun(resource)}"
+
+
+def is_counted(resource: str) -> bool:
+    """Returns whether a resource is counted, as GPUs are, and not measured, as memory is."""
+    return resource not in ("cpu", "memory", "ephemeral-storage")
+
+
+def _requests(container: Object) -> Iterable[tuple[str, Decimal]]:
+    resources = mapping(container.get("resources"))
+    asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
+    return ((name, _amount(value)) for name, value in asked.items())
+
+
+def _amount(value: object) -> Decimal:
+    try:
+        return quantity(value) if isinstance(value, int | str) else Decimal(0)
+    except (ValueError, KeyError, ArithmeticError):
+        return Decimal(0)
+
+
+def read_words(message: str) -> SchedulerWords | None:
+    """Returns the parts of a scheduler's message; None for any other message."""
+    beginning = _BEGINNING.search(message)
+    if beginning is None:
+        return None
+    rest = message[beginning.end() :]
+    end = _END.search(rest)
+    parts = re.split(r", (?=\d+ )", rest[: end.start()] if end else rest)
+    return SchedulerWords(int(beginning[1]), tuple(_exclusion(part.strip()) for part in parts if part.strip()))
+
+
+def _exclusion(part: str) -> Exclusion:
+    found = _PART.fullmatch(part)
+    count, words = (found[1], found[2]) if found else (None, part)
+    nodes = int(count) if count else None
+    for kind, pattern in _KINDS:
+        if match := pattern.search(words):
+            about = next((group for group in match.groups() if group), "")
+            return Exclusion(kind, nodes, words, "pods" if about == "Too many pods" else about)
+    return Exclusion("other", nodes, words)

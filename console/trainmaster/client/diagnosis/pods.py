@@ -1,0 +1,333 @@
+"""Pods that have a node and don't train: the node, volumes, images, containers, and ranks that don't come up.
+
+The words are those of the kubelet, the attach-detach controller, containerd (remotes/docker), CRI-O and registries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainmaster.client.diagnosis.capacity import is_ready
+from trainmaster.client.diagnosis.situation import (
+    Finding,
+    Object,
+    Situation,
+    Step,
+    at,
+    condition,
+    containers,
+    items,
+    joined,
+    name_of,
+    short,
+    text,
+)
+from trainmaster.client.job import worker_index
+from trainmaster.client.metrics import WorkerState
+from trainmaster.client.view import plural
+from trainmaster_operator.api.times import since
+from trainmaster_operator.wire.values import mapping
+
+_ABSENT = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
+_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) [^/\s]+/(\S+)")
+_PROGRAM = re.compile(r'exec: "([^"]+)": (.+?)(?:: unknown)?$', re.DOTALL)
+_VOLUME = re.compile(r'volume "([^"]+)"')
+_UNMOUNTED = re.compile(r"unmounted volumes=\[([^\]]+)\]")
+_CREATE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_PULL = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError", "InvalidImageName"}
+    | {"RegistryUnavailable", "SignatureValidationFailed"}
+)
+_IMAGE = re.compile(r'(?:image|pull) "?([^"\s]+?)"?(?:[:,]? |$)')
+_QUOTED = re.compile(r'"([^"\s]+)"')
+_FORMAT = "exec format error"
+# What a message about an image matches (in any case), the cause, the clause, and what to do. The first that matches.
+_IMAGES: tuple[tuple[str, str, str, str], ...] = (
+    (r"couldn't parse image name|invalid reference format|InvalidImageName", "ImageNameInvalid",
+     "{image} is no valid image name: {why}", "correct spec.image (small letters, digits, one ':' before the tag)"),
+    (r"toomanyrequests|429 Too Many Requests|pull rate limit", "ImageRateLimited",
+     "the registry's pull rate limit is reached, so {image} can't be pulled now",
+     "add an account's pull secret (docs/pods.md, A private registry), use a mirror, or wait"),
+    (r"no match for platform|no matching manifest|does not match the specified platform", "ImageArchitecture",
+     "the image {image} has no variant for the architecture of node {node}",
+     "build it for that architecture too, or choose nodes: nodeSelector: {{kubernetes.io/arch: amd64}}"),
+    (r"no such host|i/o timeout|connection refused|deadline exceeded|TLS handshake|x509|no route to host|"
+     r"server misbehaving|network is unreachable|RegistryUnavailable", "RegistryUnreachable",
+     "node {node} can't reach the registry {registry}: {why}",
+     "check the registry's name in spec.image, and the node's DNS, proxy and certificates"),
+    (r"insufficient_scope|pull access denied|unauthorized|401 Unauthorized|403 Forbidden|denied:|"
+     r"authorization failed|failed to authorize|no basic auth credentials", "ImageUnauthorized",
+     "the registry {registry} doesn't let the nodes pull {image}: it requires a login, or has no such repository",
+     "add a pull secret (docs/pods.md, A private registry), and check the repository's name"),
+    (r"not found|manifest unknown|name unknown|404", "ImageNotFound", "there is no image {image}",
+     "check name and tag in spec.image letter by letter, and whether it was pushed"),
+    (r"ErrImageNeverPull", "ImageNotFound", "the image {image} isn't on node {node}, and imagePullPolicy is Never",
+     "load it onto the nodes, or leave imagePullPolicy out"),
+    (r"no space left on device", "DiskFull", "node {node} has no disk space left for the image {image}",
+     "free the node's disk, or choose another node"),
+)  # fmt: skip
+# Ranks are up within a few seconds of their pods; torch on a slow processor or a cold disk may take as long as this.
+ORDINARY_SECONDS = 60.0
+
+
+def waiting_pods(situation: Situation) -> Iterator[tuple[Object, str, str]]:
+    """Yields each pod that has a node and whose worker doesn't run, with its name and node, while the job starts."""
+    if not situation.is_starting:
+        return
+    for pod in situation.pods:
+        node = text(pod, "spec", "nodeName")
+        running = any("running" in mapping(status.get("state")) for name, status in containers(pod) if name == "worker")
+        if node and not running:
+            yield pod, name_of(pod), node
+
+
+def _waiting(status: Object) -> tuple[str, str]:
+    """Returns reason and message with which a container waits, or empty texts."""
+    return text(status, "state", "waiting", "reason"), text(status, "state", "waiting", "message")
+
+
+def _describe(situation: Situation, pod: str) -> Step:
+    return Step("the kubelet's messages", f"kubectl describe pod {pod} {situation.where}")
+
+
+def node_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields the first node that isn't ready and has a pod of the job."""
+    for node in () if situation.job.finished else situation.nodes or ():
+        name = name_of(node)
+        pods = [name_of(pod) for pod in situation.pods if text(pod, "spec", "nodeName") == name]
+        ready = condition(node, "Ready")
+        if not pods or not ready or is_ready(node):
+            continue
+        began = text(ready, "lastTransitionTime") or "unknown"
+        evidence = (f"node {name}: {text(ready, 'reason')}: {text(ready, 'message')} (since {began})",)
+        clause = f"node {name} isn't ready, and {joined(pods)} of the job {'is' if len(pods) == 1 else 'are'} on it"
+        steps = (
+            Step("check the node; the operator replaces the pods after failurePolicy.nodes.lostAfterSeconds"),
+            Step("its state", f"kubectl describe node {name}"),
+        )
+        yield Finding("NodeNotReady", clause, evidence, steps)
+        return
+
+
+def volume_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields the volume of a waiting pod that can't be attached or mounted, from the pod's events."""
+    for _, name, node in waiting_pods(situation):
+        for event in situation.events_about("Pod", name):
+            message = text(event, "message")
+            if event.get("reason") == "FailedAttachVolume":
+                yield _attach(name, message)
+                return
+            if event.get("reason") == "FailedMount":
+                yield _mount(situation, name, node, message)
+                return
+
+
+def _attach(pod: str, message: str) -> Finding:
+    volume = _VOLUME.search(message)
+    which = f"the volume {volume[1]}" if volume else "a volume"
+    evidence = (f"pod {pod}: {message}",)
+    look = Step("where it is attached", "kubectl get volumeattachments" + (f" | grep {volume[1]}" if volume else ""))
+    if "Multi-Attach" not in message:
+        return Finding("VolumeAttach", f"{which} can't be attached to the node: {short(message)}", evidence, (look,))
+    clause = f"{which} is still attached to another node, and it can be on one node only"
+    wait = "wait until the other pod is gone (six minutes after its node was lost), or use a ReadWriteMany claim"
+    return Finding("VolumeAttach", clause, evidence, (Step(wait), look))
+
+
+def _mount(situation: Situation, pod: str, node: str, message: str) -> Finding:
+    evidence = (f"pod {pod}: {message}",)
+    if absent := _ABSENT.search(message):
+        return _absent(situation, absent, evidence, "a volume of its pods needs it")
+    volume = _VOLUME.search(message) or _UNMOUNTED.search(message)
+    which = f"the volume {volume[1]}" if volume else "a volume"
+    clause = f"{which} can't be mounted on node {node}: {short(message.rpartition('Output: ')[2])}"
+    check = Step("check the server or the CSI driver, and whether the node reaches it")
+    return Finding("VolumeMount", clause, evidence, (check, _describe(situation, pod)))
+
+
+def _absent(situation: Situation, found: re.Match[str], evidence: tuple[str, ...], need: str) -> Finding:
+    """Returns the finding for a Secret or ConfigMap that doesn't exist."""
+    kind = {"secret": "Secret", "configmap": "ConfigMap"}[found[1].lower()]
+    step = Step(
+        "create it in the job's namespace; the pods then continue by themselves",
+        f"kubectl get {kind.lower()}s {situation.where}",
+    )
+    return Finding("ConfigMissing", f"the {kind} {found[2]} doesn't exist, and {need}", evidence, (step,))
+
+
+def image_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields what is wrong with the image of the first container that waits for one."""
+    for pod, name, node in waiting_pods(situation):
+        for container, status in containers(pod):
+            reason, message = _waiting(status)
+            if reason in _PULL:
+                image = text(status, "image") or _named(message)
+                yield _pull(f"container {container} of pod {name}", image, node, reason, message)
+                return
+            ends = [text(status, field, "terminated", "message") for field in ("state", "lastState")]
+            if any(_FORMAT in each for each in (message, *ends, situation.logs.get(name, ""))):
+                yield _format(name, node, text(status, "image"))
+                return
+    if situation.failed_reason in ("ImagePull", "InvalidImageName"):
+        message = situation.shown_message
+        image = _named(message) or text(situation.job.raw, "spec", "image")
+        yield _pull("the operator", image, "of the pod", situation.failed_reason, message)
+
+
+def _pull(source: str, image: str, node: str, reason: str, message: str) -> Finding:
+    evidence = (f"{source}: {reason}: {message}" if message else f"{source}: {reason}",)
+    # The runtime resolves the image's whole name.
+    full = max([image, *(one for one in _QUOTED.findall(message) if image and one.endswith(image))], key=len) or "?"
+    registry = full.partition("/")[0] if "." in full.partition("/")[0] else "docker.io"
+    why = " ".join(message.split()).rpartition(": ")[2].rstrip(".")
+    look = Step("try it with a container engine", f"docker manifest inspect {image}")
+    for pattern, cause, clause, remedy in _IMAGES:
+        if re.search(pattern, f"{reason} {message}", re.IGNORECASE):
+            words = clause.format(image=full, node=node, registry=registry, why=why)
+            return Finding(cause, words, evidence, (Step(remedy.format()), look))
+    return Finding("ImagePull", f"the image {full} can't be pulled: {why or reason}", evidence, (look,))
+
+
+def _format(pod: str, node: str, image: str) -> Finding:
+    clause = f"the image {image} was built for another processor architecture than node {node} has ({_FORMAT})"
+    steps = (
+        Step("build the image for the node's architecture, or choose nodes: nodeSelector: {kubernetes.io/arch: amd64}"),
+        Step("the nodes' architectures", "kubectl get nodes -L kubernetes.io/arch"),
+    )
+    return Finding("ImageArchitecture", clause, (f"the log of pod {pod}: {_FORMAT}",), steps)
+
+
+def _named(message: str) -> str:
+    found = _QUOTED.search(message) or _IMAGE.search(message)
+    return found[1] if found else ""
+
+
+def container_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields what keeps the first container that doesn't run from running, or the ranks from coming up."""
+    for pod, name, node in waiting_pods(situation):
+        for event in situation.events_about("Pod", name):
+            if event.get("reason") == "FailedCreatePodSandBox":
+                yield _sandbox(name, node, text(event, "message"))
+                return
+            if event.get("reason") in ("Scheduled", "Created"):
+                break
+        for container, status in containers(pod):
+            finding = _container(situation, pod, container, status)
+            if finding is not None:
+                yield finding
+                return
+    if situation.failed_reason in ("CreateContainer", "InitFailed"):
+        yield _created(situation, situation.name, situation.shown_message, "the operator")
+    yield from _starting(situation)
+
+
+def _container(situation: Situation, pod: Object, container: str, status: Object) -> Finding | None:
+    name = name_of(pod)
+    reason, message = _waiting(status)
+    where = f"container {container} of pod {name}"
+    if reason in _CREATE:
+        return _created(situation, name, message or reason, f"{where}: {reason}")
+    if not any(text(one, "name") == container for one in items(pod, "status", "initContainerStatuses")):
+        return None
+    for field in ("state", "lastState"):
+        code, last = at(status, field, "terminated", "exitCode"), text(status, field, "terminated", "message").strip()
+        if isinstance(code, int) and code != 0:
+            clause = f"its init container {container} fails with exit code {code}"
+            clause += f": {short(last)}" if last else ""
+            log = Step("its output", f"kubectl logs {name} -c {container} {situation.where}")
+            return Finding("InitFailed", clause, (f"{where}: exit code {code}",), (log,))
+    return None
+
+
+def _created(situation: Situation, pod: str, message: str, where: str) -> Finding:
+    evidence = (f"{where}: {message}",)
+    if found := _KEY.search(message):
+        clause = f"the {found[2]} {found[3]} has no key {found[1]}, which the containers need"
+        step = Step("its keys", f"kubectl describe {found[2].lower()} {found[3]} {situation.where}")
+        return Finding("ConfigMissing", clause, evidence, (step,))
+    if found := _ABSENT.search(message):
+        return _absent(situation, found, evidence, "the containers need it")
+    if found := _PROGRAM.search(message):
+        clause = f"the program {found[1]} can't be started in the image: {short(found[2])}"
+        return Finding("ProgramNotFound", clause, evidence, (Step("check spec.command and the image"),))
+    clause = f"the kubelet can't create a container: {short(message)}"
+    return Finding("CreateContainer", clause, evidence, (_describe(situation, pod),))
+
+
+def _sandbox(pod: str, node: str, message: str) -> Finding:
+    is_network = "network" in message or "cni" in message.lower()
+    what = "set up the pod's network" if is_network else "create the pod's sandbox"
+    clause = f"node {node} can't {what}: {short(message.rpartition('rpc error: ')[2])}"
+    steps = (
+        Step("report it to the nodes' administrator; meanwhile keep the job away from it", f"kubectl cordon {node}"),
+        Step("the node's other problems", f"kubectl describe node {node}"),
+    )
+    return Finding("SandboxFailed", clause, (f"pod {pod}: {message}",), steps)
+
+
+def _starting(situation: Situation) -> Iterator[Finding]:
+    """Yields what a starting job waits for, or what it has waited for in vain."""
+    if situation.job.phase != "Starting" and situation.failed_reason != "StartupDeadlineExceeded":
+        return
+    workers = situation.job.status.workers
+    waiting = [name for _, name, _ in waiting_pods(situation)]
+    for name in waiting:
+        event = next(situation.events_about("Pod", name), None)
+        if event is not None and event.get("reason") == "Pulling":
+            clause = f"pod {name} is pulling its image; large ones take minutes"
+            yield Finding("Starting", clause, (f"pod {name}: {text(event, 'message')}",))
+            return
+    up = f"{workers.running} of {plural(workers.desired, 'worker')} have their ranks up"
+    log = Step("the workers' output", f"kubectl dtj logs {situation.name} {situation.where}")
+    if situation.failed_reason:
+        clause = f"its ranks weren't all up in time: {situation.shown_message}"
+        raised = Step("if the image or the volumes are only slow, raise failurePolicy.startupSeconds")
+        yield Finding("StartupDeadline", clause, (up,), (log, raised))
+    elif waiting:
+        clause = f"{up} (waiting: {joined(waiting)}), and nothing looks wrong"
+        yield Finding("Starting", clause, (), (log,), is_certain=False)
+    else:
+        yield _not_up(situation, up, log)
+
+
+def _not_up(situation: Situation, up: str, log: Step) -> Finding:
+    """Returns which workers' ranks aren't up, though all containers run."""
+    status = situation.job.status
+    late = [one for one in situation.worker_states if _is_late(situation, one)]
+    pods = {worker_index(pod): pod for pod in situation.pods}
+    names = [f"worker {one.worker} (pod {name_of(pods[one.worker])})" for one in late if one.worker in pods]
+    awaited = f", and it waits for those of {joined(names)}" if names else ""
+    seconds = since(situation.now.timestamp(), status.attempt_start_time)
+    if seconds < ORDINARY_SECONDS:
+        calm = "" if awaited else ", and nothing looks wrong"
+        return Finding("Starting", f"{up}{awaited}{calm}", (), (log,), is_certain=False)
+    evidence = [f"attempt {status.attempt} was opened {seconds:.0f} s ago"]
+    evidence += [_line(situation, one, text(pods.get(one.worker), "spec", "nodeName")) for one in late]
+    steps = [log]
+    if names:
+        pod = name_of(pods[late[0].worker])
+        steps = [
+            Step("its agent's messages", f"kubectl logs {pod} -c worker {situation.where} --tail 20"),
+            Step("replace that pod", f"kubectl delete pod {pod} {situation.where}"),
+        ]
+    else:
+        awaited = f" {seconds:.0f} s after the attempt was opened, and which workers it waits for isn't known"
+        evidence.append("their agents weren't asked: that takes the right to get pods/proxy")
+    return Finding("RanksNotUp", f"{up}{awaited}", tuple(evidence), tuple(steps), is_certain=bool(names))
+
+
+def _is_late(situation: Situation, one: WorkerState) -> bool:
+    spec = at(situation.job.raw, "spec")
+    if one.state == "Waiting" and any(at(each, "spares") for each in (spec, *items(spec, "workerGroups"))):
+        # Perhaps it is a spare, which has no ranks.
+        return False
+    attempt = situation.job.status.attempt
+    return one.attempt < attempt or (one.attempt == attempt and one.state in ("Waiting", "Starting"))
+
+
+def _line(situation: Situation, one: WorkerState, node: str) -> str:
+    where = f"worker {one.worker}" + (f" on node {node}" if node else "")
+    if one.attempt < situation.job.status.attempt:
+        return f"{where}: its agent is still at attempt {one.attempt} ({one.state})"
+    return f"{where}: its agent has attempt {one.attempt} and is {one.state}"

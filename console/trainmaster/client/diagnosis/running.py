@@ -1,0 +1,118 @@
+"""A job that trains: without some of its ranks, slowly (status.timeSpent, a slow rank), or well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step, name_of, text
+from trainmaster.client.job import worker_index
+from trainmaster.client.metrics import RankMetrics
+from trainmaster.client.view import percent, plural
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
+
+# A share of the time that deserves attention, and seconds below which shares mean nothing.
+LARGE_SHARE, FEW_SECONDS = 0.2, 20.0
+# A rank this much slower than the median holds up the others; ranks of one machine differ by a few percent.
+STRAGGLES = 1.3
+# Category: cause, what the time goes into, and what shortens it.
+_LOSSES = {
+    "data": ("DataWait", "waiting for data", "use more data loader workers, more CPU, or data on a faster volume"),
+    "checkpoint": ("CheckpointStall", "checkpoints", "save them asynchronously, less often, or to a faster volume"),
+    "recompute": ("Recompute", "repeating steps after restarts", "find out why it restarts, and save more often"),
+    "stall": ("Stall", "undetected hangs", "look at the evidence; lower failurePolicy.hang.progressSeconds"),
+    "evaluate": ("Evaluation", "evaluation", "evaluate less often, or on fewer samples"),
+    "restart": ("Restarts", "restarts", "find out why it restarts"),
+    "load": ("SlowStart", "loading model and data before the first step", "keep model and data on a fast volume"),
+    "rendezvous": ("SlowStart", "waiting until all ranks were up", "look for workers that start later than others"),
+    "pull": ("SlowStart", "pulling images and mounting volumes", "use a smaller image, or pull it onto nodes before"),
+    "schedule": ("SlowStart", "waiting for nodes", "ask for what is free more often, or use a queue"),
+}
+# Categories that come once in each attempt, before its first step.
+_ONCE = ("load", "rendezvous", "pull", "schedule")
+
+
+def continuing_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields what the absent ranks wait for, where nothing else keeps their pods from starting."""
+    if situation.lacks_ranks:
+        failures = situation.job.status.failures[:1]
+        evidence = tuple(f"attempt {one.attempt} ended: {one.reason}: {one.message[:200]}" for one in failures)
+        look = Step("the output of the absent workers", f"kubectl dtj logs {situation.name} {situation.where}")
+        yield Finding("Continued", situation.view.rest.rstrip(".") or "the others are starting", evidence, (look,))
+
+
+def progress_findings(situation: Situation) -> Iterator[Finding]:
+    """Yields what makes a running job slow, and for any other phase what the operator says."""
+    if situation.job.phase == "Running":
+        yield from _straggler(situation)
+        yield from _losses(situation)
+        yield _well(situation)
+        return
+    message = situation.shown_message.rstrip(".") or f"nothing more is known ({situation.shown_reason or 'Unknown'})"
+    yield Finding("Unknown", message, (), (_status(situation),), is_certain=False)
+
+
+def _straggler(situation: Situation) -> Iterator[Finding]:
+    """Yields the rank whose own time for a step is far above the others'."""
+    ranks = {rank.rank: rank for rank in situation.ranks if rank.own_seconds is not None}
+    if len(ranks) < 2:
+        return
+    slowest, *others = sorted(ranks.values(), key=_own_seconds, reverse=True)
+    typical = median(map(_own_seconds, others))
+    if typical <= 0 or _own_seconds(slowest) < STRAGGLES * typical:
+        return
+    pod = next((one for one in situation.pods if worker_index(one) == slowest.worker), {})
+    node = text(pod, "spec", "nodeName")
+    where = f" on node {node}" if node else f" of worker {slowest.worker}"
+    times = f"{_own_seconds(slowest):.3g} s for its part of a step, the others {typical:.3g} s"
+    clause = f"rank {slowest.rank}{where} needs {times}, and all wait for it"
+    shown = [slowest, *others][:8]
+    evidence = tuple(f"rank {one.rank}, worker {one.worker}: {_own_seconds(one):.3g} s per step" for one in shown)
+    move = f"kubectl cordon {node} && kubectl delete pod {name_of(pod)} {situation.where}"
+    steps = (
+        Step("check that node: clocks, temperature, other pods, a throttled CPU", f"kubectl describe node {node}"),
+        Step("move the pod to another node", move),
+    )
+    yield Finding("Straggler", clause, evidence, steps if node else (_status(situation),))
+
+
+def _own_seconds(rank: RankMetrics) -> float:
+    return rank.own_seconds or 0.0
+
+
+def _losses(situation: Situation) -> Iterator[Finding]:
+    """Yields the largest share of the time that didn't go into new steps, where it is large."""
+    status = situation.job.status
+    if status.time_spent is None:
+        return
+    own = [name for name in TIME_CATEGORIES if name not in ("suspended", "queue", "unobserved")]
+    amounts = {name: getattr(status.time_spent, name) or 0.0 for name in own}
+    total = sum(amounts.values())
+    ignored = () if amounts["productive"] > 0 else _ONCE
+    losses = {name: seconds for name, seconds in amounts.items() if name in _LOSSES and name not in ignored}
+    name = max(losses, key=lambda each: losses[each], default="")
+    if total < FEW_SECONDS or not name or losses[name] / total < LARGE_SHARE:
+        return
+    cause, into, remedy = _LOSSES[name]
+    restarted = name in ("recompute", "restart")
+    times = f" ({plural(status.restarts, 'restart')})" if restarted else ""
+    clause = f"it trains, and {percent(losses[name] / total)} of its time goes into {into}{times}"
+    ordered = sorted(((seconds, each) for each, seconds in amounts.items() if seconds), reverse=True)
+    evidence = [f"its time: {', '.join(f'{each} {percent(seconds / total)}' for seconds, each in ordered[:6])}"]
+    if situation.view.progress:
+        evidence.append(f"it is at {situation.view.progress}")
+    failures = status.failures[:3] if restarted else ()
+    evidence += [f"attempt {one.attempt}: {one.reason}: {one.message[:200]}" for one in failures]
+    yield Finding(cause, clause, tuple(evidence), (Step(remedy), _status(situation)))
+
+
+def _well(situation: Situation) -> Finding:
+    view = situation.view
+    running = f"{view.running} of {plural(view.desired, 'worker')} running"
+    goodput = f"goodput {percent(view.goodput)}" if view.goodput is not None else ""
+    progress = view.progress or "its script reports no steps, so its speed is unknown"
+    return Finding("Healthy", f"normally ({progress})", tuple(filter(None, (running, goodput, view.rest))))
+
+
+def _status(situation: Situation) -> Step:
+    return Step("its status", f"kubectl dtj status {situation.name} {situation.where}")

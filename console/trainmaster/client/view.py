@@ -1,0 +1,420 @@
+"""`JobView` is a job as people see it: the same figures and sentences in every command, notebook, diagnosis and page.
+
+`view_of` reads the raw object. Anybody may have edited it, so a value of another type is None or empty, and the texts
+that lists show are cut. Figures that only mean something while a job runs (speed, ETA) are None when it doesn't.
+
+Renderers: `job_text` and `job_html` (notebooks) here, `cli/show` and `cli/top_picture` for terminals, and `row_of` in
+`dashboard/board` (JSON). The history's records have no object to read; they use the functions for single figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from trainmaster_operator.api import times as api_times
+from trainmaster_operator.api.printable import printable
+from trainmaster_operator.api.v1alpha1.names import TERMINAL_PHASES
+from trainmaster_operator.wire.values import mapping, mappings, number, text, whole
+
+UNSEEN = "No operator has accepted this job yet. If this lasts, check that an operator serves its namespace."
+MAX_SENTENCE = 300
+_MAX_MESSAGE = 4_000
+# How a failure's message begins (reconciling/policies/attribution.py); the lines of the rank stand behind it.
+_WHO = re.compile(r"worker (?P<worker>\d{1,10}) \((?:rank (?P<rank>\d{1,10}), )?pod [^()]{1,600}\) ")
+# Reasons for which a job of any phase waits without pods.
+_HELD = ("Queued", "SchedulingBackoff")
+# A recovery's phases in their order, by the fields of api/v1alpha1/status.py's RecoveryTimes.
+_RECOVERY = {
+    **{name: name for name in ("detected", "assigned", "stopped", "launched", "joined", "restored")},
+    "firstStep": "first step",
+}
+_COLOURS = {"Succeeded": "#2e7d32", "Failed": "#c62828", "Running": "#1565c0"}
+# Failures that a notebook shows; kubectl dtj status shows all that the job keeps.
+_NOTEBOOK_FAILURES = 3
+
+
+@dataclass(frozen=True)
+class FailureView:
+    """FailureView is what ended one attempt."""
+
+    attempt: int
+    reason: str
+    message: str
+    worker: int | None
+    rank: int | None
+    pod: str
+    node: str
+    exit_code: int | None
+    failed_at: str | None
+    not_continued: str
+    recovery_times: Mapping[str, Any]
+
+    @property
+    def recovery(self) -> str:
+        """Returns how long the recovery took, in a sentence; empty where that isn't known."""
+        return recovery_sentence(self.recovery_times)
+
+    @property
+    def place(self) -> str:
+        """Returns where it happened: attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137."""
+        facts = {"attempt": self.attempt, "rank": self.rank, "pod": self.pod, "node": self.node}
+        known = {**facts, "exit code": self.exit_code}
+        return ", ".join(f"{name} {value}" for name, value in known.items() if value not in (None, ""))
+
+    @property
+    def summary(self) -> str:
+        """Returns it in a few words: Error of rank 1, exit code 1."""
+        rank = "" if self.rank is None else f" of rank {self.rank}"
+        return f"{self.reason}{rank}" + ("" if self.exit_code is None else f", exit code {self.exit_code}")
+
+    @property
+    def last_line(self) -> str:
+        """Returns who failed and the last line that the rank wrote: rank 1 ended with exit code 1: ValueError: lost."""
+        first = self.message[:_MAX_MESSAGE].strip().partition("\n")[0]
+        match = _WHO.match(first)
+        if match is not None:
+            who = f"rank {match['rank']}" if match["rank"] else f"worker {match['worker']}"
+            how, colon, lines = first[match.end() :].partition(": ")
+            first = f"{who} {how}{colon}{lines.rpartition(' | ')[2]}"
+        return first[:MAX_SENTENCE] or self.reason
+
+
+@dataclass(frozen=True)
+class JobView:
+    """JobView is a job's figures and sentences at one time."""
+
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    is_accepted: bool
+    attempt: int
+    restarts: int
+    disruptions: int
+    running: int
+    desired: int
+    ended_workers: int
+    spares: int | None
+    step: int | None
+    total_steps: int | None
+    loss: float | None
+    samples_per_second: float | None
+    eta_seconds: float | None
+    section: str
+    goodput: float | None
+    result: Mapping[str, float]
+    created_at: str | None
+    started_at: str | None
+    attempt_started_at: str | None
+    completed_at: str | None
+    training_with: str
+    """Workers that train while others are missing, such as 3 of 4 workers; empty where all ranks train."""
+    rest: str
+    """What the missing ranks wait for, or how they came back, in the operator's words."""
+    end_reason: str
+    end_message: str
+    news_reason: str
+    news_message: str
+    """Reason and message of the newest condition that isn't merely the acceptance of the spec."""
+    avoided_nodes: tuple[str, ...]
+    node_failures: Mapping[str, int]
+    failures: tuple[FailureView, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Returns whether the phase is terminal."""
+        return self.phase in TERMINAL_PHASES
+
+    @property
+    def reason(self) -> str:
+        """Returns why the job doesn't run, in a word; empty for one that runs or has succeeded."""
+        return "" if self.phase in ("Running", "Succeeded") else self.news_reason
+
+    @property
+    def waits(self) -> str:
+        """Returns what the job waits for, such as its place in the queue; empty for one that doesn't wait."""
+        is_waiting = self.phase in ("Pending", "Starting") or self.news_reason in _HELD
+        return first_line(self.news_message) if is_waiting else ""
+
+    def obstacle(self, program: str = "kubectl dtj") -> str:
+        """Returns what keeps the job from running, or ended it. `program` names the program in commands."""
+        if not self.is_accepted:
+            return UNSEEN
+        if self.phase == "Suspended" and self.news_reason == "Suspended":
+            return f"runPolicy.suspend is true; to resume: {program} resume {self.name} -n {self.namespace}"
+        return "" if self.phase == "Running" else self.news_message
+
+    @property
+    def failure(self) -> str:
+        """Returns what ended a failed job, in a few words; empty for other jobs."""
+        if self.phase != "Failed":
+            return ""
+        if self.ended_otherwise:
+            return f"{self.end_reason}: {self.end_message}" if self.end_message else self.end_reason
+        return self.failures[0].summary
+
+    @property
+    def ended_otherwise(self) -> bool:
+        """Returns whether something else than the newest failure of a rank ended the job: a deadline, an image."""
+        if self.phase != "Failed":
+            return False
+        return not self.failures or self.end_reason not in ("", "MaxRestartsExceeded", self.failures[0].reason)
+
+    @property
+    def last_failure(self) -> str:
+        """Returns in one line what ended a failed job, else what ended the last attempt; empty without a failure."""
+        if self.ended_otherwise:
+            return first_line(self.end_message) or self.end_reason
+        return self.failures[0].last_line if self.failures else ""
+
+    @property
+    def outcome(self) -> str:
+        """Returns what a command prints after it has waited for the job: raises: Failed (Error of rank 1)."""
+        return f"{self.name}: {self.phase}" + (f" ({self.failure})" if self.failure else "")
+
+    @property
+    def end(self) -> str:
+        """Returns a sentence about how the job ended, with the operator's message."""
+        if self.phase != "Failed":
+            return f"Job {self.name} has ended: {self.phase}."
+        return f"Job {self.name} has failed: " + (
+            f"{self.end_reason}: {self.end_message}" if self.end_message else self.failure
+        )
+
+    @property
+    def workers(self) -> str:
+        """Returns how many workers run, or have finished once the job has ended: 3/4."""
+        return f"{self.ended_workers if self.is_finished else self.running}/{self.desired}"
+
+    @property
+    def steps(self) -> str:
+        """Returns the steps done, and the total where it is known: 120/1000."""
+        return steps_text(self.step, self.total_steps)
+
+    @property
+    def share(self) -> float | None:
+        """Returns the share of the steps that is done."""
+        return min(1.0, self.step / self.total_steps) if self.step is not None and self.total_steps else None
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """Returns the known figures of the training by name, in the order in which people look for them."""
+        known = {
+            "step": self.steps,
+            "loss": figure(self.loss),
+            "samples/s": rate(self.samples_per_second),
+            "ETA": "" if self.eta_seconds is None else duration(self.eta_seconds),
+            "section": self.section if self.section != "train" else "",
+            "goodput": percent(self.goodput),
+            **{name: figure(value) for name, value in self.result.items()},
+        }
+        return {name: shown for name, shown in known.items() if shown}
+
+    @property
+    def progress(self) -> str:
+        """Returns how far training is, within a sentence: step 120 of 1000, 62 samples/s; empty before a step."""
+        if self.step is None:
+            return ""
+        speed = "" if self.samples_per_second is None else f", {rate(self.samples_per_second)} samples/s"
+        return f"step {self.step}{f' of {self.total_steps}' if self.total_steps else ''}{speed}"
+
+    def members(self, now: datetime) -> str:
+        """Returns who trains and for how long: with 3 of 4 workers for 14 s; empty where all ranks do."""
+        if not self.training_with:
+            return ""
+        seconds = api_times.since(now.timestamp(), self.attempt_started_at)
+        return f"with {self.training_with} for {api_times.duration(seconds)}"
+
+    def age(self, now: datetime) -> str:
+        """Returns how long ago the job was created."""
+        created = parse_time(self.created_at)
+        return "" if created is None else duration((now - created).total_seconds())
+
+    def elapsed(self, now: datetime) -> str:
+        """Returns how long the job has run, or ran; empty where it hasn't begun."""
+        start = parse_time(self.started_at)
+        return "" if start is None else duration(((parse_time(self.completed_at) or now) - start).total_seconds())
+
+
+def view_of(raw: Mapping[str, Any]) -> JobView:
+    """Returns the view of a job as the API server has it."""
+    metadata, status = mapping(raw.get("metadata")), mapping(raw.get("status"))
+    progress, workers = mapping(status.get("progress")), mapping(status.get("workers"))
+    phase = text(status.get("phase"), 20)
+    is_running = phase == "Running"
+    step, total = whole(progress.get("step")), whole(progress.get("totalSteps"))
+    conditions = mappings(status.get("conditions"))
+    running = next((one for one in conditions if one.get("type") == "Running"), {})
+    came = is_running and running.get("reason") in ("Continued", "Joined")
+    end: Mapping[str, Any] = next((one for one in conditions if one.get("type") == "Failed"), {})
+    news = _news(conditions)
+    avoided = status.get("avoidedNodes")
+    blamed = mapping(status.get("nodeFailures")).items()
+    return JobView(
+        namespace=text(metadata.get("namespace"), 253),
+        name=text(metadata.get("name"), 253),
+        uid=text(metadata.get("uid"), 64),
+        phase=phase or "Pending",
+        is_accepted=bool(phase),
+        attempt=whole(status.get("attempt")) or 0,
+        restarts=whole(status.get("restarts")) or 0,
+        disruptions=whole(status.get("disruptions")) or 0,
+        running=whole(workers.get("running")) or 0,
+        desired=whole(workers.get("desired")) or 0,
+        ended_workers=whole(workers.get("finished")) or 0,
+        spares=whole(workers.get("spares")),
+        step=step,
+        total_steps=total,
+        loss=number(progress.get("loss")),
+        samples_per_second=number(progress.get("samplesPerSecond")) if is_running else None,
+        eta_seconds=number(progress.get("etaSeconds")) if is_running and (step is None or step != total) else None,
+        section=text(progress.get("section"), 40),
+        goodput=number(progress.get("goodput")),
+        result=_numbers(progress.get("result")),
+        created_at=_time(metadata.get("creationTimestamp")),
+        started_at=_time(status.get("startTime")),
+        attempt_started_at=_time(status.get("attemptStartTime")),
+        completed_at=_time(status.get("completionTime")),
+        training_with=text(status.get("trainingWith")) if is_running else "",
+        rest=text(running.get("message"), None).partition("; ")[2] if came else "",
+        end_reason=text(end.get("reason"), 100),
+        end_message=text(end.get("message"), None),
+        news_reason=text(news.get("reason"), 100),
+        news_message=text(news.get("message"), None),
+        avoided_nodes=tuple(text(one, 253) for one in avoided if text(one)) if isinstance(avoided, list) else (),
+        node_failures={text(node, 253): whole(count) or 0 for node, count in blamed},
+        failures=tuple(map(failure_of, mappings(status.get("failures")))),
+    )
+
+
+def _news(conditions: Any) -> Mapping[str, Any]:
+    """Returns the condition that changed last of those with a message; that a spec can be run is no news."""
+    found = [
+        one for one in conditions if one.get("message") and (one.get("type"), one.get("status")) != ("Accepted", "True")
+    ]
+    return max(found, key=lambda one: text(one.get("lastTransitionTime"), 40), default={})
+
+
+def failure_of(raw: Mapping[str, Any]) -> FailureView:
+    """Returns the view of a failure of a status, or of a history's record."""
+    return FailureView(
+        attempt=whole(raw.get("attempt")) or 0,
+        reason=text(raw.get("reason"), 100),
+        message=text(raw.get("message"), None),
+        worker=whole(raw.get("worker")),
+        rank=whole(raw.get("rank")),
+        pod=text(raw.get("pod"), 253),
+        node=text(raw.get("node"), 253),
+        exit_code=whole(raw.get("exitCode")),
+        failed_at=_time(raw.get("failedAt")),
+        not_continued=text(raw.get("notContinued")),
+        recovery_times=mapping(raw.get("recovery")),
+    )
+
+
+def _numbers(value: object) -> dict[str, float]:
+    return {text(name, 100): found for name, each in mapping(value).items() if (found := number(each)) is not None}
+
+
+def _time(value: object) -> str | None:
+    return text(value, 40) or None
+
+
+def recovery_sentence(times: Mapping[str, Any]) -> str:
+    """Returns how long the recovery took until the next attempt's first step, with its phases; empty if unknown."""
+    seconds, steps = number(times.get("seconds")), whole(times.get("repeatedSteps"))
+    if seconds is None:
+        return ""
+    repeated = "" if steps is None else f", {plural(steps, 'step')} repeated"
+    known = {phase: value for name, phase in _RECOVERY.items() if (value := number(times.get(name))) is not None}
+    phases = ", ".join(f"{phase} {value:.2f}" for phase, value in known.items())
+    return f"recovered in {seconds:.2f} s{repeated}" + (f": {phases}" if phases else "")
+
+
+def first_line(message: str) -> str:
+    """Returns the first line of a text, which isn't empty where the text isn't."""
+    return message[:MAX_SENTENCE].strip().partition("\n")[0]
+
+
+def steps_text(step: int | None, total: int | None) -> str:
+    """Returns the steps done, and the total where it is known; empty before the first report."""
+    return "" if step is None else f"{step}/{total}" if total else str(step)
+
+
+def figure(value: float | None) -> str:
+    """Returns a loss or another figure with four digits."""
+    return "" if value is None else f"{value:.4g}"
+
+
+def rate(value: float | None) -> str:
+    """Returns a speed: 5,123 or 0.42, for large models do less than one sample a second."""
+    return "" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def percent(share: float | None) -> str:
+    """Returns a share in percent."""
+    return "" if share is None else f"{share:.0%}"
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds as kubectl writes them: 42s, 3m5s, 2h7m, 4d3h."""
+    rounded = max(0, round(seconds))
+    if rounded < 120:
+        return f"{rounded}s"
+    if rounded < 3600:
+        return f"{rounded // 60}m{rounded % 60}s"
+    if rounded < 86400:
+        return f"{rounded // 3600}h{rounded % 3600 // 60}m"
+    return f"{rounded // 86400}d{rounded % 86400 // 3600}h"
+
+
+def parse_time(value: str | None) -> datetime | None:
+    """Returns a time of the API (RFC 3339) as an aware datetime; None for a text that is no time."""
+    try:
+        time = datetime.fromisoformat(value or "")
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def plural(count: int, noun: str) -> str:
+    """Returns a count with its noun: 1 node, 3 nodes."""
+    return f"{count} {noun if count == 1 else noun + 's'}"
+
+
+def job_text(view: JobView) -> str:
+    """Returns the job in a few lines, as a notebook in a terminal shows it."""
+    return "\n".join([f"{view.name}: {view.phase}", *(f"  {name}: {value}" for name, value in _facts(view))])
+
+
+def job_html(view: JobView) -> str:
+    """Returns the job as a table with the notebook's own look: no script, no style sheet, nothing from a network."""
+    colour = _COLOURS.get(view.phase, "inherit")
+    head = f'<b>{_safe(view.name)}</b> <span style="color:{colour}">{_safe(view.phase)}</span>'
+    if view.share is not None:
+        head += f' <progress value="{min(view.step or 0, view.total_steps or 0)}" max="{view.total_steps}"></progress>'
+    cell = 'style="text-align:left;vertical-align:top"'
+    rows = (f"<tr><th {cell}>{_safe(name)}</th><td {cell}>{_safe(value)}</td></tr>" for name, value in _facts(view))
+    return f"<div>{head}<table>{''.join(rows)}</table></div>"
+
+
+def _facts(view: JobView) -> Iterator[tuple[str, str]]:
+    counts = f"{plural(view.restarts, 'restart')}, {plural(view.disruptions, 'disruption')}"
+    yield "attempt", f"{view.attempt} ({counts})"
+    yield "workers", f"{view.workers} {'finished' if view.is_finished else 'running'}"
+    yield from view.figures.items()
+    if not view.is_finished and (obstacle := view.obstacle()):
+        yield "waits", obstacle
+    if view.phase == "Failed" and view.end_message:
+        yield "failed", view.end_message
+    for failure in view.failures[:_NOTEBOOK_FAILURES]:
+        yield "failure", f"{failure.reason} in attempt {failure.attempt}: {failure.message}"
+
+
+def _safe(text: str) -> str:
+    return escape(printable(text))

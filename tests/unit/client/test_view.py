@@ -1,0 +1,136 @@
+"""A job has one view, and a notebook shows it as a table; what users and programs wrote into it stays text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from IPython.core.formatters import DisplayFormatter
+
+from tests.unit.client.fakes import FakeTransport, job
+from trainmaster.client import JobClient, JobHandle, JobNotFound, TrainingJob
+from trainmaster.client.view import job_html, job_text, rate, recovery_sentence, view_of
+
+JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
+HOSTILE = '<script>alert(1)</script>\x1b[31m"'
+RUNNING: dict[str, Any] = {
+    "phase": "Running",
+    "attempt": 2,
+    "restarts": 1,
+    "workers": {"desired": 2, "created": 2, "running": 2},
+    "progress": {"step": 30, "totalSteps": 120, "loss": 0.51234, "samplesPerSecond": 1234.5, "etaSeconds": 90},
+    "failures": [{"attempt": 1, "reason": "Error", "message": HOSTILE, "failedAt": "2026-11-21T04:00:00Z"}],
+}
+
+
+def test_a_job_is_shown_with_what_it_does_now() -> None:
+    shown = view_of(job(**RUNNING))
+    assert job_text(shown).splitlines()[:7] == [
+        "reviews: Running",
+        "  attempt: 2 (1 restart, 0 disruptions)",
+        "  workers: 2/2 running",
+        "  step: 30/120",
+        "  loss: 0.5123",
+        "  samples/s: 1,234",
+        "  ETA: 90s",
+    ]
+    assert '<progress value="30" max="120">' in job_html(shown)
+    assert shown.progress == "step 30 of 120, 1,234 samples/s"
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded", "Suspended", "Restarting"])
+def test_only_a_running_job_has_a_speed_and_an_eta(phase: str) -> None:
+    """Notebooks and the sentence of `why` once showed the last speed of a job that had ended."""
+    found = view_of(job(**{**RUNNING, "phase": phase}))
+    assert (found.samples_per_second, found.eta_seconds, found.progress) == (None, None, "step 30 of 120")
+    assert "samples" not in job_text(found) and "ETA" not in job_text(found)
+
+
+def test_a_job_that_has_done_its_last_step_has_no_eta() -> None:
+    done = {**RUNNING["progress"], "step": 120}
+    assert view_of(job(**{**RUNNING, "progress": done})).eta_seconds is None
+
+
+def test_small_figures_keep_their_digits() -> None:
+    assert [rate(each) for each in (5123.4, 12.3, 0.42, None)] == ["5,123", "12", "0.42", ""]
+    assert view_of(job(progress={"loss": 0.00001234})).figures["loss"] == "1.234e-05"
+
+
+def test_a_deadline_ended_a_job_though_a_rank_had_failed_before() -> None:
+    """The dashboard's list once named the old failure as the end of the job."""
+    ended = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "it took too long"}
+    conditions = [{**ended, "lastTransitionTime": "2026-11-21T05:00:00Z"}]
+    found = view_of(job(**{**RUNNING, "phase": "Failed", "conditions": conditions}))
+    assert found.failure == "DeadlineExceeded: it took too long"
+    assert found.last_failure == "it took too long"
+    assert found.outcome == "reviews: Failed (DeadlineExceeded: it took too long)"
+    restarted = view_of(job(**RUNNING))
+    assert (restarted.failure, restarted.outcome) == ("", "reviews: Running")
+
+
+def test_a_recovery_names_its_phases_in_their_order() -> None:
+    times = {"firstStep": 0.5, "joined": 0.2, "assigned": 0.35, "detected": 0, "seconds": 0.96, "repeatedSteps": 1}
+    assert recovery_sentence(times) == (
+        "recovered in 0.96 s, 1 step repeated: detected 0.00, assigned 0.35, joined 0.20, first step 0.50"
+    )
+    assert recovery_sentence({"detected": 1.0}) == "" and recovery_sentence({"seconds": 2}) == "recovered in 2.00 s"
+
+
+def test_a_job_that_trains_without_some_ranks_says_with_whom_and_for_how_long() -> None:
+    continued = {"attemptStartTime": "2026-11-21T04:00:00Z", "trainingWith": "3 of 4 workers"}
+    now = datetime(2026, 11, 21, 4, 0, 14, tzinfo=UTC)
+    assert view_of(job(**{**RUNNING, **continued})).members(now) == "with 3 of 4 workers for 14 s"
+    assert view_of(job(**{**RUNNING, **continued, "phase": "Failed"})).members(now) == ""
+
+
+@pytest.mark.parametrize("value", [None, [], {}, "x" * 10_000, -1, 10**400, float("nan"), True, [None], {"a": {}}])
+def test_no_object_breaks_a_view(value: Any) -> None:
+    names = ("phase", "progress", "workers", "failures", "conditions", "nodeFailures", "avoidedNodes")
+    for raw in ({"metadata": value, "status": value}, {"status": dict.fromkeys(names, value)}):
+        found = view_of(raw)
+        assert job_text(found) and job_html(found) and found.outcome and found.end and found.figures is not None
+
+
+def test_what_others_wrote_is_text() -> None:
+    html = job_html(view_of(job(HOSTILE, **RUNNING)))
+    assert "<script" not in html and "\x1b" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_a_job_that_was_refused_says_why() -> None:
+    condition = {"type": "Failed", "status": "True", "reason": "InvalidSpec", "message": "spec.image: is missing"}
+    refused = job(phase="Failed", conditions=[{**condition, "lastTransitionTime": "2026-11-21T04:00:00Z"}])
+    assert "failed: spec.image: is missing" in job_text(view_of(refused))
+
+
+def formatted(transport: FakeTransport) -> dict[str, str]:
+    """What IPython shows of the job."""
+    formatter: Any = DisplayFormatter()
+    data: dict[str, str] = formatter.format(JobHandle(JobClient("default", transport=transport), "reviews"))[0]
+    return data
+
+
+def test_ipython_takes_the_table_and_a_terminal_the_text() -> None:
+    transport = FakeTransport({f"GET {JOBS}/reviews": job(**RUNNING)})
+    data = formatted(transport)
+    assert data["text/html"].startswith("<div><b>reviews</b>")
+    assert data["text/plain"].startswith("reviews: Running")
+
+
+def test_a_job_that_get_or_wait_returned_is_shown_in_the_same_way_and_printed_on_a_line() -> None:
+    shown = TrainingJob.of(job(**RUNNING))
+    data = DisplayFormatter().format(shown)[0]  # type: ignore[no-untyped-call]
+    assert data["text/html"] == job_html(view_of(shown.raw))
+    assert data["text/plain"] == job_text(view_of(shown.raw))
+    assert repr(shown) == "TrainingJob('reviews', namespace='default', phase='Running', attempt=2, step=30)"
+    waiting = TrainingJob.of(job())
+    assert repr([waiting]) == "[TrainingJob('reviews', namespace='default', phase='Pending', attempt=0)]"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_job_that_is_gone_is_a_sentence() -> None:
+    transport = FakeTransport({f"GET {JOBS}/reviews": JobNotFound("there is no such job")})
+    data = formatted(transport)
+    assert data["text/plain"] == "there is no such job"
+    assert "text/html" not in data
