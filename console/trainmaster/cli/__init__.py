@@ -11,7 +11,8 @@
 | `wrong_values` | sentences on values that an option can't have |
 | `listing`, `show`, `columns`, `watching` | jobs as a table, a view and objects; followed, in a terminal and a pipe |
 | `history` | a package: what was recorded of jobs, shown and exported |
-| `logs`, `top` | packages: all ranks' output as one stream; a job as it runs |
+| `logs`, `failed_logs` | all ranks' output as one stream; the log of the rank that failed first |
+| `top` | a package: a job as it runs |
 | `events`, `events_shown`, `evidence`, `stacks` | what happened to jobs; what was kept of attempts; stacks |
 | `why`, `assistant` | the diagnosis as a person reads it; the MCP server, which an assistant asks |
 | `manifests`, `other_kinds`, `yaml_output` | `validate` and `render`: jobs in files, and what is none |

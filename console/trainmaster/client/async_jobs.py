@@ -16,10 +16,8 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from trainmaster.client.all_workers import AllWorkers
 from trainmaster.client.arguments import require, require_count, require_manifest, require_seconds, require_text
-from trainmaster.client.blocking import AsyncTransport
-from trainmaster.client.errors import InvalidRequest, WaitTimeout
+from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.events import list_events, watch_events
 from trainmaster.client.job import (
     TrainingJob,
@@ -30,8 +28,10 @@ from trainmaster.client.job import (
     require_name_text,
     require_namespace,
 )
+from trainmaster.client.logs import LogReader, Selection, labelled, may_have_several
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
+from trainmaster.client.transport import AsyncTransport
 from trainmaster.client.watching import Watcher, read_job
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
@@ -205,16 +205,14 @@ class AsyncJobClient:
     ) -> AsyncGenerator[str, None]:
         """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
 
-        Where there are several workers each line of all begins with its rank's or its worker's label. What was kept is
-        there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
-        job ends. `tail`: only so many lines of each worker, the last ones.
+        With several workers, each line begins with its rank's or its worker's label. What was kept is there after the
+        pods are gone. `follow` waits for further lines until the job has ended. `tail`: only the last lines of each
+        worker.
         """
         require_name_text(name)
         require_count("worker", worker)
         require_count("tail", tail)
-        if worker is None:
-            return self._all_logs(name, follow=follow, tail=tail)
-        return self._output.log(name, worker, follow=follow, tail=tail)
+        return self._logs(name, worker, follow=follow, tail=tail)
 
     def pod_log(
         self,
@@ -302,11 +300,18 @@ class AsyncJobClient:
         async with history_beside(self.transport, history, token) as reader:
             return await curves(reader, self.namespace, name, uid=uid)
 
-    async def _all_logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[str, None]:
-        lines = AllWorkers(self._output, await self.get(name), tail).text(follow=follow)
-        async with aclosing(lines):
+    async def _logs(
+        self, name: str, worker: int | None, *, follow: bool, tail: int | None
+    ) -> AsyncGenerator[str, None]:
+        job = await read_job(self.transport, self.namespace, name)
+        selection = Selection(workers=None if worker is None else frozenset([worker]), tail=tail)
+        reader = LogReader(self._output, job, selection)
+        several = worker is None and may_have_several(job)
+        async with aclosing(labelled(reader.lines(follow=follow), several=several)) as lines:
             async for line in lines:
                 yield line
+        if worker is not None and not reader.pods and not reader.kept:
+            raise JobNotFound(f"Job {name} has no worker {worker}, and nothing was kept of one.")
 
     async def _set_suspend(self, name: str, verb: str, *, suspend: bool) -> TrainingJob:
         job = await self.get(name)

@@ -8,14 +8,14 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Coroutine, Hashable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
-from trainmaster.client.arrivals import MAX_AHEAD, Arrival, Ended, Readers
 from trainmaster.client.authorization import Fixed
 from trainmaster.client.errors import NoCluster
+from trainmaster.client.merging import MAX_AHEAD, MIN_AHEAD, Arrival, Ended, Lines, Readers, WorkerLine
 from trainmaster.client.server import Server
 from trainmaster.client.transport import (
     CONNECT_SECONDS,
@@ -130,7 +130,7 @@ class AiohttpTransport:
 
         return list(await asyncio.gather(*map(limited, parts)))
 
-    def readers(self) -> Readers[Any]:
+    def readers(self) -> Readers:
         """Returns what reads several streams at once, each in a task."""
         return TaskReaders()
 
@@ -203,25 +203,27 @@ def connector_to(server: Server) -> aiohttp.TCPConnector:
     return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
 
 
-class TaskReaders(Generic[T]):
+class TaskReaders:
     """TaskReaders read each stream in a task of its own."""
 
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        """`ahead` items of each stream are read before they are taken."""
-        self._ahead = ahead
-        self._arrivals: asyncio.Queue[Arrival[T]] = asyncio.Queue()
-        self._room: dict[Hashable, asyncio.Semaphore] = {}
+        """`ahead` characters of all streams are read before they are consumed, and MIN_AHEAD of each one."""
+        self._most_ahead = ahead
+        self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        # Characters that were read ahead of each stream, and what its reader waits for.
+        self._ahead: dict[Hashable, int] = {}
+        self._room: dict[Hashable, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, source: Hashable, stream: AsyncGenerator[T, None]) -> None:
+    def add(self, source: Hashable, stream: Lines) -> None:
         """Starts to read a stream."""
-        self._room[source] = room = asyncio.Semaphore(self._ahead)
-        task = asyncio.create_task(self._read(source, stream, room))
+        self._ahead[source], self._room[source] = 0, asyncio.Event()
+        task = asyncio.create_task(self._read(source, stream))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def take(self, seconds: float | None) -> list[Arrival[T]]:
-        """Returns all that has come; waits so long (None: for ever) where that is nothing."""
+    async def take(self, seconds: float | None) -> list[Arrival]:
+        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: for ever)."""
         # The tasks read only while this one waits.
         await asyncio.sleep(0)
         found = []
@@ -233,11 +235,17 @@ class TaskReaders(Generic[T]):
                 return []
         while not self._arrivals.empty():
             found.append(self._arrivals.get_nowait())
+        for source, item, _ in found:
+            if isinstance(item, Ended):
+                del self._ahead[source], self._room[source]
         return found
 
-    def passed(self, source: Hashable) -> None:
-        """Makes room for one more item of a stream."""
-        self._room[source].release()
+    def passed(self, source: Hashable, line: WorkerLine) -> None:
+        """Makes room for further lines of a source."""
+        if source in self._ahead:
+            self._ahead[source] -= len(line.text)
+            if self._ahead[source] <= self._share // 2:
+                self._room[source].set()
 
     async def close(self) -> None:
         """Ends the reading."""
@@ -246,13 +254,21 @@ class TaskReaders(Generic[T]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, source: Hashable, stream: AsyncGenerator[T, None], room: asyncio.Semaphore) -> None:
+    @property
+    def _share(self) -> int:
+        """Returns how much may be read ahead of one stream, in characters."""
+        return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))
+
+    async def _read(self, source: Hashable, stream: Lines) -> None:
         error: Exception | None = None
         try:
-            async with aclosing(stream) as items:
-                async for item in items:
-                    await room.acquire()
-                    self._arrivals.put_nowait(Arrival(source, item, time.monotonic()))
+            async with aclosing(stream) as lines:
+                async for line in lines:
+                    while self._ahead[source] > self._share:
+                        self._room[source].clear()
+                        await self._room[source].wait()
+                    self._ahead[source] += len(line.text)
+                    self._arrivals.put_nowait(Arrival(source, line, time.monotonic()))
         except Exception as found:
             error = found
         self._arrivals.put_nowait(Arrival(source, Ended(error), time.monotonic()))

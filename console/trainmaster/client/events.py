@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.job import items_of
+from trainmaster.client.transport import AsyncTransport
 from trainmaster.client.watching import changes
 from trainmaster_operator.wire.values import mapping
 

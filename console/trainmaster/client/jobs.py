@@ -122,9 +122,9 @@ class JobClient:
     ) -> Iterator[str]:
         """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
 
-        Where there are several workers each line of all begins with its rank's or its worker's label. What was kept is
-        there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
-        job ends. `tail`: only so many lines of each worker, the last ones.
+        With several workers, each line begins with its rank's or its worker's label. What was kept is there after the
+        pods are gone. `follow` waits for further lines until the job has ended. `tail`: only the last lines of each
+        worker.
         """
         return iterate(self._jobs.logs(name, worker, follow=follow, tail=tail))
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import ClientError
 from trainmaster.client.job import worker_index
+from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.wire.limits import MAX_INDEX, MAX_PROCESSES
 from trainmaster_operator.wire.names import AGENT_PORT
 from trainmaster_operator.wire.states import STATES

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.client.blocking import AsyncTransport
+from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL
 from trainmaster_operator.wire.values import mapping
 

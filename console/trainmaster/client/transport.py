@@ -10,9 +10,9 @@ import os
 import ssl
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -20,10 +20,13 @@ from urllib3.exceptions import HTTPError, InsecureRequestWarning, ReadTimeoutErr
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.errors import InvalidRequest, NoCluster
+from trainmaster.client.merging import Readers
 from trainmaster.client.server import Server, server_for
 from trainmaster_operator import __version__
 from trainmaster_operator.api.encoding import encode
 from trainmaster_operator.kubeconfig import KubeconfigError
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
@@ -58,6 +61,36 @@ class Transport(Protocol):
 
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+
+
+class AsyncTransport(Protocol):
+    """AsyncTransport is what `AsyncJobClient` needs of a connection."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+    ) -> Any:
+        """Sends one request and returns the decoded JSON. Raises a ClientError."""
+
+    def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> AsyncGenerator[bytes, None]:
+        """Yields the lines of a streaming answer (a watch, a log), until it ends."""
+
+    async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits."""
+
+    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Runs several coroutines, which raise nothing, at once, and returns what they return."""
+
+    def readers(self) -> Readers:
+        """Returns what reads several streams at once."""
 
 
 def longest_line(path: str) -> float:

@@ -7,10 +7,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query
+from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.decoding import decode
 
 # A watch is opened anew after this long without a line: a half-open connection is noticed.
@@ -100,7 +101,7 @@ class Watcher:
 
 async def read_job(transport: AsyncTransport, namespace: str | None, name: str) -> TrainingJob:
     """Returns a job. Raises JobNotFound."""
-    return TrainingJob.of(await transport.request("GET", f"{collection_path(namespace)}/{name}"))
+    return TrainingJob.of(await transport.request("GET", f"{collection_path(namespace)}/{quote(name, safe='')}"))
 
 
 async def changes(

@@ -8,8 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trainmaster.client.blocking import AsyncTransport
-from trainmaster.client.transport import JSON
+from trainmaster.client.transport import JSON, AsyncTransport
 
 T = TypeVar("T")
 # Lines of a streaming answer; a diagnosis reads the last few of a log.

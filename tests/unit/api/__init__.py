@@ -36,7 +36,7 @@
 | `rules` | `test_sentences`, `test_crd` |
 | `signing` | `unit/controller/keys/test_signing_keys` |
 | `stacks` | `unit/controller/keeping/test_stacks` |
-| `stamped_lines` | `unit/cli/logs/test_printing` |
+| `stamped_lines` | `unit/cli/test_logs` |
 | `torchrun_words` | `unit/converting/test_commands`, `unit/client/code/test_scripts` |
 | `training_schema` | `test_training`, `trainer/test_training_schema` |
 | `trimming` | `test_trimming`, `unit/dashboard/test_shapes` |

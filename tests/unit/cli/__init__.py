@@ -46,6 +46,7 @@
 | `events_shown` | `test_events`, `test_hostile_text` |
 | `events` | `test_events` |
 | `evidence` | `test_dtj_evidence`, `test_hostile_text` |
+| `failed_logs` | `cluster/test_logs`, `test_hostile_text` |
 | `file_names` | `test_manifests` |
 | `history/attempt` | `history/test_history` |
 | `history/exporting` | `history/test_exporting` |
@@ -58,14 +59,7 @@
 | `job_parts` | `test_following`, `test_dtj_evidence` |
 | `job_names` | `test_dtj`, `test_completion` |
 | `listing` | `test_dtj_status`, `test_dtj_watching` |
-| `logs/failed` | `cluster/test_logs`, `test_hostile_text` |
-| `logs/following` | `test_following` |
-| `logs/merging` | `logs/test_merging` |
-| `logs/options` | `test_following`, `cluster/test_logs` |
-| `logs/printed` | `test_following`, `cluster/test_logs` |
-| `logs/printing` | `logs/test_printing` |
-| `logs/selection` | `logs/test_selection` |
-| `logs/sources` | `test_following` |
+| `logs` | `test_logs`, `test_following`, `cluster/test_logs` |
 | `main` | `test_manifests`, `test_start` |
 | `new_files` | `test_init`, `test_manifests`, `history/test_exporting` |
 | `manifests` | `test_manifests` |

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import typer
@@ -430,6 +431,7 @@ def test_the_demo_shows_a_hostile_job_like_any_other(
         shown._say("failure", HOSTILE)
         transport.answers[f"GET {MAPS}/{HOSTILE}-logs"] = {"data": {"worker-0.log": HOSTILE + "\ud83d"}}
         transport.answers[f"GET {PODS}"] = {"items": []}
+        transport.answers[f"GET {JOBS}/{quote(HOSTILE, safe='')}"] = found.raw
         shown._keep(jobs, found)
         output = written()
     assert_harmless(output)

@@ -2,15 +2,12 @@
 
 | module | test files |
 |---|---|
-| `all_workers` | `test_all_workers`, `cluster/test_logs` |
 | `answers` | `test_transport` |
 | `arguments` | `test_arguments` |
-| `arrivals` | `test_merging`, `test_transport` |
 | `async_jobs` | `test_async_jobs`, `test_jobs` |
 | `asynchronous` | `test_transport`, `test_server` |
 | `authorization` | `test_server`, `processes/kubeconfig/test_plugin` |
-| `blocking` | `test_async_jobs` |
-| `containers` | `test_all_workers`, `unit/cli/test_following` |
+| `blocking` | `test_async_jobs`, `test_merging` |
 | `continuing` | `unit/cli/test_dtj_status`, `diagnosis/test_situations` |
 | `diagnosis/claims` | `diagnosis/test_situations` |
 | `diagnosis/containers` | `diagnosis/test_situations` |
@@ -61,12 +58,13 @@
 | `history/reading` | `history/test_reading` |
 | `job` | `test_jobs` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
+| `logs` | `test_logs`, `unit/cli/test_following`, `cluster/test_logs` |
 | `merging` | `test_merging` |
 | `metrics` | `test_metrics`, `test_transport` |
 | `suspending` | `test_suspending`, `unit/cli/test_dtj_suspend` |
 | `notebook/page` | `notebook/test_page` |
 | `notebook/widget` | `processes/client/test_widget` |
-| `output` | `test_jobs` |
+| `output` | `test_jobs`, `test_logs` |
 | `permission` | `test_permission` |
 | `proxies` | `test_proxies` |
 | `read_only` | `processes/cli/test_mcp` |

@@ -54,7 +54,7 @@ def logs(
     With -f it goes on through restarts, replaced pods, suspend and resume. What it waits for, what isn't there any more
     and how the job ended is on stderr.
     """
-    from trainmaster.cli.logs.options import LogOptions, print_logs
+    from trainmaster.cli.logs import LogOptions, print_logs
 
     if previous and attempt is not None:
         raise typer.BadParameter("--attempt says which attempt; leave one of them out", param_hint="--previous")
