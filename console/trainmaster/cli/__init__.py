@@ -13,7 +13,7 @@
 | `history` | a package: what was recorded of jobs, shown and exported |
 | `logs`, `failed_logs` | all ranks' output as one stream; the log of the rank that failed first |
 | `top` | a package: a job as it runs |
-| `events`, `events_shown`, `evidence`, `stacks` | what happened to jobs; what was kept of attempts; stacks |
+| `events`, `evidence` | what happened to jobs; what was kept of attempts, and the stacks of running ranks |
 | `why`, `assistant` | the diagnosis as a person reads it; the MCP server, which an assistant asks |
 | `manifests`, `other_kinds`, `yaml_output` | `validate` and `render`: jobs in files, and what is none |
 | `submission` | the jobs that `submit` makes of flags and manifests |

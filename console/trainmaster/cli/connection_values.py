@@ -26,7 +26,7 @@ def values(option: str, ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the values of an option that begin so."""
     if option == "kubeconfig":
         return complete_path(incomplete)
-    connection = _connection(ctx)
+    connection = _connection_of(ctx)
     found: Iterable[str] = ()
     with _silent():
         if option == "namespace":
@@ -40,7 +40,7 @@ def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of the namespace's jobs that begin so."""
     found: Iterable[str] = ()
     with _silent():
-        found = [job.name for job in _connection(ctx).client().list()]
+        found = [job.name for job in _connection_of(ctx).client().list()]
     return _beginning(found, incomplete)
 
 
@@ -52,12 +52,12 @@ def recorded_names(ctx: typer.Context, incomplete: str) -> list[str]:
     found: Iterable[str] = ()
     options = HistoryOptions(*(ctx.params.get(name) for name in ("history", "token", "account", "authority")))
     with _silent():
-        opened = open_history(_connection(ctx), options)
+        opened = open_history(_connection_of(ctx), options)
         found = dict.fromkeys(job["name"] for job in run(opened.reader.jobs(opened.namespace))["items"])
     return _beginning(found, incomplete)
 
 
-def _connection(ctx: typer.Context) -> Connection:
+def _connection_of(ctx: typer.Context) -> Connection:
     given: dict[str, Any] = {name: ctx.params.get(name) for name in OPTIONS}
     return Connection(**{**given, "request_timeout": given["request_timeout"] or LIMIT})
 

@@ -14,6 +14,7 @@ from trainmaster.client.diagnosis.hangs import waits_for
 from trainmaster.client.diagnosis.objects import plural
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.printable import one_line, printable
+from trainmaster_operator.api.stacks import Stacks
 from trainmaster_operator.api.v1alpha1 import RecoveryTimes
 from trainmaster_operator.wire.values import is_number, mapping
 
@@ -143,3 +144,52 @@ def _text(text: object, indent: str) -> Iterator[str]:
 
 def _line(text: str) -> Sentence:
     return Sentence(one_line(text[:2_000]))
+
+
+# Of so many ranks all lines are shown without being asked for.
+WHOLE_RANKS = 4
+SHOWN_WORKERS = 8
+
+
+def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
+    """Yields the page line by line. Of many ranks only one that is asked for is shown whole."""
+    yield one_line(f"Attempt {stacks.attempt}, {stacks.collected_at}: {len(stacks.ranks)} ranks have answered")
+    for number, state in sorted(stacks.ranks.items()):
+        if rank in (None, number):
+            yield from rank_lines(number, state, whole=rank is not None or len(stacks.ranks) <= WHOLE_RANKS)
+    if stacks.withheld:
+        yield "  There are no stacks: the job's output isn't kept (runPolicy.keepLogs, or --no-keep-logs)."
+
+
+def missing_stacks(stacks: Stacks, rank: int | None) -> list[str]:
+    """Returns what is missing, in sentences; none where all that was asked for is there."""
+    sentences = [f"the ranks could not be asked: {one_line(stacks.problem)}"] if stacks.problem else []
+    if stacks.unanswered and not stacks.problem:
+        named = ", ".join(map(str, stacks.unanswered[:SHOWN_WORKERS]))
+        more = f" and {len(stacks.unanswered) - SHOWN_WORKERS} more" if len(stacks.unanswered) > SHOWN_WORKERS else ""
+        plural = "s" if len(stacks.unanswered) > 1 else ""
+        sentences.append(f"no answer from the ranks of worker{plural} {named}{more}")
+    if stacks.left_out:
+        sentences.append(f"{stacks.left_out} more ranks have answered than can be kept")
+    if rank is not None and rank not in stacks.ranks and not sentences:
+        sentences.append(f"there is no answer of rank {rank}: {_known(stacks)}")
+    return sentences
+
+
+def stacks_json(stacks: Stacks, rank: int | None) -> dict[str, Any]:
+    """Returns the same for a program."""
+    return {
+        "attempt": stacks.attempt,
+        "collectedAt": stacks.collected_at,
+        "ranks": {str(number): state for number, state in sorted(stacks.ranks.items()) if rank in (None, number)},
+        "unanswered": list(stacks.unanswered),
+        "leftOut": stacks.left_out,
+        "problem": stacks.problem,
+        "withheld": stacks.withheld,
+    }
+
+
+def _known(stacks: Stacks) -> str:
+    if not stacks.ranks:
+        return "no rank runs at the moment"
+    return f"ranks {min(stacks.ranks)} to {max(stacks.ranks)} run"

@@ -16,7 +16,7 @@ from trainmaster.cli.columns import columns
 from trainmaster.cli.evidence import recovery_sentence
 from trainmaster.cli.program import called
 from trainmaster.client import TrainingJob
-from trainmaster.client.continuing import rest, trains_with
+from trainmaster.client.sentences import rest, trains_with
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, Condition, Failure, Progress, TimeSpent
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
 from trainmaster_operator.wire.values import is_number

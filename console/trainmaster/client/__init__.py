@@ -1,14 +1,14 @@
 """The Python SDK submits, waits for, reads and steers training jobs.
 
-1. `jobs` has `JobClient`, where everybody starts; `errors` is the tree of what it raises, `job` what it returns.
-2. `async_jobs` has `AsyncJobClient` and what the methods of both do, with `watching`, `events` and `metrics`; `blocking`
-   runs it without an event loop.
-   `logs` reads a job's output as one stream, from what `output` knows of pods; `merging` orders its lines.
+1. `jobs` has `JobClient`, where everybody starts; `errors` is the tree of what it raises, `job` what it returns (and
+   the checks of arguments).
+2. `async_jobs` has `AsyncJobClient` and what the methods of both do, with `watching` and `metrics`; `blocking` runs it
+   without an event loop. `logs` reads a job's output as one stream, from what `output` knows of pods; `merging` orders
+   its lines.
 3. `functions` has `train`, which makes a job from a function, and `notebook` shows jobs.
 4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
-   the API server (with `tls`, `proxies` and `authorization`), and `answers` turns its answers into results and errors.
-   `arguments` refuses wrong arguments. `read_only` is a connection that can't write. `permission` asks whether a user
-   may do something; `suspending` and `continuing` have sentences about jobs.
+   the API server with its TLS, proxy and credentials, and `answers` turns its answers into results and errors.
+   `permission` asks whether a user may do something; `sentences` has sentences about suspended and continued jobs.
 5. `history` reads recorded jobs.
 6. `code` uploads the user's code without an image.
 7. `gathering` reads everything around a job, from which `diagnosis` explains its state.

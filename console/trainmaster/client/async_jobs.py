@@ -16,23 +16,26 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from trainmaster.client.arguments import require, require_count, require_manifest, require_seconds, require_text
 from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
-from trainmaster.client.events import list_events, watch_events
 from trainmaster.client.job import (
     TrainingJob,
     collection_path,
     items_of,
     label_query,
+    require,
+    require_count,
+    require_manifest,
     require_name,
     require_name_text,
     require_namespace,
+    require_seconds,
+    require_text,
 )
 from trainmaster.client.logs import LogReader, Selection, labelled, may_have_several
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.transport import AsyncTransport
-from trainmaster.client.watching import Watcher, read_job
+from trainmaster.client.watching import Watcher, list_events, read_job, watch_events
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.limits import check_size

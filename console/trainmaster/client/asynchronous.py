@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
-from trainmaster.client.authorization import Fixed
 from trainmaster.client.errors import NoCluster
 from trainmaster.client.merging import MAX_AHEAD, MIN_AHEAD, Arrival, Ended, Lines, Readers, WorkerLine
-from trainmaster.client.server import Server
+from trainmaster.client.server import Fixed, Server
 from trainmaster.client.transport import (
     CONNECT_SECONDS,
     JSON,

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -19,7 +20,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, InsecureRequestWarning, ReadTimeoutError, SSLError
 
 from trainmaster.client.answers import Answer, Reader
-from trainmaster.client.errors import InvalidRequest, NoCluster
+from trainmaster.client.errors import InvalidRequest, NoCluster, NotAllowed
 from trainmaster.client.merging import Readers
 from trainmaster.client.server import Server, server_for
 from trainmaster_operator import __version__
@@ -294,3 +295,32 @@ def connect(kubeconfig: str | os.PathLike[str] | None = None, context: str | Non
     """Connects by kubeconfig (or from inside a pod); returns also the context's namespace. Raises NoCluster."""
     server = server_for(kubeconfig, context)
     return HttpTransport(server), server.namespace
+
+
+@dataclass(frozen=True)
+class ReadOnlyTransport:
+    """ReadOnlyTransport passes GET on, and refuses every other request before it is sent."""
+
+    transport: Transport
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Any:
+        """Sends a GET. Raises NotAllowed for anything else."""
+        if method != "GET" or body is not None:
+            raise NotAllowed(f"{method} {path} was not sent: this connection only reads.")
+        return self.transport.request("GET", path, query=query)
+
+    def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
+        """Yields the lines of a streaming answer."""
+        return self.transport.lines(path, query=query, read_seconds=read_seconds)
+
+    def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer."""
+        return self.transport.beginning(path, limit=limit, seconds=seconds)

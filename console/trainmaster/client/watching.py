@@ -13,6 +13,7 @@ from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query
 from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.decoding import decode
+from trainmaster_operator.wire.values import mapping
 
 # A watch is opened anew after this long without a line: a half-open connection is noticed.
 WATCH_SECONDS = 60
@@ -129,3 +130,35 @@ async def changes(
     if time.monotonic() - began < REOPEN_SECONDS:
         # What cuts watches off at once isn't asked again and again.
         await transport.sleep(REOPEN_SECONDS)
+
+
+async def list_events(transport: AsyncTransport, namespace: str | None) -> list[Mapping[str, Any]]:
+    """Returns the Events of a namespace; None: of all."""
+    return items_of(await transport.request("GET", _path(namespace)))
+
+
+async def watch_events(
+    transport: AsyncTransport, namespace: str | None
+) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+    """Yields the Events that there are as ADDED, then each that is added or changed, for ever."""
+    path = _path(namespace)
+    known: dict[str, str] = {}
+    while True:
+        answer = await transport.request("GET", path)
+        listed = {str(item["metadata"].get("uid")): item for item in items_of(answer)}
+        for uid, item in listed.items():
+            if known.get(uid) != _version(item):
+                yield ("MODIFIED" if uid in known else "ADDED"), item
+        known = {uid: _version(item) for uid, item in listed.items()}
+        async with aclosing(changes(transport, path, _version(answer))) as changed:
+            async for kind, item in changed:
+                known[str(mapping(item.get("metadata")).get("uid"))] = _version(item)
+                yield kind, item
+
+
+def _path(namespace: str | None) -> str:
+    return "/api/v1/events" if namespace is None else f"/api/v1/namespaces/{namespace}/events"
+
+
+def _version(found: Mapping[str, Any]) -> str:
+    return str(mapping(found.get("metadata")).get("resourceVersion") or "")

@@ -43,9 +43,8 @@
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_program`, `test_completion` |
 | `durations` | `test_dtj_wait` |
-| `events_shown` | `test_events`, `test_hostile_text` |
-| `events` | `test_events` |
-| `evidence` | `test_dtj_evidence`, `test_hostile_text` |
+| `events` | `test_events`, `test_hostile_text` |
+| `evidence` | `test_dtj_evidence`, `test_dtj_stacks`, `test_hostile_text` |
 | `failed_logs` | `cluster/test_logs`, `test_hostile_text` |
 | `file_names` | `test_manifests` |
 | `history/attempt` | `history/test_history` |
@@ -69,7 +68,6 @@
 | `program` | `test_program`, `test_start` |
 | `settings_options` | `unit/history/test_settings`, `test_open` |
 | `show` | `test_dtj_status` |
-| `stacks` | `test_dtj_stacks` |
 | `submission` | `test_submission` |
 | `terminal` | `test_hostile_text` |
 | `top/asking` | `top/test_figures` |

@@ -253,7 +253,7 @@ def left_after_two_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         return watched[:1], [], []
 
     monkeypatch.setattr(live, "select", SimpleNamespace(select=wait))
-    monkeypatch.setattr("trainmaster.cli.events_shown.LAST_SECONDS", 0.2)
+    monkeypatch.setattr("trainmaster.cli.events.LAST_SECONDS", 0.2)
 
 
 class _Cluster(dict[str, Any]):

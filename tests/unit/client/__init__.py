@@ -3,12 +3,9 @@
 | module | test files |
 |---|---|
 | `answers` | `test_transport` |
-| `arguments` | `test_arguments` |
 | `async_jobs` | `test_async_jobs`, `test_jobs` |
-| `asynchronous` | `test_transport`, `test_server` |
-| `authorization` | `test_server`, `processes/kubeconfig/test_plugin` |
+| `asynchronous` | `test_transport`, `processes/client/test_server` |
 | `blocking` | `test_async_jobs`, `test_merging` |
-| `continuing` | `unit/cli/test_dtj_status`, `diagnosis/test_situations` |
 | `diagnosis/claims` | `diagnosis/test_situations` |
 | `diagnosis/containers` | `diagnosis/test_situations` |
 | `diagnosis/continuing` | `diagnosis/test_situations` |
@@ -36,17 +33,11 @@
 | `diagnosis/words` | `diagnosis/test_words` |
 | `code/archive` | `code/test_archive` |
 | `code/claims` | `unit/cli/test_dtj_uploads`, `processes/client/test_uploaded_code`, `cluster/test_code` |
-| `code/places` | `cluster/test_code` |
-| `code/secret_files` | `code/test_archive` |
 | `code/scripts` | `code/test_scripts` |
-| `code/submitting` | `cluster/test_code` |
+| `code/submitting` | `unit/cli/test_dtj_uploads`, `cluster/test_code` |
 | `errors` | `test_jobs`, `test_transport` |
-| `events` | `unit/cli/test_events` |
-| `functions/bundle` | `functions/test_source` |
-| `functions/handle` | `functions/test_training`, `notebook/test_page` |
-| `functions/literals` | `functions/test_source` |
 | `functions/source` | `functions/test_source` |
-| `functions/training` | `functions/test_training`, `cluster/test_sdk` |
+| `functions/training` | `functions/test_training`, `notebook/test_page`, `cluster/test_sdk` |
 | `gathering` | `diagnosis/test_situations` |
 | `history/accounts` | `processes/client/test_history_place` |
 | `history/announcement` | `processes/client/test_history_place` |
@@ -56,20 +47,17 @@
 | `history/columns` | `history/test_columns` |
 | `history/finding` | `history/test_finding` |
 | `history/reading` | `history/test_reading` |
-| `job` | `test_jobs` |
+| `job` | `test_jobs`, `test_arguments` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
 | `logs` | `test_logs`, `unit/cli/test_following`, `cluster/test_logs` |
 | `merging` | `test_merging` |
 | `metrics` | `test_metrics`, `test_transport` |
-| `suspending` | `test_suspending`, `unit/cli/test_dtj_suspend` |
+| `sentences` | `test_sentences`, `unit/cli/test_dtj_suspend`, `unit/cli/test_dtj_status` |
 | `notebook/page` | `notebook/test_page` |
 | `notebook/widget` | `processes/client/test_widget` |
 | `output` | `test_jobs`, `test_logs` |
 | `permission` | `test_permission` |
-| `proxies` | `test_proxies` |
-| `read_only` | `processes/cli/test_mcp` |
-| `server` | `test_server`, `test_permission` |
-| `tls` | `test_server` |
-| `transport` | `test_transport`, `test_server` |
-| `watching` | `test_jobs`, `test_async_jobs` |
+| `server` | `test_server` (here and in `processes/client`), `test_permission`, `processes/kubeconfig/test_plugin` |
+| `transport` | `test_transport`, `processes/client/test_server`, `processes/cli/test_mcp` |
+| `watching` | `test_jobs`, `test_async_jobs`, `unit/cli/test_events` |
 """

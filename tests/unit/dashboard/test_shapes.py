@@ -16,7 +16,7 @@ from trainmaster.client import TrainingJob
 from trainmaster.client.diagnosis import diagnose
 from trainmaster.client.gathering import gather
 from trainmaster.client.job import collection_path
-from trainmaster.client.suspending import lost_checkpoints
+from trainmaster.client.sentences import lost_checkpoints
 from trainmaster.dashboard.board import blame_of
 from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.manifest import MOST_VALUES, manifest_of

@@ -56,7 +56,7 @@ def events(
     output: ObjectOutput = None,
 ) -> None:
     """Show what happened to a job, its StatefulSets and its pods, oldest first."""
-    from trainmaster.cli.events_shown import show_events
+    from trainmaster.cli.events import show_events
 
     if name is not None and everywhere:
         raise typer.BadParameter("a job is in one namespace; name that with --namespace", param_hint="--all-namespaces")

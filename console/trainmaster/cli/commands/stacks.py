@@ -32,15 +32,15 @@ def stacks(
 
     Exits with 0 when all have answered, 1 when some have not, 3 when the time is over.
     """
-    from trainmaster.cli.stacks import as_json, missing, stacks_lines
+    from trainmaster.cli.evidence import missing_stacks, stacks_json, stacks_lines
 
     jobs = connection.client()
     find_job(jobs, name)
     found = jobs.stacks(name, timeout=timeout)
-    sentences = missing(found, rank)
+    sentences = missing_stacks(found, rank)
     if output is not None:
         # What is missing stands in the object.
-        print_value(as_json(found, rank), output)
+        print_value(stacks_json(found, rank), output)
     else:
         for line in stacks_lines(found, rank):
             say(line)

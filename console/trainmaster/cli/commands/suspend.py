@@ -17,7 +17,7 @@ def suspend(connection: Connection, names: JobNames) -> None:
 
     When they are resumed they go on from it where its volume outlives their pods: a claim does, an emptyDir doesn't.
     """
-    from trainmaster.client.suspending import KEEPING, lost_checkpoints
+    from trainmaster.client.sentences import KEEPING, lost_checkpoints
 
     jobs = connection.client()
 

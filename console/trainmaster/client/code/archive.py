@@ -14,17 +14,21 @@ import stat
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmaster.client.code.secret_files import is_private_key, secret_files
 from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_CODE_BYTES
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
+# Marks all objects that hold a job's code.
+CODE_LABEL = "trainmaster.dev/code-of"
+# Bytes of an archive in a ConfigMap: with base64 an object stays below etcd's 1.5 MB, and a pod's start below a second.
+MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
 # Of one folder the later one counts.
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
@@ -271,3 +275,57 @@ def _some(paths: Sequence[str]) -> str:
 def _largest(sizes: Mapping[str, int]) -> str:
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:NAMED_FILES]
     return ", ".join(f"{name} ({size_text(sizes[name])})" for name in largest)
+
+
+# As lines of a .gitignore.
+SECRET_FILES = (
+    # Environment files, without the examples that projects publish.
+    *(".env", ".env.*", "*.env", ".envrc", "!.env.example", "!.env.sample", "!.env.template", "!.env.dist"),
+    # Private keys and their stores.
+    *("*.key", "*.pem", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx", ".ssh/", ".gnupg/"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
+    # Clouds, clusters and registries.
+    *(
+        ".aws/",
+        ".azure/",
+        ".gcloud/",
+        "**/.config/gcloud/",
+        ".boto",
+        ".s3cfg",
+        ".oci/",
+        "application_default_credentials.json",
+    ),
+    *("credentials.json", "client_secret*.json", "service-account*.json", "service_account*.json"),
+    *(
+        "**/.kube/config",
+        "kubeconfig",
+        "*.kubeconfig",
+        ".docker/",
+        ".dockercfg",
+        ".vault-token",
+        "*.tfstate",
+        "*.tfvars",
+    ),
+    # Tokens of package indexes, hubs and databases.
+    *(".netrc", "_netrc", ".git-credentials", ".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".htpasswd"),
+    *(".huggingface/", "**/huggingface/token", "**/huggingface/stored_tokens", "**/.kaggle/", "kaggle.json"),
+    # Histories of shells and interpreters.
+    *(".*_history", ".*history", ".*_hist", ".lesshst", ".viminfo"),
+)
+# The first bytes of a private key in PEM, under any name.
+_PEM, _PRIVATE = b"-----BEGIN ", b"PRIVATE KEY-----"
+
+
+@cache
+def secret_files() -> GitIgnoreSpec:
+    """Returns what matches the paths of secrets."""
+    # Here, because no other command needs it.
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(SECRET_FILES)
+
+
+def is_private_key(content: bytes) -> bool:
+    """Returns whether a file is a private key in PEM."""
+    first, _, _ = content[:200].lstrip().partition(b"\n")
+    return first.startswith(_PEM) and first.rstrip().endswith(_PRIVATE)

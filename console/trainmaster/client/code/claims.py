@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from trainmaster.client.code.archive import Archive
-from trainmaster.client.code.places import CODE_LABEL, MAX_CONFIG_MAP_BYTES
+from trainmaster.client.async_jobs import FIELD_MANAGER
+from trainmaster.client.code.archive import CODE_LABEL, MAX_CONFIG_MAP_BYTES, Archive
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NotAllowed
-from trainmaster.client.jobs import FIELD_MANAGER, JobClient, TrainingJob
+from trainmaster.client.job import TrainingJob
+from trainmaster.client.jobs import JobClient
 from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE
 from trainmaster_operator.wire.names import JOB_UID_LABEL
 

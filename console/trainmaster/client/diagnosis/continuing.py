@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainmaster.client.continuing import rest
 from trainmaster.client.diagnosis.finding import Finding, Step
 from trainmaster.client.diagnosis.situation import Situation
+from trainmaster.client.sentences import rest
 
 
 def continuing_findings(situation: Situation) -> Iterator[Finding]:

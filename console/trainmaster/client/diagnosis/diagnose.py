@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from trainmaster.client.continuing import trains_with
 from trainmaster.client.diagnosis.containers import container_findings
 from trainmaster.client.diagnosis.continuing import continuing_findings
 from trainmaster.client.diagnosis.failures import failure_findings
@@ -24,6 +23,7 @@ from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.diagnosis.slowness import progress_findings
 from trainmaster.client.diagnosis.unserved import unserved_findings
 from trainmaster.client.diagnosis.volumes import volume_findings
+from trainmaster.client.sentences import trains_with
 
 _RULES: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
     unserved_findings,

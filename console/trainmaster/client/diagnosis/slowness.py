@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from trainmaster.client.continuing import rest
 from trainmaster.client.diagnosis.finding import Finding, Step
 from trainmaster.client.diagnosis.objects import name_of, plural, text
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.job import TrainingJob, worker_index
 from trainmaster.client.metrics import RankMetrics
+from trainmaster.client.sentences import rest
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
 # A share of the time that is worth a person's while, and seconds below which shares say nothing.

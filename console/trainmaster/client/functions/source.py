@@ -8,14 +8,15 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import math
 import symtable
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import Signature, signature
 from typing import Any
 
 from trainmaster.client.errors import InvalidRequest
-from trainmaster.client.functions.literals import is_literal
 
 # A module has these without defining them.
 _GIVEN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"}
@@ -163,3 +164,59 @@ def _what(value: object) -> str:
         if check(value):
             return what
     return f"an object of type {type(value).__name__}"
+
+
+_MAX_DEPTH = 50
+
+
+def is_literal(value: object, depth: int = 0) -> bool:
+    """Returns whether `repr` of a value gives it back. A subclass has a text of its own, so it doesn't count."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str, bytes):
+        return True
+    if kind is float:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    if depth >= _MAX_DEPTH:
+        return False
+    if kind is dict:
+        return all(is_literal(part, depth + 1) for pair in value.items() for part in pair)  # type: ignore[attr-defined]
+    return kind in (list, tuple) and all(is_literal(part, depth + 1) for part in value)  # type: ignore[attr-defined]
+
+
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for arguments that the function doesn't take, or that no text can bring to it."""
+    name = getattr(function, "__name__", "the function")
+    for argument, value in arguments.items():
+        if not is_literal(value):
+            raise InvalidRequest(
+                f"arguments: {argument} is an object of type {type(value).__name__}: give None, True, False, finite "
+                f"numbers, text, and lists and mappings of them, and make the rest within {name}"
+            )
+    described: Signature = signature(function)
+    try:
+        described.bind(**arguments)
+    except TypeError as error:
+        raise InvalidRequest(f"arguments: {name}{described} can't be called with them: {error}") from error
+
+
+MODULE = "training_function"
+SCRIPT = "run_function.py"
+
+_SCRIPT = '''"""Trainmaster runs {name} with the arguments that train() was given."""
+
+from {module} import {name}
+
+ARGUMENTS = {arguments}
+
+# Processes that a rank starts, such as those of a DataLoader, may import this file.
+if __name__ == "__main__":
+    {name}(**ARGUMENTS)
+'''
+
+
+def bundle(function: Callable[..., Any], arguments: Mapping[str, Any], imports: str = "") -> dict[str, bytes]:
+    """Returns the files by name, in UTF-8. Raises InvalidRequest for what can't run alone."""
+    source = function_source(function)
+    check_arguments(function, arguments)
+    script = _SCRIPT.format(name=source.name, module=MODULE, arguments=repr(dict(arguments)))
+    return {f"{MODULE}.py": source.module(imports).encode(), SCRIPT: script.encode()}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from trainmaster.client.arguments import require
 from trainmaster.client.code import archive_files, submit_with_code
 from trainmaster.client.errors import InvalidRequest
-from trainmaster.client.functions.bundle import SCRIPT, bundle
-from trainmaster.client.functions.handle import JobHandle
+from trainmaster.client.functions.source import SCRIPT, bundle
+from trainmaster.client.job import TrainingJob, require
 from trainmaster.client.jobs import JobClient
-from trainmaster_operator.api.v1alpha1 import API_VERSION, DEFAULT_IMAGE, KIND
+from trainmaster.client.metrics import JobMetrics
+from trainmaster_operator.api.v1alpha1 import API_VERSION, DEFAULT_IMAGE, KIND, JobStatus
+
+if TYPE_CHECKING:
+    from trainmaster.client.notebook.widget import JobWidget
 
 # Characters of the part of a job's name that is the function's.
 _MAX_NAME = 40
@@ -92,3 +95,60 @@ def _name(function: Callable[..., Any]) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", getattr(function, "__name__", "").lower()).strip("-")[:_MAX_NAME].rstrip("-")
     stem = words if words[:1].isalpha() else f"train-{words}".rstrip("-")
     return f"{stem}-{secrets.token_hex(3)}"
+
+
+class JobHandle:
+    """JobHandle has the methods of `JobClient` for one job. A notebook shows it as a table, and `live` keeps it new."""
+
+    def __init__(self, jobs: JobClient, name: str) -> None:
+        self.jobs = jobs
+        self.name = name
+
+    @property
+    def job(self) -> TrainingJob:
+        """Returns the job as it is now. Raises JobNotFound."""
+        return self.jobs.get(self.name)
+
+    @property
+    def status(self) -> JobStatus:
+        """Returns the job's status now. Raises JobNotFound."""
+        return self.job.status
+
+    def wait(self, timeout: float | None = None) -> TrainingJob:
+        """Waits until the job has ended, and returns it. Raises WaitTimeout."""
+        return self.jobs.wait(self.name, timeout=timeout)
+
+    def watch(self) -> Iterator[TrainingJob]:
+        """Yields the job now and at every change, until it is deleted."""
+        return self.jobs.watch(self.name)
+
+    def logs(self, worker: int | None = None, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound."""
+        return self.jobs.logs(self.name, worker, follow=follow, tail=tail)
+
+    def metrics(self) -> JobMetrics:
+        """Returns what each rank says now."""
+        return self.jobs.metrics(self.name)
+
+    def restart(self) -> TrainingJob:
+        """Starts all ranks anew in their pods, from a checkpoint."""
+        return self.jobs.restart(self.name)
+
+    def delete(self) -> None:
+        """Deletes the job and all that belongs to it."""
+        self.jobs.delete(self.name)
+
+    def live(self) -> JobWidget:
+        """Returns a display that follows the job. Raises ClientError where anywidget isn't installed."""
+        from trainmaster.client.notebook import live
+
+        return live(self.jobs, self.name)
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.name!r}, namespace={self.jobs.namespace!r})"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        from trainmaster.client.notebook import mimebundle
+
+        del include, exclude
+        return mimebundle(self.jobs, self.name)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.processes.dashboard.fake_api import job
 from trainmaster.client import TrainingJob
-from trainmaster.client.suspending import lost_checkpoints, start_of_resumed
+from trainmaster.client.sentences import lost_checkpoints, start_of_resumed
 
 EMPTY_DIR = {"checkpoint": {"volume": {"emptyDir": True}}}
 CLAIM = {"checkpoint": {"volume": {"claimName": "checkpoints"}}}
