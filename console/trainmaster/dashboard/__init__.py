@@ -10,6 +10,5 @@ page proves by a key that it was opened by the kubeconfig's owner). In the order
 3. The list: `scopes` share one watch between viewers, whose jobs are `rows` on a `board`; `nodes` is read from it too.
 4. A job: `job_page` follows it, with `attempts`, pods and events (`objects`) and the ranks' `figures`, of which `seen`
    remembers some; `logs` has all ranks' output; `job_answers` what is asked once, and actions; `manifest` is YAML.
-5. `streams` are server-sent events, in the JSON of `encoding`. `history` is what is read of a history; `from_thread`
-   lets a diagnosis ask.
+5. `streams` are server-sent events, in the JSON of `encoding`. `history` is what is read of a history.
 """

@@ -19,7 +19,6 @@ from trainmaster.client.history import HistoryReader
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
 from trainmaster.dashboard.encoding import answer
-from trainmaster.dashboard.from_thread import FromThread
 from trainmaster.dashboard.history import replaced
 from trainmaster.dashboard.manifest import manifest_of, too_large
 from trainmaster.dashboard.parameters import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
@@ -41,7 +40,6 @@ class JobAnswers:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        self._diagnoses = ThreadPoolExecutor(THREADS, thread_name_prefix="diagnosis")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="heavy")
 
     def routes(self) -> list[web.RouteDef]:
@@ -66,9 +64,8 @@ class JobAnswers:
 
         async def read() -> web.Response:
             job = await _living(request)
-            transport = FromThread(viewer.transport.for_diagnosis(), asyncio.get_running_loop())
-            # Who goes before it is done leaves their thread at work, so that there are threads of its own for it.
-            diagnosis = await transport.loop.run_in_executor(self._diagnoses, lambda: diagnose(gather(transport, job)))
+            situation = await gather(viewer.transport.for_diagnosis(), job)
+            diagnosis = await self._in_thread(lambda: diagnose(situation))
             return answer(diagnosis.to_json())
 
         return await viewer.party.heavy(read)

@@ -57,7 +57,7 @@
 | `notebook/widget` | `processes/client/test_widget` |
 | `output` | `test_jobs`, `test_logs` |
 | `permission` | `test_permission` |
-| `server` | `test_server` (here and in `processes/client`), `test_permission`, `processes/kubeconfig/test_plugin` |
+| `server` | `test_server`, `test_permission`, `processes/kubeconfig/test_plugin` |
 | `transport` | `test_transport`, `processes/client/test_server`, `processes/cli/test_mcp` |
 | `watching` | `test_jobs`, `test_async_jobs`, `unit/cli/test_events` |
 """

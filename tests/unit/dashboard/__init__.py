@@ -9,7 +9,6 @@
 | `encoding` | `test_board` |
 | `errors` | `test_guards` |
 | `figures` | `test_job_page` |
-| `from_thread` | `test_job_page` |
 | `guards` | `test_guards` |
 | `history` | `test_job_page` |
 | `job_answers` | `test_job_page`, `cluster/test_dashboard_server` |
