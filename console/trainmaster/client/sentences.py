@@ -1,4 +1,4 @@
-"""What becomes of a job's work when it is suspended and resumed, in sentences."""
+"""Sentences about jobs: what a suspended job loses, and who trains in a continued attempt."""
 
 from __future__ import annotations
 
@@ -39,17 +39,16 @@ def lost_checkpoints(job: TrainingJob) -> str | None:
 
 
 def start_of_resumed(job: TrainingJob) -> str:
-    """Returns from where a suspended job goes on, as far as its status says it."""
+    """Returns where a suspended job will continue, as far as its status shows."""
     lost = lost_checkpoints(job)
     if lost is not None:
         return f"{lost[0].upper()}{lost[1:]}."
     progress = job.status.progress
     step = whole(progress.step) if progress is not None else None
     if step is None:
-        return "It goes on from its last checkpoint, if it has one; it has reported no step."
+        return "It continues from its last checkpoint, if it has one; it has reported no step."
     return (
-        "It goes on from its last checkpoint. Which step that has isn't known here; the last reported step is "
-        f"{step:,}."
+        f"It continues from its last checkpoint. The step of that isn't known here; the last reported step is {step:,}."
     )
 
 

@@ -74,8 +74,9 @@ class Watcher:
         job = await read_job(self.transport, self.namespace, name)
         while not reached(job):
             left = WATCH_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise WaitTimeout(f"Job {name} is {job.phase} after {seconds:g} s.", job.phase)
+            if seconds is not None and left <= 0:
+                waited = f"{seconds:.0f}" if seconds >= 1 else f"{seconds:g}"
+                raise WaitTimeout(f"timed out after {waited} s: job {name} is still {job.phase}", job.phase)
             async with aclosing(self._events(job.version, name=name, seconds=min(left, WATCH_SECONDS))) as events:
                 async for kind, job in events:
                     if kind == "DELETED":
