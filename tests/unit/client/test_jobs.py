@@ -52,7 +52,7 @@ def test_wait_reads_the_job_again_when_a_watch_ends_or_expires() -> None:
 
 def test_wait_ends_with_the_phase_where_the_job_stood() -> None:
     transport = FakeTransport({f"GET {JOBS}/reviews": job(phase="Starting")})
-    with pytest.raises(WaitTimeout, match=r"^Job reviews is Starting after 0 s\.$") as caught:
+    with pytest.raises(WaitTimeout, match=r"^timed out after 0 s: job reviews is still Starting$") as caught:
         client(transport).wait("reviews", timeout=0)
     assert caught.value.phase == "Starting"
 
