@@ -1,4 +1,4 @@
-"""Requests go to the API server from coroutines over aiohttp; what they mean is the same as over urllib3."""
+"""`AiohttpTransport` sends requests from coroutines over aiohttp, by the same rules as `HttpTransport`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trainmaster.client.transport import (
     JSON,
     MOST_CONNECTIONS,
     READ_SECONDS,
+    LineSplitter,
     encoded,
-    longest_line,
     request_headers,
     url,
 )
@@ -30,24 +30,24 @@ from trainmaster_operator.kubeconfig import KubeconfigError
 
 T = TypeVar("T")
 
-# Bytes of a refusal that are read: its sentence. Pods answer through the API server's proxy with what they like.
+# Bytes that are read of a refusal. Pods may answer anything through the API server's proxy.
 MOST_REFUSAL = 65_536
 
 
 class AiohttpTransport:
-    """AiohttpTransport sends requests over aiohttp, within the loop that makes the first of them.
+    """AiohttpTransport sends requests over aiohttp, in the event loop of the first one.
 
-    With a connector (`connector_to`) it shares connections with others, who ask the same server as somebody else.
+    With a connector (`connector_to`) it shares its connections with other users of the same server.
     """
 
-    # What a subclass that reads for many sets otherwise, and the bytes of a whole answer that it reads.
+    # Options and the bytes of a whole answer, which subclasses that read for many limit.
     session_options: Mapping[str, Any] = {}
     most_bytes: float = math.inf
 
     def __init__(
         self, server: Server, connector: aiohttp.BaseConnector | None = None, *, reader: Reader | None = None
     ) -> None:
-        """`reader` has the words for what isn't a Kubernetes API server."""
+        """`reader` has the sentences if the server isn't a Kubernetes API server."""
         if (server.proxy or "").startswith("socks"):
             raise NoCluster("The asynchronous client uses no SOCKS proxy; use JobClient, or a proxy of HTTP.")
         self.server = server
@@ -58,7 +58,7 @@ class AiohttpTransport:
         self._authorizing = asyncio.Lock()
 
     async def close(self) -> None:
-        """Closes the connections, those apart that are shared."""
+        """Closes the connections, except for shared ones."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -79,27 +79,23 @@ class AiohttpTransport:
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a streaming answer, until the server ends it or nothing came for `read_seconds`."""
+        """Yields the lines of a streaming answer, until the server ends it or is silent for `read_seconds`."""
         response = await self._send("GET", path, query, None, JSON, read_seconds)
-        rest = b""
+        splitter = LineSplitter(path)
         try:
             async for chunk in response.content.iter_any():
-                *whole, rest = (rest + chunk).split(b"\n")
-                for line in whole:
+                for line in splitter.feed(chunk):
                     yield line
-                if len(rest) > longest_line(path):
-                    yield rest
-                    rest = b""
-            if rest:
-                yield rest
+            for line in splitter.end():
+                yield line
         except (aiohttp.ClientError, TimeoutError, OSError):
-            # The connection broke or stood still: the caller starts again where it was.
+            # The connection broke or was silent: the caller starts again where it was.
             return
         finally:
             response.close()
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+        """Returns the first bytes of an answer that is no object. Raises NoCluster if they don't come in time."""
         found = b""
         try:
             async with asyncio.timeout(seconds):
@@ -142,7 +138,7 @@ class AiohttpTransport:
         content_type: str,
         read_seconds: float | None,
     ) -> aiohttp.ClientResponse:
-        """Returns an answer whose body is still to come, of a request that went well. Raises a ClientError."""
+        """Returns a successful answer before its body. Raises a ClientError."""
         from yarl import URL
 
         if self._session is None:
@@ -177,11 +173,11 @@ class AiohttpTransport:
         if isinstance(self.server.authorization, Fixed) and self.server.passed_on is None:
             return request_headers(self.server, content_type)
         async with self._authorizing:
-            # It may run a plugin or have a token made, and the other coroutines go on meanwhile.
+            # This may run a plugin or request a token; other coroutines continue meanwhile.
             return await asyncio.to_thread(request_headers, self.server, content_type)
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
-        """Returns an answer to its end, or cut. Raises NoCluster for one that breaks off, or is too large."""
+        """Returns an answer, whole or cut. Raises NoCluster if it breaks off or is too large."""
         body = bytearray()
         try:
             async for chunk in response.content.iter_any():
@@ -198,7 +194,7 @@ class AiohttpTransport:
 
 
 def connector_to(server: Server) -> aiohttp.TCPConnector:
-    """Returns connections to a server. The logs of all workers are followed at once, each over one of them."""
+    """Returns connections to a server, as many as there are logs to follow."""
     return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
 
 

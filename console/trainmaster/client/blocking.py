@@ -1,7 +1,7 @@
-"""What is written once, as coroutines, runs here without an event loop: over a transport that waits where it is called.
+"""Coroutines run here without an event loop, over a transport that waits where it is called.
 
-A coroutine that awaits nothing but such a transport never gives control away, so one step runs it to its end. asyncio,
-whose import and loop a command would pay for, isn't needed, and inside a notebook's own loop nothing is nested.
+A coroutine that awaits only such a transport never gives control away, so one step runs it to its end. Commands save
+the import of asyncio, and nothing is nested in a notebook's own loop.
 """
 
 from __future__ import annotations
@@ -13,28 +13,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from trainmaster.client.merging import MAX_AHEAD, MIN_AHEAD, Arrival, Ended, Lines, Readers, WorkerLine
-from trainmaster.client.transport import JSON, MOST_CONNECTIONS, Transport
+from trainmaster.client.transport import MOST_CONNECTIONS, Transport
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """Blocking makes coroutines of a transport that waits; they never give control away."""
+    """Blocking turns a transport that waits into one with coroutines, which never give control away."""
 
     transport: Transport
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
+    async def request(self, method: str, path: str, **options: Any) -> Any:
         """Sends one request and returns the decoded JSON. Raises a ClientError."""
-        return self.transport.request(method, path, query=query, body=body, content_type=content_type)
+        return self.transport.request(method, path, **options)
 
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
