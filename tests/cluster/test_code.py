@@ -111,7 +111,7 @@ def test_a_job_that_has_failed_refuses_code(scenario: Scenario) -> None:
 
 def test_a_job_whose_code_is_in_its_image_refuses_code(scenario: Scenario) -> None:
     scenario.apply()
-    with pytest.raises(InvalidRequest, match="nothing can be pushed into it; submit it anew with --code"):
+    with pytest.raises(InvalidRequest, match="nothing can be pushed into it; submit it again with --code"):
         push_code(scenario.client, scenario.name, code("two"))
 
 

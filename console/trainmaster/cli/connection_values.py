@@ -1,6 +1,6 @@
-"""Values of the connection's options, and names of jobs, are looked up for tab completion.
+"""Looks up values of the connection's options, and names of jobs, for tab completion.
 
-Where something is wrong, nothing is completed: a shell shows no message of it. The command will, when it runs.
+After an error nothing is completed, because a shell shows no message. The command will show it when it runs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from trainmaster.client import ClientError
 from trainmaster_operator.api.printable import printable
 from trainmaster_operator.kubeconfig import KubeconfigError
 
-# A user who waits for Tab waits no longer.
+# Users don't wait longer for Tab.
 LIMIT = "5s"
 
 
 def values(option: str, ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the values of an option that begin so."""
+    """Returns the values of an option with this beginning."""
     if option == "kubeconfig":
         return complete_path(incomplete)
     connection = _connection_of(ctx)
@@ -37,7 +37,7 @@ def values(option: str, ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of the namespace's jobs that begin so."""
+    """Returns the names of the namespace's jobs with this beginning."""
     found: Iterable[str] = ()
     with _silent():
         found = [job.name for job in _connection_of(ctx).client().list()]
@@ -45,7 +45,7 @@ def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def recorded_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of the namespace's recorded jobs that begin so, the newest first."""
+    """Returns the names of the namespace's recorded jobs with this beginning, newest first."""
     from trainmaster.cli.history.opening import HistoryOptions, open_history
     from trainmaster.client.blocking import run
 

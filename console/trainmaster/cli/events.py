@@ -2,8 +2,8 @@
 
 Both kinds of Events have the same facts under other names: those of events.k8s.io count in `series` (or, from before,
 in `deprecatedCount`) and have `eventTime` with microseconds; core v1's have `count` and two times of whole seconds. So
-all times are compared as whole seconds, and within a second the version says which event was written first. Events of
-one object that say the same are one row with the sum of their counts.
+all times are compared as whole seconds, and events of one second are ordered by version. Repeated events of one object
+are one row with the sum of their counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainmaster_operator.api.printable import json_line, one_line
 from trainmaster_operator.api.v1alpha1 import KIND
 from trainmaster_operator.wire.values import mapping, mappings
 
-# What a job is made of, by the kind of the object that an event is about.
+# Kinds of the objects that a job consists of.
 _PODS = "Pod"
 _CHILDREN = frozenset({_PODS, "StatefulSet", "PodGroup", "Workload"})
 _OF_A_POD = re.compile(r"-\d{1,9}$")
@@ -106,7 +106,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class Owners:
-    """Owners says which job an object belongs to, also one that is gone: children are named for their job."""
+    """Owners finds the job of an object by its name, even if the object is gone."""
 
     jobs: Mapping[tuple[str, str], TrainingJob]
     """By namespace and name."""
@@ -137,7 +137,7 @@ class Owners:
 
 
 def events_of(raw: Iterable[Mapping[str, Any]], owners: Owners, types: Sequence[str] = ()) -> list[JobEvent]:
-    """Returns the events of jobs, oldest first, each that says the same of the same object once."""
+    """Returns the events of jobs, oldest first; repeated ones of one object are joined."""
     found: dict[tuple[str, str, str, str, str], JobEvent] = {}
     for event in filter(None, map(JobEvent.parse, raw)):
         if owners.job_of(event) is None or not _is_of_type(event, types):
@@ -208,7 +208,7 @@ def show_events(
     watch: bool = False,
     output: str | None = None,
 ) -> None:
-    """Shows the events of a job, or of all; with `watch` goes on with every new one. Raises ClientError."""
+    """Shows the events of a job, or of all, and with `watch` every new one. Raises ClientError."""
     owners = _owners(jobs, job, all_namespaces)
     found = events_of(jobs.events(all_namespaces=all_namespaces), owners, types)
     if watch:

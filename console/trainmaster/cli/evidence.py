@@ -20,7 +20,7 @@ from trainmaster_operator.wire.values import is_number, mapping
 
 MAX_SHOWN = 100_000
 BRIEF_LINES = 12
-# Columns by which the second line of a sentence stands behind its first one, and the fewest that a line has.
+# Columns by which a sentence's further lines are indented, and the minimum width of a line.
 HANGING_COLUMNS, FEWEST_COLUMNS = 2, 20
 
 
@@ -29,7 +29,7 @@ class Sentence(str):
 
 
 def print_page(lines: Iterable[str]) -> None:
-    """Prints the page: sentences within the terminal's width, each in one line where it goes to a pipe."""
+    """Prints the page. A terminal gets sentences within its width, a pipe each in one line."""
     console = SafeConsole()
     for line in lines:
         if not isinstance(line, Sentence) or not console.is_terminal:
@@ -65,8 +65,7 @@ def as_json(attempts: list[AttemptEvidence], rank: int | None) -> list[dict[str,
 
 
 def recovery_sentence(times: Mapping[str, Any]) -> str:
-    """Returns how long the way to the next attempt's first step took, how many steps are repeated, and the parts of the
-    time; empty where that isn't known."""
+    """Returns the time to the next attempt's first step with its parts, and the repeated steps; empty if unknown."""
     known = {name: value for name in RecoveryTimes.model_fields if is_number(value := times.get(to_camel(name)))}
     if "seconds" not in known:
         return ""
@@ -101,7 +100,7 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
 
 
 def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
-    """Yields how a rank stands, and its stacks: all of them, or the first lines."""
+    """Yields a rank's progress and its stacks: all of them, or the first lines."""
     facts = []
     if "step" in state:
         facts.append(f"step {state['step']}")
@@ -146,7 +145,7 @@ def _line(text: str) -> Sentence:
     return Sentence(one_line(text[:2_000]))
 
 
-# Of so many ranks all lines are shown without being asked for.
+# Up to this number of ranks, all stacks are shown whole.
 WHOLE_RANKS = 4
 SHOWN_WORKERS = 8
 
@@ -162,7 +161,7 @@ def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
 
 
 def missing_stacks(stacks: Stacks, rank: int | None) -> list[str]:
-    """Returns what is missing, in sentences; none where all that was asked for is there."""
+    """Returns sentences about missing answers, if there are any."""
     sentences = [f"the ranks could not be asked: {one_line(stacks.problem)}"] if stacks.problem else []
     if stacks.unanswered and not stacks.problem:
         named = ", ".join(map(str, stacks.unanswered[:SHOWN_WORKERS]))

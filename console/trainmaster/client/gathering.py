@@ -32,7 +32,7 @@ MAX_NODES, MAX_PODS, MAX_EVENTS = 500, 3_000, 100
 MAX_TROUBLED_PODS = 4
 # Agents are asked through a proxy, and are as slow as a busy node.
 MAX_METRICS_PODS, MAX_METRICS_BYTES, METRICS_SECONDS = 16, 65_536, 1.0
-# Of a job that starts, the newest pods: those that an attempt waits for longest.
+# The newest pods of a starting job, for which an attempt waits longest.
 MAX_STARTING_PODS = 8
 LOG_LINES = 40
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
@@ -167,7 +167,7 @@ class _Gathering:
         return found
 
     async def _position(self, queue: str) -> int | None:
-        """Returns the place that Kueue's visibility API gives, where it is served and may be read."""
+        """Returns the place in Kueue's visibility API, if that is served and may be read."""
         path = self._namespaced(
             "/apis/visibility.kueue.x-k8s.io/v1beta1", f"localqueues/{_part(queue)}/pendingworkloads"
         )
@@ -252,7 +252,7 @@ class _State:
 
 
 def _part(name: str) -> str:
-    """Returns a name as one part of a path: those in a spec are whatever a user wrote."""
+    """Returns a name as one part of a path: a user may have written anything into the spec."""
     return quote(name, safe="")
 
 

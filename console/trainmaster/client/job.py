@@ -1,4 +1,4 @@
-"""`TrainingJob` is a job as the API server holds it, and its names are checked here before they are part of a path."""
+"""`TrainingJob` is a job as the API server has it. `require` and its like refuse wrong arguments with a sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, TERMINAL_PHASES, VE
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
 
-# Characters of a name (RFC 1123, as Kubernetes has it).
+# Characters of a name (RFC 1123).
 MAX_NAME = 253
 
 
@@ -105,7 +105,7 @@ def label_query(selector: str | None) -> dict[str, str]:
 
 
 def require_name(name: str) -> None:
-    """Raises InvalidRequest for what no job can be named: it would be part of the path of a request."""
+    """Raises InvalidRequest for a name that no job can have: it would be part of a request's path."""
     require_name_text(name)
     if len(name) > MAX_NAME or re.fullmatch(SUBDOMAIN_PATTERN, name) is None:
         raise InvalidRequest(
@@ -114,7 +114,7 @@ def require_name(name: str) -> None:
 
 
 def require_name_text(name: str) -> None:
-    """Raises InvalidRequest for a name that is no text, where the API server may have given it."""
+    """Raises InvalidRequest for a name that is no text; others may come from the API server."""
     require("name", name, str, "the name of a job as text, such as 'bert-mrpc'")
 
 
@@ -142,7 +142,7 @@ def worker_index(pod: Mapping[str, Any]) -> int:
 
 
 def has_index(pod: Mapping[str, Any]) -> bool:
-    """Returns whether a raw pod says which worker it is."""
+    """Returns whether a raw pod has the index of a worker."""
     index = str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
     return index.isascii() and index.isdigit()
 

@@ -73,7 +73,7 @@ class Output:
             return {}
 
     async def evidence(self, name: str) -> list[AttemptEvidence]:
-        """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
+        """Returns the evidence of failed attempts, oldest first, even after the pods are gone."""
         data = await self._config_map(evidence_name(name))
         parsed = (AttemptEvidence.parse(text) for key, text in data.items() if attempt_of(key) is not None)
         return sorted((one for one in parsed if one is not None), key=lambda one: one.attempt)

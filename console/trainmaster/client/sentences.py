@@ -11,13 +11,13 @@ from trainmaster_operator.api.messages import duration
 from trainmaster_operator.api.times import since
 from trainmaster_operator.wire.values import mapping, mappings, whole
 
-# Volumes of a podTemplate that go with the pod, or that no checkpoint can be written to.
+# Volumes of a podTemplate that are removed with the pod, or can't hold checkpoints.
 _SHORT_LIVED = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"})
 KEEPING = "a job whose spec.checkpoint.volume.claimName names a claim keeps its checkpoints"
 
 
 def lost_checkpoints(job: TrainingJob) -> str | None:
-    """Returns what goes with the pods of a job that is suspended; None: nothing, or that isn't known."""
+    """Returns what is lost with the pods of a suspended job; None if nothing is, or that isn't known."""
     if job.status.attempt == 0:
         return None
     spec = mapping(job.raw.get("spec"))
@@ -57,7 +57,7 @@ def _is_short_lived(volume: Mapping[str, Any]) -> bool:
 
 
 def trains_with(job: TrainingJob, now: datetime) -> str:
-    """Returns who trains and for how long, as in `with 3 of 4 workers for 14 s`; empty where all ranks do."""
+    """Returns who trains and for how long, as in `with 3 of 4 workers for 14 s`; empty if all ranks do."""
     status = job.status
     if job.phase != "Running" or status.training_with is None:
         return ""
@@ -66,7 +66,7 @@ def trains_with(job: TrainingJob, now: datetime) -> str:
 
 
 def rest(job: TrainingJob) -> str:
-    """Returns what the absent ranks wait for, or how they came back: what the operator's sentence ends with."""
+    """Returns the end of the operator's sentence: what the absent ranks wait for, or how they came back."""
     running = next((each for each in job.status.conditions if each.type == "Running"), None)
     if job.phase != "Running" or running is None or running.reason not in ("Continued", "Joined"):
         return ""

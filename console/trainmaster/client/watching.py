@@ -1,4 +1,4 @@
-"""Jobs are watched over connections that break, end and expire: the state is read again each time."""
+"""Watches jobs and Events. Whenever a watch breaks, ends or expires, the state is read again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.decoding import decode
 from trainmaster_operator.wire.values import mapping
 
-# A watch is opened anew after this long without a line: a half-open connection is noticed.
+# A watch is reopened after this long without a line, so that a half-open connection is noticed.
 WATCH_SECONDS = 60
 REOPEN_SECONDS = 0.5
 
@@ -26,7 +26,7 @@ class Watcher:
 
     transport: AsyncTransport
     namespace: str | None
-    # Of labels; only the jobs that it selects are there for `all`.
+    # Selects the jobs of `all` by labels.
     selector: str | None = None
 
     @property
@@ -48,7 +48,7 @@ class Watcher:
                     yield changed
 
     async def all(self) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
+        """Yields all jobs, then each one that changes or is deleted, for ever; a deleted one with True."""
         known: dict[str, TrainingJob] = {}
         while True:
             answer = await self.transport.request("GET", self._path, query=label_query(self.selector))
@@ -92,7 +92,7 @@ class Watcher:
     async def _events(
         self, version: str, *, name: str | None = None, seconds: float = WATCH_SECONDS
     ) -> AsyncGenerator[tuple[str, TrainingJob], None]:
-        """Yields what a watch says of jobs until it ends; the caller then reads the state again."""
+        """Yields the changes of jobs until the watch ends; the caller then reads the state again."""
         narrowed = label_query(self.selector)
         if name is not None:
             narrowed["fieldSelector"] = f"metadata.name={name}"
@@ -113,7 +113,7 @@ async def changes(
     narrowed: Mapping[str, str] | None = None,
     seconds: float = WATCH_SECONDS,
 ) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields what a watch says until it ends, or says what is no event; the caller then reads the state again."""
+    """Yields a watch's events until it ends or sends something else; the caller then reads the state again."""
     query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
     query |= narrowed or {}
     began = time.monotonic()
@@ -126,10 +126,10 @@ async def changes(
                     break
                 yield kind, changed
     except (InvalidRequest, ValueError, TypeError, KeyError):
-        # 410: the version is too old. What isn't an event is a proxy's: it is no reason to give up.
+        # 410: the version is too old. What isn't an event comes from a proxy, and is no reason to give up.
         pass
     if time.monotonic() - began < REOPEN_SECONDS:
-        # What cuts watches off at once isn't asked again and again.
+        # A server that ends watches at once isn't asked in a tight loop.
         await transport.sleep(REOPEN_SECONDS)
 
 
@@ -141,7 +141,7 @@ async def list_events(transport: AsyncTransport, namespace: str | None) -> list[
 async def watch_events(
     transport: AsyncTransport, namespace: str | None
 ) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields the Events that there are as ADDED, then each that is added or changed, for ever."""
+    """Yields the existing Events as ADDED, then each that is added or changed, for ever."""
     path = _path(namespace)
     known: dict[str, str] = {}
     while True:

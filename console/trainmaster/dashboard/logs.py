@@ -1,6 +1,6 @@
-"""The output of all ranks is one live answer, a few lines in each event.
+"""Sends the output of all ranks as one live answer, a few lines in each event.
 
-A viewer who reads slowly makes the reading wait, and then the kubelets: nothing is kept for them here.
+A slow viewer slows the reading down, and then the kubelets: no lines are kept for them here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A folder becomes an archive that is the same bytes for the same files, whoever makes it and when.
+"""Makes an archive of a folder: the same bytes from the same files, on any machine at any time.
 
-Caches and environments stay behind. So do secrets, what `.gitignore` and `.trainmasterignore` leave out (each folder's
-own, as git reads them), links out of the folder and what is no file; these are named, because a script may want them.
+Caches and environments are left out. So are files that may hold secrets, what `.gitignore` and `.trainmasterignore`
+exclude (each folder's own, as git reads them), links out of the folder and what is no file; these are named, because a
+script may need them. Everybody who may read the namespace's ConfigMaps can read a job's code, so only a
+`.trainmasterignore` can include a secret (`!.env`); a `.gitignore` is about git.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ CODE_LABEL = "trainmaster.dev/code-of"
 # Bytes of an archive in a ConfigMap: with base64 an object stays below etcd's 1.5 MB, and a pod's start below a second.
 MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
-# Of one folder the later one counts.
+# In one folder, the later one precedes.
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
 ALWAYS_LEFT_OUT = frozenset(
     {
@@ -48,7 +50,7 @@ ALWAYS_LEFT_OUT = frozenset(
         ".tox",
     }
 )
-# Files that a sentence names: the largest ones, or those left out for one reason.
+# Files that a sentence names.
 NAMED_FILES = 5
 SECRET = "may hold secrets; to take one along, name it in .trainmasterignore, as !{path}"
 _KB = 1000
@@ -67,8 +69,8 @@ class LeftOut:
 class Archive:
     """Archive is a tar file, compressed with gzip, and what is in it.
 
-    `sizes` has the bytes of each file by its path. `left_out` names what was found and isn't in it, apart from caches
-    and environments. `folder` is where the files are from; empty: no folder.
+    `sizes` has the bytes of each file by its path. `left_out` names what isn't in it, except for caches and
+    environments. `folder` is the files' folder, if they are from one.
     """
 
     data: bytes
@@ -134,7 +136,7 @@ def archive_folder(folder: str | Path) -> Archive:
 
 
 def archive_files(files: Mapping[str, bytes]) -> Archive:
-    """Returns the archive of files by their paths in it. Raises InvalidRequest where they are too large."""
+    """Returns the archive of files by their paths in it. Raises InvalidRequest if they are too large."""
     return _pack(dict(files), set(), (), "")
 
 
@@ -142,7 +144,7 @@ def size_text(count: int) -> str:
     """Returns a number of bytes for a sentence: 512 bytes, 34.1 KB, 1.5 MB."""
     if count < _KB:
         return f"{count} byte{'' if count == 1 else 's'}"
-    # What would be rounded to 1000.0 KB is 1.0 MB.
+    # 999,950 bytes are 1.0 MB and not 1000.0 KB.
     return f"{count / _KB:.1f} KB" if count < _MB - _KB / 20 else f"{count / _MB:.1f} MB"
 
 

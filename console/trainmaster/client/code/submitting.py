@@ -1,4 +1,7 @@
-"""Code and job are written in an order in which no pod waits for what isn't there, and nothing is left behind."""
+"""Submits jobs with code, in an order in which no pod waits for anything and nothing is left behind.
+
+The code is in the ConfigMap `<job>-code`, which the job owns once it is there, or on a claim (`claims`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ CODE_FOLDER = "trainmaster-code"
 
 @dataclass(frozen=True)
 class Pushed:
-    """Pushed is what became of new code: the job as it is now, and whether anything has changed."""
+    """Pushed is the job after a push, and whether its code has changed."""
 
     job: TrainingJob
     changed: bool
@@ -32,7 +35,7 @@ class Pushed:
 def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None = None) -> dict[str, Any]:
     """Returns a job's manifest with `spec.code`.
 
-    Raises InvalidRequest where the archive has no place to go, or lacks the script that the job runs.
+    Raises InvalidRequest if there is no place for the archive, or it lacks the script that the job runs.
     """
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
@@ -68,7 +71,7 @@ def submit_with_code(
     body = with_code(manifest, archive, claim)
     name = body["metadata"]["name"]
     if "claim" in body["spec"]["code"]:
-        # Its archives would make way for this one.
+        # This archive would replace that job's.
         require_free(jobs, name)
         upload_to_claim(jobs, name, body["spec"], archive)
         return jobs.submit(body)
@@ -83,7 +86,7 @@ def submit_with_code(
 
 
 def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
-    """Brings new code into a job; its ranks save a checkpoint and start again with it, in the same pods.
+    """Uploads new code into a job; its ranks save a checkpoint and restart with it, in the same pods.
 
     Raises JobNotFound, and InvalidRequest for a job that has ended, was submitted without code, or runs a script that
     the archive lacks.
@@ -91,12 +94,12 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
     job = jobs.get(name)
     if job.finished:
         raise InvalidRequest(
-            f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it anew with --code."
+            f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again with --code."
         )
     code = (job.raw.get("spec") or {}).get("code")
     if code is None:
         raise InvalidRequest(
-            f"Job {name} has the code of its image: nothing can be pushed into it; submit it anew with --code."
+            f"Job {name} has the code of its image: nothing can be pushed into it; submit it again with --code."
         )
     if code["digest"] == archive.digest:
         return Pushed(job, changed=False)
@@ -108,7 +111,7 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
     else:
         raise InvalidRequest(
             f"the code has {size_text(len(archive.data))} compressed, and job {name} keeps its code in a ConfigMap, "
-            f"which holds {MAX_CONFIG_MAP_BYTES // 1000} KB: ignore what isn't code, or submit the job anew with "
+            f"which holds {MAX_CONFIG_MAP_BYTES // 1000} KB: ignore what isn't code, or submit the job again with "
             f"--code-claim; the largest are {archive.largest()}"
         )
     return Pushed(jobs.merge(name, {"spec": {"code": {"digest": archive.digest}}}), changed=True)
@@ -120,7 +123,7 @@ def _checkpoint_claim(spec: Mapping[str, Any]) -> str | None:
     return claim if isinstance(claim, str) else None
 
 
-# Of all data of a ConfigMap (k8s.io/kubernetes pkg/apis/core/types.go, MaxSecretSize: 1 MiB).
+# Bytes of all data of a ConfigMap (k8s.io/kubernetes pkg/apis/core/types.go, MaxSecretSize: 1 MiB).
 MAX_DATA_BYTES = 1_000_000
 
 
@@ -135,7 +138,7 @@ def fits_config_map(archive: Archive) -> bool:
 
 
 def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
-    """Creates a new job's ConfigMap; one that a job of this name has left behind makes way. Raises JobExists."""
+    """Creates a new job's ConfigMap, in place of one that a former job of this name has left. Raises JobExists."""
     name = config_map_name(job)
     body = {
         "apiVersion": "v1",
@@ -154,13 +157,13 @@ def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
                 f"ConfigMap {name} is there and isn't a job's code: give the job another name, or remove it"
             )
         require_free(jobs, job)
-        # Made anew and not changed: the garbage collector may be about to remove it with the job before.
+        # It is replaced, because the garbage collector may be about to remove it with the previous job.
         _delete_map(jobs, name, present["metadata"].get("uid"))
     _create_map(jobs, body)
 
 
 def require_free(jobs: JobClient, job: str) -> None:
-    """Raises JobExists where there is a job of this name."""
+    """Raises JobExists if there is a job of this name."""
     try:
         jobs.get(job)
     except JobNotFound:
@@ -169,7 +172,7 @@ def require_free(jobs: JobClient, job: str) -> None:
 
 
 def give_to_job(jobs: JobClient, job: TrainingJob) -> None:
-    """Makes the job the ConfigMap's owner, so that it goes with the job."""
+    """Makes the job the ConfigMap's owner, so that it is removed with the job."""
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": job.uid}
     _patch_map(jobs, config_map_name(job.name), {"metadata": {"ownerReferences": [owner]}})
 
@@ -180,7 +183,7 @@ def remove_config_map(jobs: JobClient, job: str) -> None:
 
 
 def replace_archive(jobs: JobClient, job: TrainingJob, name: str, archive: Archive) -> None:
-    """Puts new code beside the code that runs, which pods that come back need until the job names the new one."""
+    """Puts new code beside the running code, which replaced pods need until the job names the new one."""
     present = _get_map(jobs, name)
     data: dict[str, str | None] = {CODE_ARCHIVE: b64encode(archive.data).decode()}
     if present is None:
