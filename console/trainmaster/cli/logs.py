@@ -221,15 +221,14 @@ class Printer:
         text = line.text[len(own) :]
         if self._style.prefix is False:
             return "", text
-        # In a terminal every rank has its own colour.
-        rank = line.rank if own else None
-        author = self._colour(own, DIM if rank is None else COLOURS[rank % len(COLOURS)])
-        worker = self._colour(f"[worker {line.worker}] ", DIM)
-        if self._style.prefix:
-            return worker + author, text
-        if begins is not None and self._style.several:
+        if self._style.prefix is None and begins is not None and self._style.several:
             return "", self._colour(text, BOLD)
-        return (worker if not own and self._style.several else author), text
+        shows_worker = self._style.prefix or (not own and self._style.several)
+        worker = self._colour(f"[worker {line.worker}] ", DIM) if shows_worker else ""
+        if own and self._coloured:
+            # In a terminal every rank has its own colour.
+            own = self._colour(own, DIM if (rank := line.rank) is None else COLOURS[rank % len(COLOURS)])
+        return worker + own, text
 
     def _colour(self, text: str, code: int) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._coloured and text else text

@@ -64,13 +64,14 @@ class Filter:
 
     def __init__(self, selection: Selection, job: TrainingJob | None) -> None:
         self._selection = selection
+        self._by_content = selection.by_content
         self._job = job
         self._attempt: int | None = None
 
     def __call__(self, line: WorkerLine) -> bool:
         """Returns whether the next line of the log is wanted."""
         wanted = self._selection
-        if wanted.by_content:
+        if self._by_content:
             begins = line.separates
             if begins is not None or self._attempt is None:
                 self._attempt = begins or self._attempt_at(line.time)
@@ -170,6 +171,7 @@ class LogReader:
         is_first = True
         for container in containers:
             previous, place = container is not containers[-1], self._begin(container)
+            keep = self._filters[container]
             lines = self._read(container, previous=previous, tail=tail, since=self._since)
             try:
                 async with aclosing(lines):
@@ -178,8 +180,10 @@ class LogReader:
                             for earlier in self._kept_lines(worker, kept.before(line.text, round(line.time * 1_000))):
                                 yield earlier
                         is_first = False
-                        place.pass_(line)
-                        if self._wants(container, line):
+                        if follow:
+                            place.pass_(line)
+                        if keep(line):
+                            self._seen.add(worker)
                             yield line
             except InvalidRequest:
                 # The older container may have left no log, and the newer one may not have started.
@@ -342,12 +346,6 @@ class LogReader:
         self._filters.setdefault(container, Filter(self.selection, self.job))
         return self._places.setdefault(container, _Place())
 
-    def _wants(self, container: Container, line: WorkerLine) -> bool:
-        wanted = self._filters[container](line)
-        if wanted:
-            self._seen.add(container.worker)
-        return wanted
-
     def _read_on(self, merger: Merger[Container], pod: Mapping[str, Any]) -> None:
         """Starts to follow the pod's containers that aren't followed."""
         container, reading = container_of(pod), merger.sources
@@ -385,7 +383,8 @@ class LogReader:
             container, line = found
             if isinstance(line, WorkerLine):
                 self._places[container].pass_(line)
-                if self._wants(container, line):
+                if self._filters[container](line):
+                    self._seen.add(container.worker)
                     yield line
             elif line.error is not None:
                 raise line.error
