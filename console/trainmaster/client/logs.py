@@ -311,7 +311,7 @@ class LogReader:
         if len(streams) > MAX_MERGED:
             self.observer.too_many(len(streams))
         for first in range(0, len(streams), MAX_MERGED):
-            lines = merged(streams[first : first + MAX_MERGED], self.output.transport.together)
+            lines = merged(streams[first : first + MAX_MERGED], self.output.together)
             async with aclosing(lines):
                 async for line in lines:
                     yield line

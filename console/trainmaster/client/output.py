@@ -6,11 +6,11 @@ by exiting leaves what its ranks printed in the older one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from trainmaster.client.errors import JobNotFound, NotAllowed
 from trainmaster.client.job import has_index, items_of, worker_index
@@ -19,6 +19,8 @@ from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, evide
 from trainmaster_operator.api.kept_logs import KeptLog, kept_workers, logs_name
 from trainmaster_operator.api.stacks import Stacks, stacks_name
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class Output:
     async def stacks(self, name: str) -> Stacks | None:
         """Returns the answer to the newest request for stacks, if there is one."""
         return Stacks.parse(await self._config_map(stacks_name(name)))
+
+    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Opens several logs at once."""
+        return await self.transport.together(parts)
 
     async def _config_map(self, name: str) -> dict[str, str]:
         try:

@@ -6,10 +6,10 @@ A slow viewer slows the reading down, and then the kubelets: no lines are kept f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from trainmaster.client.errors import NoCluster
 from trainmaster.client.job import TrainingJob, has_index, worker_index
@@ -22,6 +22,8 @@ from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.values import mapping, mappings, number, whole
+
+T = TypeVar("T")
 
 # Bytes of an event at most, those of a line beside its text, and seconds that an event's first line waits for others.
 MOST_AHEAD, LINE_BYTES, BATCH_SECONDS = 131_072, 200, 0.1
@@ -60,6 +62,10 @@ class _BoundedOutput(Output):
             return {worker: _last(log) for worker, log in kept.items() if worker in self.workers}
 
         return await self.transport.party.heavy(read)
+
+    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Opens all logs at once: a kubelet that doesn't answer must not hold the party's other requests up."""
+        return list(await asyncio.gather(*parts))
 
 
 def _last(log: KeptLog) -> KeptLog:
