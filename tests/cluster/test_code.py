@@ -111,7 +111,7 @@ def test_a_job_that_has_failed_refuses_code(scenario: Scenario) -> None:
 
 def test_a_job_whose_code_is_in_its_image_refuses_code(scenario: Scenario) -> None:
     scenario.apply()
-    with pytest.raises(InvalidRequest, match="nothing can be pushed into it; submit it anew with --code"):
+    with pytest.raises(InvalidRequest, match="nothing can be pushed into it; submit it again with --code"):
         push_code(scenario.client, scenario.name, code("two"))
 
 
@@ -156,9 +156,9 @@ def test_the_commands_submit_push_and_restart(scenario: Scenario, tmp_path: Path
     scenario.until_phase("Running")
     (tmp_path / "lib/version.py").write_text("VERSION = 'two'\n")
     pushed = run("push", name, str(tmp_path))
-    assert f"{name}: it runs in attempt 2, " in pushed
-    assert "has this code already" in run("push", name, str(tmp_path))
-    assert run("restart", name) == f"{name}: to be restarted\n"
+    assert f"{name}: running the new code in attempt 2, " in pushed
+    assert "already has this code" in run("push", name, str(tmp_path))
+    assert run("restart", name) == f"{name}: restarting\n"
     until_code(scenario, "two", 3, workers=1)
 
 

@@ -264,5 +264,5 @@ def test_kubectl_runs_the_plugin_with_its_options_before_and_behind_the_command(
     assert whole["metadata"]["uid"] == known["metadata"]["uid"] and "managedFields" not in whole["metadata"]
     assert dtj(*namespace, "list").splitlines()[1].split()[:2] == ["asked", "Running"]
     assert dtj(*namespace, "list", "-l", "no=such") == ""
-    assert dtj("suspend", "dtj/asked", *namespace) == "asked: to be suspended\n"
+    assert dtj("suspend", "dtj/asked", *namespace) == "asked: suspending\n"
     assert dtj(*namespace, "wait", "asked", "--for", "suspended", "--timeout=60s") == "asked: Suspended\n"

@@ -26,7 +26,7 @@ WARNING = (
     f"Warning: the checkpoints of {NAME} are on an emptyDir, which goes with its pods: it begins at step 0 when it is "
     "resumed; a job whose spec.checkpoint.volume.claimName names a claim keeps its checkpoints."
 )
-RESUMES = "It goes on from its last checkpoint. The last reported step is 15,000."
+RESUMES = "It continues from its last checkpoint. The last reported step is 15,000."
 FAILURES: dict[int, dict[str, Any]] = {
     1: {
         "reason": "Signal", "worker": 2, "rank": 5, "pod": f"{NAME}-2", "node": "gpu-node-07", "exitCode": 137,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tests.why.cluster import ClusterOfObjects
 from tests.why.situations import Expected
 from trainmaster.client import TrainingJob
+from trainmaster.client.blocking import Blocking, run
 from trainmaster.client.diagnosis import Diagnosis, diagnose
 from trainmaster.client.gathering import gather
 
@@ -34,4 +35,4 @@ def answer(expected: Expected) -> Answer:
         for item in expected.objects
         if item["kind"] == "DistributedTrainingJob" and item["metadata"]["name"] == expected.job
     )
-    return Answer(expected, diagnose(gather(ClusterOfObjects(expected), TrainingJob.of(raw))))
+    return Answer(expected, diagnose(run(gather(Blocking(ClusterOfObjects(expected)), TrainingJob.of(raw)))))

@@ -10,8 +10,8 @@
 | `listing`, `show` | jobs as a table, a view and objects, once or watched; the view of one job in a terminal |
 | `top`, `top_picture` | a job as it runs: reading it again and again, and its picture |
 | `history` | a package: the recorded jobs, shown and exported |
-| `logs` | a package: all ranks' output as one stream |
-| `events`, `events_shown`, `evidence`, `stacks` | events of jobs; kept evidence of attempts; stacks |
+| `logs`, `failed_logs` | all ranks' output as one stream; the log of the rank that failed first |
+| `events`, `evidence` | events of jobs; kept evidence of attempts, and the stacks of running ranks |
 | `why`, `assistant` | the diagnosis in plain text; the MCP server, which an assistant asks |
 | `manifests`, `convert` | `validate`, `render` and `init`: jobs in files; other operators' jobs |
 | `documents`, `yaml_values` | YAML and JSON with the place of every field, read and written as kubectl does |

@@ -1,4 +1,4 @@
-"""The options of the connection are defined here once, for before a command and behind it, as kubectl takes them."""
+"""Defines the options of the connection, which can precede or follow a command, as with kubectl."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ OPTIONS = {
     "kubeconfig": ConnectionOption("--kubeconfig", "FILE", "Path of the kubeconfig."),
     "cluster": ConnectionOption("--cluster", "NAME", "Cluster of the kubeconfig, instead of the context's."),
     "user": ConnectionOption("--user", "NAME", "User of the kubeconfig, instead of the context's."),
-    "acting_as": ConnectionOption("--as", "NAME", "User on whose behalf to ask; you have to be allowed to."),
+    "acting_as": ConnectionOption("--as", "NAME", "Impersonate this user, if you are allowed to."),
     "request_timeout": ConnectionOption(
         "--request-timeout",
         "TIME",
-        "Time limit of an answer: 30s, 5m or 500ms; 0 is none; default: 60s.",
+        "Limit each answer: 30s, 5m or 500ms; 0: no limit; default: 60s.",
     ),
 }
 
@@ -83,7 +83,7 @@ def _completion(name: str) -> Callable[..., list[str]]:
 
 @dataclass(frozen=True)
 class Connection:
-    """Connection is what the options say of the cluster to ask; None is what the kubeconfig says."""
+    """Connection has the options of the connection; None is the kubeconfig's value."""
 
     namespace: str | None = None
     context: str | None = None
@@ -135,12 +135,12 @@ class Connection:
 
 
 def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> Callable[Parameters, None]:
-    """Gives a command the options of the connection, and turns the client's errors into a sentence and an exit code."""
+    """Gives a command the options of the connection, and turns errors into a sentence and an exit code."""
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
 
     def command(*args: Parameters.args, **given: Parameters.kwargs) -> None:
         connection = Connection(**{name: given.pop(name) for name in OPTIONS})  # type: ignore[arg-type]
-        # To look for its plugins among all that is installed takes pydantic longer than the request takes.
+        # Looking for pydantic's plugins in all installed packages takes longer than the request.
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         with errors_reported():
             function(connection, *args, **given)
@@ -151,7 +151,7 @@ def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> 
 
 
 def with_options(function: Callable[..., Any], own: list[inspect.Parameter]) -> None:
-    """Has typer read a function's options from here: its own, and those of the connection."""
+    """Makes typer read a function's own options and those of the connection."""
     by_name = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     connections = [option.parameter(name) for name, option in OPTIONS.items()]
     # Typer reads the options from the signature, and would resolve the annotations of `command` in this module.
@@ -160,7 +160,7 @@ def with_options(function: Callable[..., Any], own: list[inspect.Parameter]) -> 
 
 
 def for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
-    """Does the same with each job. One that is refused is reported, and the others are done, as kubectl does it."""
+    """Runs an action for each job. As with kubectl, a refused one is reported and the others are still done."""
     from trainmaster.client import ClientError, WaitTimeout
 
     refused: ClientError | None = None
@@ -168,7 +168,7 @@ def for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
         try:
             action(name)
         except WaitTimeout:
-            # The time is over for the others too.
+            # The timeout is for all of them.
             raise
         except ClientError as error:
             if len(names) == 1:

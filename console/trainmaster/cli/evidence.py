@@ -11,13 +11,13 @@ from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.terminal import say
 from trainmaster.client.diagnosis.failures import waits_for
 from trainmaster.client.view import recovery_sentence
-from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
 from trainmaster_operator.api.printable import one_line, printable
 from trainmaster_operator.wire.values import mapping
 
 MAX_SHOWN = 100_000
 BRIEF_LINES = 12
-# Columns by which the second line of a sentence stands behind its first one, and the fewest that a line has.
+# Columns by which a sentence's further lines are indented, and the minimum width of a line.
 HANGING_COLUMNS, FEWEST_COLUMNS = 2, 20
 
 
@@ -26,7 +26,7 @@ class Sentence(str):
 
 
 def print_page(lines: Iterable[str]) -> None:
-    """Prints the page: sentences within the terminal's width, each in one line where it goes to a pipe."""
+    """Prints the page. A terminal gets sentences within its width, a pipe each in one line."""
     console = SafeConsole()
     for line in lines:
         if not isinstance(line, Sentence) or not console.is_terminal:
@@ -86,7 +86,7 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
 
 
 def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
-    """Yields how a rank stands, and its stacks: all of them, or the first lines."""
+    """Yields a rank's progress and its stacks: all of them, or the first lines."""
     facts = []
     if "step" in state:
         facts.append(f"step {state['step']}")
@@ -129,3 +129,52 @@ def _text(text: object, indent: str) -> Iterator[str]:
 
 def _line(text: str) -> Sentence:
     return Sentence(one_line(text[:2_000]))
+
+
+# Up to this number of ranks, all stacks are shown whole.
+WHOLE_RANKS = 4
+SHOWN_WORKERS = 8
+
+
+def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
+    """Yields the page line by line. Of many ranks only one that is asked for is shown whole."""
+    yield one_line(f"Attempt {stacks.attempt}, {stacks.collected_at}: {len(stacks.ranks)} ranks have answered")
+    for number, state in sorted(stacks.ranks.items()):
+        if rank in (None, number):
+            yield from rank_lines(number, state, whole=rank is not None or len(stacks.ranks) <= WHOLE_RANKS)
+    if stacks.withheld:
+        yield "  There are no stacks: the job's output isn't kept (runPolicy.keepLogs, or --no-keep-logs)."
+
+
+def missing_stacks(stacks: Stacks, rank: int | None) -> list[str]:
+    """Returns sentences about missing answers, if there are any."""
+    sentences = [f"the ranks could not be asked: {one_line(stacks.problem)}"] if stacks.problem else []
+    if stacks.unanswered and not stacks.problem:
+        named = ", ".join(map(str, stacks.unanswered[:SHOWN_WORKERS]))
+        more = f" and {len(stacks.unanswered) - SHOWN_WORKERS} more" if len(stacks.unanswered) > SHOWN_WORKERS else ""
+        plural = "s" if len(stacks.unanswered) > 1 else ""
+        sentences.append(f"no answer from the ranks of worker{plural} {named}{more}")
+    if stacks.left_out:
+        sentences.append(f"{stacks.left_out} more ranks have answered than can be kept")
+    if rank is not None and rank not in stacks.ranks and not sentences:
+        sentences.append(f"there is no answer of rank {rank}: {_known(stacks)}")
+    return sentences
+
+
+def stacks_json(stacks: Stacks, rank: int | None) -> dict[str, Any]:
+    """Returns the same for a program."""
+    return {
+        "attempt": stacks.attempt,
+        "collectedAt": stacks.collected_at,
+        "ranks": {str(number): state for number, state in sorted(stacks.ranks.items()) if rank in (None, number)},
+        "unanswered": list(stacks.unanswered),
+        "leftOut": stacks.left_out,
+        "problem": stacks.problem,
+        "withheld": stacks.withheld,
+    }
+
+
+def _known(stacks: Stacks) -> str:
+    if not stacks.ranks:
+        return "no rank runs at the moment"
+    return f"ranks {min(stacks.ranks)} to {max(stacks.ranks)} run"

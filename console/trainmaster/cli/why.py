@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from trainmaster.cli.terminal import wrapped
 from trainmaster.client import JobClient, TrainingJob
+from trainmaster.client.blocking import Blocking, run
 from trainmaster.client.diagnosis import Diagnosis, diagnose
 from trainmaster.client.gathering import gather, gather_all
 from trainmaster_operator.api.printable import one_line
@@ -42,14 +43,14 @@ def why_lines(diagnosis: Diagnosis, width: int | None = None) -> Iterator[str]:
 
 def why(jobs: JobClient, job: TrainingJob) -> Diagnosis:
     """Returns the answer for a job."""
-    return diagnose(gather(jobs.transport, job))
+    return diagnose(run(gather(Blocking(jobs.transport), job)))
 
 
 def why_not_fine(jobs: JobClient, listed: Sequence[TrainingJob]) -> list[Diagnosis]:
     """Returns the answers for the jobs that aren't fine, of the newest MAX_JOBS that haven't succeeded."""
     open_jobs = [job for job in listed if job.phase != "Succeeded"]
     newest = sorted(open_jobs, key=lambda job: str(job.raw["metadata"].get("creationTimestamp")), reverse=True)
-    answers = (diagnose(situation) for situation in gather_all(jobs.transport, newest[:MAX_JOBS]))
+    answers = (diagnose(situation) for situation in run(gather_all(Blocking(jobs.transport), newest[:MAX_JOBS])))
     return [answer for answer in answers if answer.cause not in FINE]
 
 

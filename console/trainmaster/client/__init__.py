@@ -1,18 +1,17 @@
 """The Python SDK submits, waits for, reads and steers training jobs.
 
-1. `jobs` has `JobClient`, which everybody starts from; `errors` is the tree of what it raises, `job` what it returns.
-2. `async_jobs` has `AsyncJobClient` and what the methods of both do, with `watching`, `events`, `output` and `metrics`;
-   `blocking` runs it without an event loop.
-   `all_workers` has the output of all workers as one stream: `merging` puts lines in order, `arrivals` and `containers`
-   are what it reads.
-3. `functions` has `train`, which makes a job of a function, and `view` has the figures and sentences of a job.
+1. `jobs` has `JobClient`, where everybody starts; `errors` is the tree of what it raises, `job` what it returns (and
+   the checks of arguments).
+2. `async_jobs` has `AsyncJobClient` and what the methods of both do, with `watching` and `metrics`; `blocking` runs it
+   without an event loop. `logs` reads a job's output as one stream, from what `output` knows of pods; `merging` orders
+   its lines.
+3. `functions` has `train`, which makes a job from a function. `view` has the figures and sentences of a job.
 4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
-   where to (with `tls`, `proxies` and `authorization`), and `answers` makes results and errors of what comes back.
-   `arguments` refuses what no method takes. `read_only` is a connection that can't write.
-   `permission` asks what somebody may do, and `suspending` says what a suspended job loses.
-5. `history` reads what was recorded of jobs.
-6. `code` brings the user's code without an image: an archive, and what puts it where the pods mount it.
-7. `gathering` reads all around a job, and `diagnosis` says from that why the job is as it is.
+   the API server with its TLS, proxy and credentials, and `answers` turns its answers into results and errors.
+   `permission` asks whether a user may do something; `sentences` has sentences about suspended jobs.
+5. `history` reads recorded jobs.
+6. `code` uploads the user's code without an image.
+7. `gathering` reads everything around a job, from which `diagnosis` explains its state.
 """
 
 from __future__ import annotations

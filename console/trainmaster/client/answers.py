@@ -1,4 +1,4 @@
-"""What an API server answers, or fails to, becomes decoded JSON or one of our errors, whatever library asked it."""
+"""`Reader` turns an API server's answer, or the lack of one, into decoded JSON or one of our errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainmaster_operator.wire.values import mapping
 
 # Characters of an answer that a sentence quotes.
 MAX_QUOTED = 60
-# What an API server answers for a path of which it serves nothing; a proxy has words of its own.
+# An API server's answer for a path that it doesn't serve; a proxy has another one.
 NO_SUCH_PATH = b"404 page not found"
 _JOB = re.compile(rf"/apis/{re.escape(GROUP)}/[^/]+/namespaces/(?P<namespace>[^/]+)/{PLURAL}/(?P<name>[^/]+)")
 # The API server passes on what a pod answers.
@@ -77,14 +77,14 @@ class Reader:
         if status == 401:
             return NotKnown(
                 f"The cluster at {self.address} doesn't know you (401 Unauthorized): the kubeconfig's token or "
-                "certificate may have expired; log in anew, or choose another context."
+                "certificate may have expired; log in again, or choose another context."
             )
         if (
             status == 404
             and path.startswith(f"/apis/{GROUP}/")
             and (answer.body.strip() == NO_SUCH_PATH or "could not find the requested resource" in message)
         ):
-            # What answers where no type of the group is served names no object.
+            # This answer names no object, because no type of the group is served.
             return JobNotFound(
                 "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
                 f"({INSTALL_CRD})"
@@ -96,26 +96,26 @@ class Reader:
         if not is_status and status not in (429, *range(500, 600)):
             return self.no_such_server(answer)
         if status == 429 or status >= 500:
-            said = message or beginning(answer.body)
-            return NoCluster(f"The cluster at {self.address} can't answer now (HTTP {status}): {said}; try again.")
+            reason = message or beginning(answer.body)
+            return NoCluster(f"The cluster at {self.address} can't answer now (HTTP {status}): {reason}; try again.")
         if status == 409 and found.get("reason") == "AlreadyExists":
             return JobExists(message)
         kinds: dict[int, type[ClientError]] = {403: NotAllowed, 404: JobNotFound}
         return kinds.get(status, InvalidRequest)(message)
 
     def unreachable(self, error: BaseException) -> NoCluster:
-        """Returns what to raise where no connection came about, or none that answers."""
+        """Returns the error if no connection was made, or nothing answers."""
         return NoCluster(
             f"The cluster at {self.address} doesn't answer: {innermost(error)}; is it up, and is the kubeconfig's "
             "server its address?"
         )
 
     def broken_off(self, error: BaseException) -> NoCluster:
-        """Returns what to raise where an answer began and didn't end."""
+        """Returns the error if an answer began and didn't end."""
         return NoCluster(f"The answer of the cluster at {self.address} broke off: {innermost(error)}.")
 
     def untrusted(self, error: BaseException) -> NoCluster:
-        """Returns what to raise where TLS failed."""
+        """Returns the error if TLS failed."""
         reason = innermost(error)
         if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER" in str(error):
             return NoCluster(f"The server at {self.address} doesn't speak TLS; does its address begin with http://?")
@@ -127,7 +127,7 @@ class Reader:
         return NoCluster(f"No TLS connection to the cluster at {self.address}: {reason}.")
 
     def no_such_server(self, answer: Answer) -> NoCluster:
-        """Returns what to raise where something else answers."""
+        """Returns the error if something else answers."""
         return NoCluster(
             f"What answers at {self.address} is no Kubernetes API server ({self.description(answer)}): check the "
             "kubeconfig's server, and proxies in between."
@@ -135,7 +135,7 @@ class Reader:
 
     @staticmethod
     def description(answer: Answer) -> str:
-        """Returns what a strange answer is, and how it begins."""
+        """Describes a strange answer, with its beginning."""
         kind = str(answer.headers.get("Content-Type") or "").partition(";")[0]
         what = f"{kind} " if kind else ""
         where = f" to {location}" if (location := answer.headers.get("Location")) else ""
@@ -143,7 +143,7 @@ class Reader:
 
 
 def _message(status: Mapping[str, Any], code: int) -> str:
-    """Returns the message of a Status, without what an API server says of rules that it didn't come to."""
+    """Returns the message of a Status, without the cause that some rules weren't checked."""
     message = str(status.get("message") or status.get("reason") or f"HTTP {code}")
     shorter = _UNCHECKED.sub("", message)
     causes = mapping(status.get("details")).get("causes")
@@ -154,7 +154,7 @@ def _message(status: Mapping[str, Any], code: int) -> str:
 
 
 def innermost(error: BaseException) -> str:
-    """Returns what a chain of exceptions is about: the innermost of them says it in the fewest words."""
+    """Returns the reason in a chain of exceptions: the innermost has the fewest words."""
     while isinstance(reason := getattr(error, "reason", None), BaseException) or (
         error.args and isinstance(reason := error.args[-1], BaseException)
     ):
@@ -169,6 +169,6 @@ def innermost(error: BaseException) -> str:
 
 
 def beginning(body: bytes) -> str:
-    """Returns as much of an answer as a sentence quotes, in one line."""
+    """Returns the beginning of an answer, in one line, for a sentence."""
     text = " ".join(body.decode("utf-8", "replace").split())
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."

@@ -1,4 +1,4 @@
-"""`AsyncJobClient` submits, watches and steers jobs from coroutines; it has the logic of `JobClient` too.
+"""`AsyncJobClient` submits, watches and steers jobs from coroutines; `JobClient` runs the same methods.
 
 async with AsyncJobClient() as jobs:
     async for job in jobs.watch("bert-mrpc"):
@@ -16,23 +16,26 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from trainmaster.client.all_workers import AllWorkers
-from trainmaster.client.arguments import require, require_count, require_manifest, require_seconds, require_text
-from trainmaster.client.blocking import AsyncTransport
-from trainmaster.client.errors import InvalidRequest, WaitTimeout
-from trainmaster.client.events import list_events, watch_events
+from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.job import (
     TrainingJob,
     collection_path,
     items_of,
     label_query,
+    require,
+    require_count,
+    require_manifest,
     require_name,
     require_name_text,
     require_namespace,
+    require_seconds,
+    require_text,
 )
+from trainmaster.client.logs import LogReader, Selection, labelled, may_have_several
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
-from trainmaster.client.watching import Watcher, read_job
+from trainmaster.client.transport import AsyncTransport
+from trainmaster.client.watching import Watcher, list_events, read_job, watch_events
 from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.limits import check_size
@@ -113,14 +116,14 @@ class AsyncJobClient:
         return await read_job(self.transport, self.namespace, name)
 
     async def list(self, *, all_namespaces: bool = False, selector: str | None = None) -> list[TrainingJob]:
-        """Returns all jobs of the namespace, or of all namespaces, by name; of `selector`, those with such labels."""
+        """Returns all jobs of the namespace, or of all namespaces, by name; `selector` selects by labels."""
         path = collection_path(None if all_namespaces else self.namespace)
         answer = await self.transport.request("GET", path, query=label_query(selector))
         jobs = [TrainingJob.of(item) for item in items_of(answer)]
         return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
     async def delete(self, name: str) -> None:
-        """Deletes a job and, through the garbage collector, all that belongs to it."""
+        """Deletes a job and, through the garbage collector, everything that belongs to it."""
         await self.transport.request("DELETE", self._path(name), query={"propagationPolicy": "Background"})
 
     async def suspend(self, name: str) -> TrainingJob:
@@ -128,22 +131,22 @@ class AsyncJobClient:
         return await self._set_suspend(name, "suspend", suspend=True)
 
     async def resume(self, name: str) -> TrainingJob:
-        """Lets a suspended job go on. Raises InvalidRequest for one that has ended."""
+        """Resumes a suspended job. Raises InvalidRequest for one that has ended."""
         return await self._set_suspend(name, "resume", suspend=False)
 
     async def scale(self, name: str, workers: int) -> TrainingJob:
-        """Asks for another number of workers."""
+        """Changes the number of workers."""
         require("workers", workers, int, "a whole number")
         return await self.merge(name, {"spec": {"workers": workers}})
 
     async def restart(self, name: str) -> TrainingJob:
-        """Starts all ranks anew in their pods, from a checkpoint. Raises InvalidRequest for a job that has ended."""
+        """Restarts all ranks in their pods, from a checkpoint. Raises InvalidRequest for a job that has ended."""
         job = await self.get(name)
         if job.finished:
             raise InvalidRequest(
-                f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it anew."
+                f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again."
             )
-        # A reader knows the time; the fraction keeps two requests apart.
+        # A time is readable, and its fraction distinguishes requests.
         moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: moment}}})
 
@@ -160,14 +163,14 @@ class AsyncJobClient:
         )
 
     def watch(self, name: str) -> AsyncGenerator[TrainingJob, None]:
-        """Yields the job now and at every change, until it is deleted. A watch that breaks is opened again."""
+        """Yields the job's state and every change, until it is deleted. A broken watch is opened again."""
         require_name(name)
         return Watcher(self.transport, self.namespace).one(name)
 
     def watch_all(
         self, *, all_namespaces: bool = False, selector: str | None = None
     ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
+        """Yields all jobs, then each one that changes or is deleted, for ever; a deleted one with True."""
         return Watcher(self.transport, None if all_namespaces else self.namespace, selector).all()
 
     async def wait(
@@ -179,7 +182,7 @@ class AsyncJobClient:
     ) -> TrainingJob:
         """Waits until a job has ended, or `until` holds, and returns the job.
 
-        Raises WaitTimeout after `timeout` seconds and JobNotFound when the job is deleted meanwhile.
+        Raises WaitTimeout after `timeout` seconds, and JobNotFound if the job is deleted meanwhile.
         """
         require_name(name)
         require_seconds("timeout", timeout)
@@ -188,7 +191,7 @@ class AsyncJobClient:
         return await Watcher(self.transport, self.namespace).until(name, until, timeout)
 
     async def metrics(self, name: str) -> JobMetrics:
-        """Returns what each rank says now: step, loss, samples a second, seconds of a step. Raises JobNotFound."""
+        """Returns each rank's current step, loss, samples a second, seconds of a step. Raises JobNotFound."""
         pods = await self.pods(name)
         if not pods:
             await self.get(name)
@@ -204,16 +207,14 @@ class AsyncJobClient:
     ) -> AsyncGenerator[str, None]:
         """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
 
-        Where there are several workers each line of all begins with its rank's or its worker's label. What was kept is
-        there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
-        job ends. `tail`: only so many lines of each worker, the last ones.
+        With several workers, each line begins with its rank's or its worker's label. What was kept is there after the
+        pods are gone. `follow` waits for further lines until the job has ended. `tail`: only the last lines of each
+        worker.
         """
         require_name_text(name)
         require_count("worker", worker)
         require_count("tail", tail)
-        if worker is None:
-            return self._all_logs(name, follow=follow, tail=tail)
-        return self._output.log(name, worker, follow=follow, tail=tail)
+        return self._logs(name, worker, follow=follow, tail=tail)
 
     def pod_log(
         self,
@@ -227,9 +228,9 @@ class AsyncJobClient:
     ) -> AsyncGenerator[str, None]:
         """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
 
-        InvalidRequest where the container has not started. A log that is followed ends with its container, or where the
+        Raises InvalidRequest if the container has not started. A followed log ends with its container, or when the
         connection breaks. With `timestamps` each line begins with its time (api/kept_logs.py). `since`: no lines
-        before that second (since the epoch).
+        before this second (since the epoch).
         """
         require("pod", pod, str, "the name of a pod as text")
         require_count("tail", tail)
@@ -248,17 +249,17 @@ class AsyncJobClient:
         return await self._output.kept_logs(name)
 
     async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
-        """Returns the raw Events of the namespace, or of all: those of anything, not only of jobs."""
+        """Returns the raw Events of the namespace, or of all namespaces, about any object."""
         return await list_events(self.transport, None if all_namespaces else self.namespace)
 
     def watch_events(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-        """Yields the raw Events that there are as ADDED, then each that is added or changed, for ever."""
+        """Yields the existing raw Events as ADDED, then each that is added or changed, for ever."""
         return watch_events(self.transport, None if all_namespaces else self.namespace)
 
     async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
-        """Asks all ranks of a running job for their stacks, stops none, and returns what they answer.
+        """Asks all ranks of a running job for their stacks, without stopping them, and returns the answers.
 
-        Raises InvalidRequest where no ranks run, and WaitTimeout after `timeout` seconds.
+        Raises InvalidRequest if no ranks run, and WaitTimeout after `timeout` seconds.
         """
         require_seconds("timeout", timeout)
         job = await self.get(name)
@@ -279,18 +280,17 @@ class AsyncJobClient:
         )
 
     async def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
-        """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
+        """Returns the evidence of failed attempts, oldest first, even after the pods are gone."""
         require_name_text(name)
         return await self._output.evidence(name)
 
     async def history(
         self, name: str, *, uid: str | None = None, history: str | None = None, token: str | None = None
     ) -> dict[str, builtins.list[Any]]:
-        """Returns a job's recorded curves as columns (docs/history-exports.md), also of one that is gone.
+        """Returns a job's recorded curves as columns (docs/history-exports.md), even after the job is deleted.
 
-        Raises JobNotFound for one that wasn't recorded.
-        `uid` names an earlier job of that name, `history` the address of a history that isn't the cluster's, and
-        `token` what it knows you by, where the kubeconfig has none.
+        Raises JobNotFound for a job that wasn't recorded. `uid` names an earlier job of that name, `history` the
+        address of another history than the cluster's, and `token` is for a kubeconfig without one.
         """
         from trainmaster.client.history import curves
         from trainmaster.client.history.connecting import history_beside
@@ -301,11 +301,19 @@ class AsyncJobClient:
         async with history_beside(self.transport, history, token) as reader:
             return await curves(reader, self.namespace, name, uid=uid)
 
-    async def _all_logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[str, None]:
-        lines = AllWorkers(self._output, await self.get(name), tail).text(follow=follow)
-        async with aclosing(lines):
+    async def _logs(
+        self, name: str, worker: int | None, *, follow: bool, tail: int | None
+    ) -> AsyncGenerator[str, None]:
+        job = await read_job(self.transport, self.namespace, name)
+        selection = Selection(workers=None if worker is None else frozenset([worker]), tail=tail)
+        reader = LogReader(self._output, job, selection)
+        follows = follow and not reader.is_over
+        several = worker is None and may_have_several(job)
+        async with aclosing(labelled(reader.lines(follow=follow), several=several)) as lines:
             async for line in lines:
                 yield line
+        if worker is not None and not follows and not reader.pods and not reader.kept:
+            raise JobNotFound(f"Job {name} has no worker {worker}, and nothing was kept of one.")
 
     async def _set_suspend(self, name: str, verb: str, *, suspend: bool) -> TrainingJob:
         job = await self.get(name)

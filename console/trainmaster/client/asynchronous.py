@@ -1,4 +1,4 @@
-"""Requests go to the API server from coroutines over aiohttp; what they mean is the same as over urllib3."""
+"""`AiohttpTransport` sends requests from coroutines over aiohttp, by the same rules as `HttpTransport`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Coroutine, Hashable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
-from trainmaster.client.arrivals import MAX_AHEAD, Arrival, Ended, Readers
-from trainmaster.client.authorization import Fixed
 from trainmaster.client.errors import NoCluster
-from trainmaster.client.server import Server
+from trainmaster.client.merging import MAX_AHEAD, MIN_AHEAD, Arrival, Ended, Lines, Readers, WorkerLine
+from trainmaster.client.server import Fixed, Server
 from trainmaster.client.transport import (
     CONNECT_SECONDS,
     JSON,
     MOST_CONNECTIONS,
     READ_SECONDS,
+    LineSplitter,
     encoded,
-    longest_line,
     request_headers,
     url,
 )
@@ -31,24 +30,24 @@ from trainmaster_operator.kubeconfig import KubeconfigError
 
 T = TypeVar("T")
 
-# Bytes of a refusal that are read: its sentence. Pods answer through the API server's proxy with what they like.
+# Bytes that are read of a refusal. Pods may answer anything through the API server's proxy.
 MOST_REFUSAL = 65_536
 
 
 class AiohttpTransport:
-    """AiohttpTransport sends requests over aiohttp, within the loop that makes the first of them.
+    """AiohttpTransport sends requests over aiohttp, in the event loop of the first one.
 
-    With a connector (`connector_to`) it shares connections with others, who ask the same server as somebody else.
+    With a connector (`connector_to`) it shares its connections with other users of the same server.
     """
 
-    # What a subclass that reads for many sets otherwise, and the bytes of a whole answer that it reads.
+    # Options and the bytes of a whole answer, which subclasses that read for many limit.
     session_options: Mapping[str, Any] = {}
     most_bytes: float = math.inf
 
     def __init__(
         self, server: Server, connector: aiohttp.BaseConnector | None = None, *, reader: Reader | None = None
     ) -> None:
-        """`reader` has the words for what isn't a Kubernetes API server."""
+        """`reader` has the sentences if the server isn't a Kubernetes API server."""
         if (server.proxy or "").startswith("socks"):
             raise NoCluster("The asynchronous client uses no SOCKS proxy; use JobClient, or a proxy of HTTP.")
         self.server = server
@@ -59,7 +58,7 @@ class AiohttpTransport:
         self._authorizing = asyncio.Lock()
 
     async def close(self) -> None:
-        """Closes the connections, those apart that are shared."""
+        """Closes the connections, except for shared ones."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -80,27 +79,23 @@ class AiohttpTransport:
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a streaming answer, until the server ends it or nothing came for `read_seconds`."""
+        """Yields the lines of a streaming answer, until the server ends it or is silent for `read_seconds`."""
         response = await self._send("GET", path, query, None, JSON, read_seconds)
-        rest = b""
+        splitter = LineSplitter(path)
         try:
             async for chunk in response.content.iter_any():
-                *whole, rest = (rest + chunk).split(b"\n")
-                for line in whole:
+                for line in splitter.feed(chunk):
                     yield line
-                if len(rest) > longest_line(path):
-                    yield rest
-                    rest = b""
-            if rest:
-                yield rest
+            for line in splitter.end():
+                yield line
         except (aiohttp.ClientError, TimeoutError, OSError):
-            # The connection broke or stood still: the caller starts again where it was.
+            # The connection broke or was silent: the caller starts again where it was.
             return
         finally:
             response.close()
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+        """Returns the first bytes of an answer that is no object. Raises NoCluster if they don't come in time."""
         found = b""
         try:
             async with asyncio.timeout(seconds):
@@ -130,7 +125,7 @@ class AiohttpTransport:
 
         return list(await asyncio.gather(*map(limited, parts)))
 
-    def readers(self) -> Readers[Any]:
+    def readers(self) -> Readers:
         """Returns what reads several streams at once, each in a task."""
         return TaskReaders()
 
@@ -143,7 +138,7 @@ class AiohttpTransport:
         content_type: str,
         read_seconds: float | None,
     ) -> aiohttp.ClientResponse:
-        """Returns an answer whose body is still to come, of a request that went well. Raises a ClientError."""
+        """Returns a successful answer before its body. Raises a ClientError."""
         from yarl import URL
 
         if self._session is None:
@@ -178,11 +173,11 @@ class AiohttpTransport:
         if isinstance(self.server.authorization, Fixed) and self.server.passed_on is None:
             return request_headers(self.server, content_type)
         async with self._authorizing:
-            # It may run a plugin or have a token made, and the other coroutines go on meanwhile.
+            # This may run a plugin or request a token; other coroutines continue meanwhile.
             return await asyncio.to_thread(request_headers, self.server, content_type)
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
-        """Returns an answer to its end, or cut. Raises NoCluster for one that breaks off, or is too large."""
+        """Returns an answer, whole or cut. Raises NoCluster if it breaks off or is too large."""
         body = bytearray()
         try:
             async for chunk in response.content.iter_any():
@@ -199,29 +194,31 @@ class AiohttpTransport:
 
 
 def connector_to(server: Server) -> aiohttp.TCPConnector:
-    """Returns connections to a server. The logs of all workers are followed at once, each over one of them."""
+    """Returns connections to a server, as many as there are logs to follow."""
     return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
 
 
-class TaskReaders(Generic[T]):
+class TaskReaders:
     """TaskReaders read each stream in a task of its own."""
 
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        """`ahead` items of each stream are read before they are taken."""
-        self._ahead = ahead
-        self._arrivals: asyncio.Queue[Arrival[T]] = asyncio.Queue()
-        self._room: dict[Hashable, asyncio.Semaphore] = {}
+        """`ahead` characters of all streams are read before they are consumed, and MIN_AHEAD of each one."""
+        self._most_ahead = ahead
+        self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        # Characters that were read ahead of each stream, and what its reader waits for.
+        self._ahead: dict[Hashable, int] = {}
+        self._room: dict[Hashable, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, source: Hashable, stream: AsyncGenerator[T, None]) -> None:
+    def add(self, source: Hashable, stream: Lines) -> None:
         """Starts to read a stream."""
-        self._room[source] = room = asyncio.Semaphore(self._ahead)
-        task = asyncio.create_task(self._read(source, stream, room))
+        self._ahead[source], self._room[source] = 0, asyncio.Event()
+        task = asyncio.create_task(self._read(source, stream))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def take(self, seconds: float | None) -> list[Arrival[T]]:
-        """Returns all that has come; waits so long (None: for ever) where that is nothing."""
+    async def take(self, seconds: float | None) -> list[Arrival]:
+        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: for ever)."""
         # The tasks read only while this one waits.
         await asyncio.sleep(0)
         found = []
@@ -233,11 +230,17 @@ class TaskReaders(Generic[T]):
                 return []
         while not self._arrivals.empty():
             found.append(self._arrivals.get_nowait())
+        for source, item, _ in found:
+            if isinstance(item, Ended):
+                del self._ahead[source], self._room[source]
         return found
 
-    def passed(self, source: Hashable) -> None:
-        """Makes room for one more item of a stream."""
-        self._room[source].release()
+    def passed(self, source: Hashable, line: WorkerLine) -> None:
+        """Makes room for further lines of a source."""
+        if source in self._ahead:
+            self._ahead[source] -= len(line.text)
+            if self._ahead[source] <= self._share // 2:
+                self._room[source].set()
 
     async def close(self) -> None:
         """Ends the reading."""
@@ -246,13 +249,21 @@ class TaskReaders(Generic[T]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, source: Hashable, stream: AsyncGenerator[T, None], room: asyncio.Semaphore) -> None:
+    @property
+    def _share(self) -> int:
+        """Returns how much may be read ahead of one stream, in characters."""
+        return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))
+
+    async def _read(self, source: Hashable, stream: Lines) -> None:
         error: Exception | None = None
         try:
-            async with aclosing(stream) as items:
-                async for item in items:
-                    await room.acquire()
-                    self._arrivals.put_nowait(Arrival(source, item, time.monotonic()))
+            async with aclosing(stream) as lines:
+                async for line in lines:
+                    while self._ahead[source] > self._share:
+                        self._room[source].clear()
+                        await self._room[source].wait()
+                    self._ahead[source] += len(line.text)
+                    self._arrivals.put_nowait(Arrival(source, line, time.monotonic()))
         except Exception as found:
             error = found
         self._arrivals.put_nowait(Arrival(source, Ended(error), time.monotonic()))

@@ -1,71 +1,32 @@
-"""What is written once, as coroutines, runs here without an event loop: over a transport that waits where it is called.
+"""Coroutines run here without an event loop, over a transport that waits where it is called.
 
-A coroutine that awaits nothing but such a transport never gives control away, so one step runs it to its end. asyncio,
-whose import and loop a command would pay for, isn't needed, and inside a notebook's own loop nothing is nested.
+A coroutine that awaits only such a transport never gives control away, so one step runs it to its end. Commands save
+the import of asyncio, and nothing is nested in a notebook's own loop.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from trainmaster.client.arrivals import MAX_AHEAD, Arrival, Ended, Readers
-from trainmaster.client.transport import JSON, MOST_CONNECTIONS, Transport
+from trainmaster.client.merging import MAX_AHEAD, MIN_AHEAD, Arrival, Ended, Lines, Readers, WorkerLine
+from trainmaster.client.transport import MOST_CONNECTIONS, Transport
 
 T = TypeVar("T")
 
 
-class AsyncTransport(Protocol):
-    """AsyncTransport is what `AsyncJobClient` needs of a connection."""
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
-        """Sends one request and returns the decoded JSON. Raises a ClientError."""
-
-    def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a streaming answer (a watch, a log), until it ends."""
-
-    async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Waits."""
-
-    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Runs several coroutines, which raise nothing, at once, and returns what they return."""
-
-    def readers(self) -> Readers[Any]:
-        """Returns what reads several streams at once."""
-
-
 @dataclass(frozen=True)
 class Blocking:
-    """Blocking makes coroutines of a transport that waits; they never give control away."""
+    """Blocking turns a transport that waits into one with coroutines, which never give control away."""
 
     transport: Transport
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
+    async def request(self, method: str, path: str, **options: Any) -> Any:
         """Sends one request and returns the decoded JSON. Raises a ClientError."""
-        return self.transport.request(method, path, query=query, body=body, content_type=content_type)
+        return self.transport.request(method, path, **options)
 
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
@@ -91,57 +52,97 @@ class Blocking:
         with ThreadPoolExecutor(min(MOST_CONNECTIONS, len(parts))) as threads:
             return list(threads.map(run, parts))
 
-    def readers(self) -> Readers[Any]:
+    def readers(self) -> Readers:
         """Returns what reads several streams at once, each in a thread."""
         return ThreadReaders()
 
 
-class ThreadReaders(Generic[T]):
-    """ThreadReaders read each stream in a thread of its own, which ends at its stream's next item when they close."""
+@dataclass
+class _Ahead:
+    """_Ahead counts the characters that were read ahead of one stream."""
 
-    def __init__(self) -> None:
-        self._arrivals: queue.SimpleQueue[Arrival[T]] = queue.SimpleQueue()
-        self._room: dict[Hashable, threading.Semaphore] = {}
+    # Notified when there is room again; it shares its lock with all streams.
+    room: threading.Condition
+    size: int = 0
+    # Its reader waits for room.
+    is_full: bool = False
+
+
+class ThreadReaders:
+    """ThreadReaders read each stream in a thread of its own, which ends at its stream's next line when they close."""
+
+    def __init__(self, ahead: int = MAX_AHEAD) -> None:
+        self._most_ahead = ahead
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._arrivals: list[Arrival] = []
+        self._ahead: dict[Hashable, _Ahead] = {}
         self._closed = False
 
-    def add(self, source: Hashable, stream: AsyncGenerator[T, None]) -> None:
+    def add(self, source: Hashable, stream: Lines) -> None:
         """Starts to read a stream."""
-        self._room[source] = room = threading.Semaphore(MAX_AHEAD)
-        threading.Thread(target=self._read, args=(source, iterate(stream), room), daemon=True).start()
+        self._ahead[source] = ahead = _Ahead(threading.Condition(self._lock))
+        threading.Thread(target=self._read, args=(source, iterate(stream), ahead), daemon=True).start()
 
-    async def take(self, seconds: float | None) -> list[Arrival[T]]:
-        """Returns all that has come; waits so long (None: for ever) where that is nothing."""
-        found = []
-        try:
-            found.append(self._arrivals.get(timeout=seconds))
-            while True:
-                found.append(self._arrivals.get_nowait())
-        except queue.Empty:
-            return found
+    async def take(self, seconds: float | None) -> list[Arrival]:
+        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: for ever)."""
+        with self._changed:
+            if not self._arrivals and seconds != 0:
+                self._changed.wait(seconds)
+            found, self._arrivals = self._arrivals, []
+            for source, item, _ in found:
+                if isinstance(item, Ended):
+                    del self._ahead[source]
+        return found
 
-    def passed(self, source: Hashable) -> None:
-        """Makes room for one more item of a stream."""
-        self._room[source].release()
+    def passed(self, source: Hashable, line: WorkerLine) -> None:
+        """Makes room for further lines of a source."""
+        with self._lock:
+            ahead = self._ahead.get(source)
+            if ahead is None:
+                # Its stream has ended.
+                return
+            ahead.size -= len(line.text)
+            # Long before it runs dry: the others' lines would be held back for it.
+            if ahead.is_full and ahead.size <= self._share // 2:
+                ahead.is_full = False
+                ahead.room.notify()
 
     async def close(self) -> None:
         """Ends the reading."""
-        self._closed = True
-        for room in self._room.values():
-            room.release()
+        with self._lock:
+            self._closed = True
+            for ahead in self._ahead.values():
+                ahead.room.notify()
 
-    def _read(self, source: Hashable, items: Generator[T, None, None], room: threading.Semaphore) -> None:
+    @property
+    def _share(self) -> int:
+        """Returns how much may be read ahead of one stream, in characters."""
+        return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))
+
+    def _read(self, source: Hashable, lines: Generator[WorkerLine, None, None], ahead: _Ahead) -> None:
         error: Exception | None = None
         try:
-            for item in items:
-                room.acquire()
-                if self._closed:
-                    return
-                self._arrivals.put(Arrival(source, item, time.monotonic()))
+            for line in lines:
+                with self._lock:
+                    while ahead.size > self._share and not self._closed:
+                        ahead.is_full = True
+                        ahead.room.wait()
+                    if self._closed:
+                        return
+                    ahead.size += len(line.text)
+                    self._put(Arrival(source, line, time.monotonic()))
         except Exception as found:
             error = found
         finally:
-            items.close()
-            self._arrivals.put(Arrival(source, Ended(error), time.monotonic()))
+            lines.close()
+            with self._lock:
+                self._put(Arrival(source, Ended(error), time.monotonic()))
+
+    def _put(self, arrival: Arrival) -> None:
+        self._arrivals.append(arrival)
+        if len(self._arrivals) == 1:
+            self._changed.notify()
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

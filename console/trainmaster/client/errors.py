@@ -1,13 +1,13 @@
-"""A person's program gets these errors from this package.
+"""These are the errors of this package.
 
     ClientError
     ├── NoCluster          no kubeconfig, or nothing answers at its address
     ├── JobNotFound        no such job (or the custom resource isn't installed)
-    ├── JobExists          a job of that name is there already
-    ├── InvalidRequest     the API server refused it, or no method takes such an argument
+    ├── JobExists          a job of that name exists already
+    ├── InvalidRequest     the API server refused it, or an argument has a wrong type
     ├── NotAllowed         the user lacks a permission; the text names it
-    │   └── NotKnown       the API server knows nobody with this token or certificate (any more)
-    └── WaitTimeout        the job wasn't there in time; `.phase` is the phase it was in
+    │   └── NotKnown       the API server doesn't know this token or certificate (any more)
+    └── WaitTimeout        the job hasn't reached the state in time; `.phase` is the phase it was in
 
 Every message is one sentence for a person.
 """
@@ -40,11 +40,11 @@ class NotAllowed(ClientError):
 
 
 class NotKnown(NotAllowed):
-    """The API server doesn't know who asks: a token or a certificate may have expired."""
+    """The API server doesn't know the user: a token or a certificate may have expired."""
 
 
 class WaitTimeout(ClientError):
-    """The job didn't get there in time."""
+    """The job hasn't reached the state in time."""
 
     def __init__(self, message: str, phase: str) -> None:
         super().__init__(message)

@@ -1,21 +1,21 @@
-"""`TrainingJob` is a job as the API server holds it, and its names are checked here before they are part of a path."""
+"""`TrainingJob` is a job as the API server has it. `require` and its like refuse wrong arguments with a sentence."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from pydantic import ValidationError
 
-from trainmaster.client.arguments import require, require_text
 from trainmaster.client.errors import ClientError, InvalidRequest, NoCluster
 from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
 
-# Characters of a name (RFC 1123, as Kubernetes has it).
+# Characters of a name (RFC 1123).
 MAX_NAME = 253
 
 
@@ -106,7 +106,7 @@ def label_query(selector: str | None) -> dict[str, str]:
 
 
 def require_name(name: str) -> None:
-    """Raises InvalidRequest for what no job can be named: it would be part of the path of a request."""
+    """Raises InvalidRequest for a name that no job can have: it would be part of a request's path."""
     require_name_text(name)
     if len(name) > MAX_NAME or re.fullmatch(SUBDOMAIN_PATTERN, name) is None:
         raise InvalidRequest(
@@ -115,7 +115,7 @@ def require_name(name: str) -> None:
 
 
 def require_name_text(name: str) -> None:
-    """Raises InvalidRequest for a name that is no text, where the API server may have given it."""
+    """Raises InvalidRequest for a name that is no text; others may come from the API server."""
     require("name", name, str, "the name of a job as text, such as 'bert-mrpc'")
 
 
@@ -143,6 +143,37 @@ def worker_index(pod: Mapping[str, Any]) -> int:
 
 
 def has_index(pod: Mapping[str, Any]) -> bool:
-    """Returns whether a raw pod says which worker it is."""
+    """Returns whether a raw pod has the index of a worker."""
     index = str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
     return index.isascii() and index.isdigit()
+
+
+def require(argument: str, value: object, kind: type | tuple[type, ...], remedy: str) -> None:
+    """Raises InvalidRequest for a value of another type. True and False aren't numbers."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise InvalidRequest(f"{argument} is of type {type(value).__name__}: give {remedy}")
+
+
+def require_manifest(value: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for what is no manifest."""
+    require("manifest", value, Mapping, "the job as a mapping, such as yaml.safe_load makes of a file's text")
+
+
+def require_count(argument: str, value: int | None) -> None:
+    """Raises InvalidRequest for what is neither None nor a whole number from 0."""
+    if value is not None:
+        require(argument, value, Integral, "a whole number")
+        if value < 0:
+            raise InvalidRequest(f"{argument} is {value}: give a whole number from 0")
+
+
+def require_seconds(argument: str, value: float | None) -> None:
+    """Raises InvalidRequest for what is neither None nor a number."""
+    if value is not None:
+        require(argument, value, Real, "a number of seconds")
+
+
+def require_text(argument: str, value: str | None, remedy: str) -> None:
+    """Raises InvalidRequest for what is neither None nor text."""
+    if value is not None:
+        require(argument, value, str, remedy)

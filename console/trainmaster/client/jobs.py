@@ -1,31 +1,84 @@
 """`JobClient` submits, watches and steers DistributedTrainingJobs from Python.
 
-from trainmaster.client import JobClient
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import AsyncGenerator
+from collections.abc import Callable
+from collections.abc import Coroutine
+from collections.abc import Iterator
+from typing import Any
+from typing import Concatenate
+from typing import ParamSpec
+from typing import TypeVar
+from trainmaster.client.async_jobs import AsyncJobClient
+from trainmaster.client.blocking import Blocking
+from trainmaster.client.blocking import iterate
+from trainmaster.client.blocking import run
+from trainmaster.client.transport import Transport
+from trainmaster.client.transport import connect
+import builtins
+from collections.abc import Mapping
+from trainmaster.client.async_jobs import FIELD_MANAGER
+from trainmaster.client.job import TrainingJob
+from trainmaster.client.job import require_name
+from trainmaster.client.job import worker_index
+from trainmaster.client.metrics import JobMetrics
+from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.evidence import Stacks
+from trainmaster_operator.api.kept_logs import KeptLog
+
 
 jobs = JobClient()
 jobs.submit(manifest)
 status = jobs.wait("bert-mrpc", timeout=3600)
 print(status.phase, status.progress)
 
-What the methods do stands once, in `AsyncJobClient`; here it runs without an event loop (`blocking`).
+Each method is the one of `AsyncJobClient`, run without an event loop (`blocking`).
 """
 
 from __future__ import annotations
 
-import builtins
+import functools
+import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from trainmaster.client.async_jobs import FIELD_MANAGER, AsyncJobClient
+from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.blocking import Blocking, iterate, run
-from trainmaster.client.job import TrainingJob, require_name, worker_index
-from trainmaster.client.metrics import JobMetrics
 from trainmaster.client.transport import Transport, connect
-from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
-from trainmaster_operator.api.kept_logs import KeptLog
 
-__all__ = ["FIELD_MANAGER", "JobClient", "TrainingJob", "require_name", "worker_index"]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _returns(
+    method: Callable[Concatenate[AsyncJobClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[JobClient, P], T]:
+    """Makes a method of `JobClient` from one that returns a value."""
+
+    @functools.wraps(method)
+    def call(self: JobClient, /, *args: P.args, **options: P.kwargs) -> T:
+        return run(method(self.asynchronous, *args, **options))
+
+    return call
+
+
+def _yields(
+    method: Callable[Concatenate[AsyncJobClient, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[JobClient, P], Iterator[T]]:
+    """Makes a method of `JobClient` from one that yields values."""
+
+    @functools.wraps(method)
+    def call(self: JobClient, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
+        return iterate(method(self.asynchronous, *args, **options))
+
+    # `help` shows what this method returns.
+    vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation="Iterator")
+    return call
 
 
 class JobClient:
@@ -46,141 +99,30 @@ class JobClient:
             transport, context_namespace = connect(kubeconfig, context)
             namespace = namespace or context_namespace
         self.transport = transport
-        self._jobs = AsyncJobClient(namespace, transport=Blocking(transport))
-        self.namespace = self._jobs.namespace
+        # Its coroutines wait where they are called; don't await them in an event loop.
+        self.asynchronous = AsyncJobClient(namespace, transport=Blocking(transport))
+        self.namespace = self.asynchronous.namespace
 
-    def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
-        """Creates a job; with `replace`, applies it (server-side). Raises JobExists, InvalidRequest."""
-        return run(self._jobs.submit(manifest, replace=replace))
-
-    def get(self, name: str) -> TrainingJob:
-        """Returns one job. Raises JobNotFound."""
-        return run(self._jobs.get(name))
-
-    def list(self, *, all_namespaces: bool = False, selector: str | None = None) -> list[TrainingJob]:
-        """Returns all jobs of the namespace, or of all namespaces, by name; of `selector`, those with such labels."""
-        return run(self._jobs.list(all_namespaces=all_namespaces, selector=selector))
-
-    def delete(self, name: str) -> None:
-        """Deletes a job and, through the garbage collector, all that belongs to it."""
-        run(self._jobs.delete(name))
-
-    def suspend(self, name: str) -> TrainingJob:
-        """Stops a job with a checkpoint and frees its resources. Raises InvalidRequest for one that has ended."""
-        return run(self._jobs.suspend(name))
-
-    def resume(self, name: str) -> TrainingJob:
-        """Lets a suspended job go on. Raises InvalidRequest for one that has ended."""
-        return run(self._jobs.resume(name))
-
-    def scale(self, name: str, workers: int) -> TrainingJob:
-        """Asks for another number of workers."""
-        return run(self._jobs.scale(name, workers))
-
-    def restart(self, name: str) -> TrainingJob:
-        """Starts all ranks anew in their pods, from a checkpoint. Raises InvalidRequest for a job that has ended."""
-        return run(self._jobs.restart(name))
-
-    def merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
-        """Changes a job by a merge patch."""
-        return run(self._jobs.merge(name, patch))
-
-    def watch(self, name: str) -> Iterator[TrainingJob]:
-        """Yields the job now and at every change, until it is deleted. A watch that breaks is opened again."""
-        return iterate(self._jobs.watch(name))
-
-    def watch_all(
-        self, *, all_namespaces: bool = False, selector: str | None = None
-    ) -> Iterator[tuple[TrainingJob, bool]]:
-        """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
-        return iterate(self._jobs.watch_all(all_namespaces=all_namespaces, selector=selector))
-
-    def wait(
-        self,
-        name: str,
-        *,
-        until: Callable[[TrainingJob], bool] = lambda job: job.finished,
-        timeout: float | None = None,
-    ) -> TrainingJob:
-        """Waits until a job has ended, or `until` holds, and returns the job.
-
-        Raises WaitTimeout after `timeout` seconds and JobNotFound when the job is deleted meanwhile.
-        """
-        return run(self._jobs.wait(name, until=until, timeout=timeout))
-
-    def metrics(self, name: str) -> JobMetrics:
-        """Returns what each rank says now: step, loss, samples a second, seconds of a step. Raises JobNotFound."""
-        return run(self._jobs.metrics(name))
-
-    def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
-        """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
-        return run(self._jobs.pods(name))
-
-    def logs(
-        self, name: str, worker: int | None = None, *, follow: bool = False, tail: int | None = None
-    ) -> Iterator[str]:
-        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
-
-        Where there are several workers each line of all begins with its rank's or its worker's label. What was kept is
-        there after the pods are gone. `follow` goes on until the worker's container ends; of all workers, until the
-        job ends. `tail`: only so many lines of each worker, the last ones.
-        """
-        return iterate(self._jobs.logs(name, worker, follow=follow, tail=tail))
-
-    def pod_log(
-        self,
-        pod: str,
-        *,
-        follow: bool = False,
-        tail: int | None = None,
-        previous: bool = False,
-        timestamps: bool = False,
-        since: float | None = None,
-    ) -> Iterator[str]:
-        """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
-
-        InvalidRequest where the container has not started. A log that is followed ends with its container, or where the
-        connection breaks. With `timestamps` each line begins with its time (api/kept_logs.py). `since`: no lines
-        before that second (since the epoch).
-        """
-        return iterate(
-            self._jobs.pod_log(pod, follow=follow, tail=tail, previous=previous, timestamps=timestamps, since=since)
-        )
-
-    def kept_workers(self, name: str) -> builtins.list[int]:
-        """Returns the workers whose output the operator kept when the job ended."""
-        return run(self._jobs.kept_workers(name))
-
-    def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
-        """Asks all ranks of a running job for their stacks, stops none, and returns what they answer.
-
-        Raises InvalidRequest where no ranks run, and WaitTimeout after `timeout` seconds.
-        """
-        return run(self._jobs.stacks(name, timeout=timeout))
-
-    def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns what the operator kept of the workers' output when their pods went, by worker."""
-        return run(self._jobs.kept_logs(name))
-
-    def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
-        """Returns the raw Events of the namespace, or of all: those of anything, not only of jobs."""
-        return run(self._jobs.events(all_namespaces=all_namespaces))
-
-    def watch_events(self, *, all_namespaces: bool = False) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yields the raw Events that there are as ADDED, then each that is added or changed, for ever."""
-        return iterate(self._jobs.watch_events(all_namespaces=all_namespaces))
-
-    def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
-        """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
-        return run(self._jobs.evidence(name))
-
-    def history(
-        self, name: str, *, uid: str | None = None, history: str | None = None, token: str | None = None
-    ) -> dict[str, builtins.list[Any]]:
-        """Returns a job's recorded curves as columns (docs/history-exports.md), also of one that is gone.
-
-        Raises JobNotFound for one that wasn't recorded.
-        `uid` names an earlier job of that name, `history` the address of a history that isn't the cluster's, and
-        `token` what it knows you by, where the kubeconfig has none.
-        """
-        return run(self._jobs.history(name, uid=uid, history=history, token=token))
+    submit = _returns(AsyncJobClient.submit)
+    get = _returns(AsyncJobClient.get)
+    list = _returns(AsyncJobClient.list)
+    delete = _returns(AsyncJobClient.delete)
+    suspend = _returns(AsyncJobClient.suspend)
+    resume = _returns(AsyncJobClient.resume)
+    scale = _returns(AsyncJobClient.scale)
+    restart = _returns(AsyncJobClient.restart)
+    merge = _returns(AsyncJobClient.merge)
+    watch = _yields(AsyncJobClient.watch)
+    watch_all = _yields(AsyncJobClient.watch_all)
+    wait = _returns(AsyncJobClient.wait)
+    metrics = _returns(AsyncJobClient.metrics)
+    pods = _returns(AsyncJobClient.pods)
+    logs = _yields(AsyncJobClient.logs)
+    pod_log = _yields(AsyncJobClient.pod_log)
+    kept_workers = _returns(AsyncJobClient.kept_workers)
+    kept_logs = _returns(AsyncJobClient.kept_logs)
+    stacks = _returns(AsyncJobClient.stacks)
+    events = _returns(AsyncJobClient.events)
+    watch_events = _yields(AsyncJobClient.watch_events)
+    evidence = _returns(AsyncJobClient.evidence)
+    history = _returns(AsyncJobClient.history)

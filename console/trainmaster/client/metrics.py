@@ -1,7 +1,7 @@
-"""What each rank says of itself now is read from the agents' /metrics, through the API server's proxy to the pods.
+"""Reads the ranks' current figures from the agents' /metrics, through the API server's proxy to the pods.
 
-Whoever runs in a pod may answer there, so an answer is read to a limit of bytes and time, what is no figure is left
-out, and which worker it is about is said by the pod's label and not by the answer.
+Any program in a pod may answer there. So an answer is limited in bytes and time, only figures are kept, and the worker
+is taken from the pod's label and not from the answer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import ClientError
 from trainmaster.client.job import worker_index
+from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.wire.limits import MAX_INDEX, MAX_PROCESSES
 from trainmaster_operator.wire.names import AGENT_PORT
 from trainmaster_operator.wire.report import STATES
@@ -32,7 +32,7 @@ _STATE = re.compile(r'(?m)^trainmaster_worker_state\{[^{}]{0,1000}state="(\w{1,2
 
 @dataclass(frozen=True)
 class RankMetrics:
-    """RankMetrics is what a rank said last; None for what its script doesn't report."""
+    """RankMetrics has the last figures of a rank; None for those that its script doesn't report."""
 
     worker: int
     rank: int
@@ -40,9 +40,9 @@ class RankMetrics:
     total_steps: int | None = None
     loss: float | None = None
     samples_per_second: float | None = None
-    # The time of a step, with all that the rank waits for; where it says none, the time between its steps.
+    # The time of a step including waits; if the rank doesn't report it, the time between its steps.
     step_seconds: float | None = None
-    # The norm of the rank's own gradients where it knows that, else of their mean over the ranks.
+    # The norm of the rank's own gradients if it knows that, or else of their mean over the ranks.
     gradient_norm: float | None = None
     learning_rate: float | None = None
     # The rank's own forward and backward of a step, without waiting for others or for data.
@@ -50,15 +50,15 @@ class RankMetrics:
 
     @property
     def own_seconds(self) -> float | None:
-        """Returns the time by which ranks are compared: computing alone where it is known, because who waits for a slow
-        rank takes as long for a step as it does.
+        """Returns the time by which ranks are compared: of computing if it is known, because a step of a rank that
+        waits for a slow one takes as long.
         """
         return self.step_seconds if self.compute_seconds is None else self.compute_seconds
 
 
 @dataclass(frozen=True)
 class WorkerState:
-    """WorkerState is what an agent said last of its worker; `attempt` is the newest one that it took part in."""
+    """WorkerState is the state of a worker, as its agent reports it, and the newest attempt that it took part in."""
 
     worker: int
     attempt: int
@@ -70,7 +70,7 @@ _FIELDS = {field.name for field in fields(RankMetrics)} - {"worker", "rank"}
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """JobMetrics is what all ranks say now, by worker and rank, and why each worker that says nothing doesn't."""
+    """JobMetrics has the figures of all ranks, by worker and rank, and the reason for each worker without any."""
 
     ranks: tuple[RankMetrics, ...]
     silent: Mapping[int, str]
@@ -79,9 +79,9 @@ class JobMetrics:
 async def job_metrics(
     transport: AsyncTransport, namespace: str, pods: list[Mapping[str, Any]], *, most: int | None = None
 ) -> JobMetrics:
-    """Asks the agents of all these pods at once; never raises for what one of them does.
+    """Asks the agents of all these pods at once. An agent that doesn't answer raises nothing.
 
-    Of about `most` ranks in all, every worker has as many.
+    `most` limits the ranks, to the same number of each worker.
     """
     each = MAX_PROCESSES if most is None else min(MAX_PROCESSES, -(-most // max(1, len(pods))))
     answers = await transport.together([_worker(transport, namespace, pod, each) for pod in pods])
@@ -93,7 +93,7 @@ async def job_metrics(
 async def _worker(
     transport: AsyncTransport, namespace: str, pod: Mapping[str, Any], most: int
 ) -> tuple[list[RankMetrics], str | None]:
-    """Returns what a worker's ranks say, or why nothing came."""
+    """Returns the figures of a worker's ranks, or why there are none."""
     phase = (pod.get("status") or {}).get("phase")
     if phase != "Running":
         return [], f"its pod is {phase or 'new'}"
@@ -106,7 +106,7 @@ async def _worker(
 
 
 def parse_metrics(worker: int, page: str, most: int = MAX_PROCESSES) -> list[RankMetrics]:
-    """Returns the ranks of an agent's page, by rank, at most so many; accepts whatever stands there."""
+    """Returns the figures on an agent's page, by rank, for at most `most` ranks. Accepts any page."""
     found: dict[int, dict[str, Any]] = {}
     for sample in _SAMPLE.finditer(page):
         if sample[1] not in _FIELDS:
@@ -120,7 +120,7 @@ def parse_metrics(worker: int, page: str, most: int = MAX_PROCESSES) -> list[Ran
 
 
 def parse_worker_state(worker: int, page: str) -> WorkerState | None:
-    """Returns the attempt and the state that an agent's page has; None where it has none."""
+    """Returns the attempt and the state on an agent's page, if it has both."""
     attempt = _ATTEMPT.search(page)
     state = _STATE.search(page)
     if attempt is None or state is None or state[1] not in STATES:

@@ -1,7 +1,6 @@
-"""Whether somebody may do something is what the API server answers to a SelfSubjectAccessReview made with their token.
+"""Asks the API server, with the viewer's token, whether an action is allowed, as `kubectl auth can-i` does.
 
-`kubectl auth can-i` asks the same. What shows to a viewer what it was given by another (a list that several share, the
-history of a job that is gone) asks here first.
+Whatever shows a viewer data that was read with another token (a shared list, the history of a deleted job) asks first.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.client.blocking import AsyncTransport
+from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL
 from trainmaster_operator.wire.values import mapping
 
@@ -18,7 +17,7 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True)
 class Access:
-    """Access is what somebody wants to do, as RBAC names it. Without a namespace: in all; without a name: to any."""
+    """Access is an action, in RBAC's words. Without a namespace: in all of them; without a name: on any object."""
 
     verb: str
     resource: str = PLURAL
@@ -39,6 +38,6 @@ class Access:
 
 
 async def is_allowed(transport: AsyncTransport, access: Access) -> bool:
-    """Returns whether who sends over this transport may do that. Raises NotAllowed for who isn't known, NoCluster."""
+    """Returns whether the transport's user may do that. Raises NotAllowed for an unknown user, and NoCluster."""
     answer = await transport.request("POST", REVIEWS, body=access.to_review())
     return mapping(answer.get("status")).get("allowed") is True

@@ -1,22 +1,39 @@
-"""`find_server` says where the API server is, how it is trusted and who asks, by the kubeconfig or in a pod."""
+"""`find_server` finds the API server by the kubeconfig or in a pod: its address, proxy, TLS and the user's credentials.
+
+A kubeconfig's proxy is for its cluster, so NO_PROXY doesn't apply to it; the environment's proxy follows NO_PROXY as in
+kubectl (Go's httpproxy). Authorization is asked for each request's header, because tokens and certificates are renewed.
+No token is written anywhere else.
+"""
 
 from __future__ import annotations
 
+import base64
+import ipaddress
+import math
 import os
 import re
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
 
-from trainmaster.client.arguments import require, require_text
-from trainmaster.client.authorization import Authorization, Fixed, PluginCredentials, ProviderToken, TokenFile
 from trainmaster.client.errors import NoCluster
-from trainmaster.client.proxies import environment_proxy
-from trainmaster.client.tls import tls_context
-from trainmaster_operator.kubeconfig import Kubeconfig, KubeconfigError, read_kubeconfig
+from trainmaster.client.job import require, require_text
+from trainmaster_operator.kubeconfig import (
+    Credentials,
+    Kubeconfig,
+    KubeconfigError,
+    Plugin,
+    check_certificates,
+    read_kubeconfig,
+)
 
 _OPTION = re.compile(r"--(kubeconfig|context)\b")
 # What the kubelet mounts into a pod with a service account.
@@ -29,30 +46,30 @@ AUTHORITY_VARIABLE = "TRAINMASTER_API_SERVER_CA"
 class Server:
     """Server is an API server as one user reaches it."""
 
-    # Without a slash at its end; it may have a path, behind a proxy of clusters.
+    # Without a slash at its end. Behind a proxy of clusters it has a path.
     address: str
     # None for http://
     tls: ssl.SSLContext | None
-    # The name in the server's certificate, where it isn't the address'.
+    # The name in the server's certificate, if the address has another one.
     certificate_name: str | None
     proxy: str | None
     authorization: Authorization
-    # The context's, where the user names none.
+    # The context's.
     namespace: str
-    # On whose behalf the user asks, who has to be allowed to impersonate.
+    # The user to impersonate.
     acting_as: str | None = None
-    # What a proxy has to pass on to the service behind it, which gets no Authorization through the API server.
+    # Credentials for a service behind the API server's proxy, which doesn't pass Authorization on.
     passed_on: Authorization | None = None
-    # The kubeconfig's for the cluster, by their names; unchecked.
+    # The kubeconfig's extensions of the cluster, by name; unchecked.
     extensions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_server(
     kubeconfig: str | None = None, context: str | None = None, *, cluster: str | None = None, user: str | None = None
 ) -> Server:
-    """Returns the server of a kubeconfig's context, or of the pod that this runs in. Raises NoCluster.
+    """Returns the server of a kubeconfig's context, or else of the pod that this runs in. Raises NoCluster.
 
-    `cluster` and `user` name entries of the kubeconfig that count instead of the context's.
+    `cluster` and `user` name entries of the kubeconfig to use instead of the context's.
     """
     try:
         found = read_kubeconfig(kubeconfig, context, cluster=cluster, user=user)
@@ -65,7 +82,7 @@ def find_server(
 
 
 def address_of(kubeconfig: str | None = None, context: str | None = None) -> Server:
-    """Returns the API server with no credentials at all, for those who ask in the name of others. Raises NoCluster."""
+    """Returns the API server without credentials, for programs that use their viewers' tokens. Raises NoCluster."""
     try:
         found = read_kubeconfig(kubeconfig, context)
         if found is not None:
@@ -79,18 +96,18 @@ def address_of(kubeconfig: str | None = None, context: str | None = None) -> Ser
 
 
 def for_viewer(server: Server, token: str) -> Server:
-    """Returns the server as who has this bearer token reaches it. `server` is one without credentials (address_of)."""
+    """Returns the server for the owner of a bearer token. `server` has no credentials (address_of)."""
     return replace(server, authorization=Fixed(f"Bearer {token}"))
 
 
 def require_socks(place: str, server: Server) -> None:
-    """Raises KubeconfigError, which names `place`, for a proxy that can't be used without another package."""
+    """Raises KubeconfigError, which names `place`, if the proxy needs a package that isn't installed."""
     if (server.proxy or "").startswith("socks") and find_spec("socks") is None:
         raise KubeconfigError(f"{place}: a SOCKS proxy needs PySocks: pip install pysocks")
 
 
 def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
-    """Returns the server for a program, whose sentences name the arguments and not the command line's options.
+    """Returns the server for a program: errors name the arguments instead of the command line's options.
 
     Raises NoCluster, and InvalidRequest for arguments of another type.
     """
@@ -151,3 +168,202 @@ def _no_cluster() -> NoCluster:
     return NoCluster(
         "No cluster is configured: set KUBECONFIG or --kubeconfig, or start one with `trainmaster local up`."
     )
+
+
+def environment_proxy(address: str) -> str | None:
+    """Returns the proxy that HTTPS_PROXY or HTTP_PROXY names for an address, or None."""
+    variables = getproxies_environment()
+    parts = urlsplit(address)
+    proxy = variables.get(parts.scheme)
+    if not proxy or _is_excepted(parts.hostname or "", parts.port, parts.scheme, variables.get("no", "")):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_excepted(host: str, port: int | None, scheme: str, rules: str) -> bool:
+    own_port = str(port or {"http": 80, "https": 443}[scheme])
+    number = _number(host)
+    if host == "localhost" or (number is not None and number.is_loopback):
+        return True
+    for rule in filter(None, (rule.strip().lower() for rule in rules.split(","))):
+        if rule == "*":
+            return True
+        if number is not None and "/" in rule:
+            if number in _network(rule):
+                return True
+            continue
+        name, separator, wanted = rule.rpartition(":")
+        if not separator or not wanted.isdigit() or _number(rule) is not None:
+            name, wanted = rule, own_port
+        name = name.strip("[]").removeprefix("*")
+        if wanted != own_port:
+            continue
+        if host == name or host.endswith(name if name.startswith(".") else f".{name}"):
+            return True
+    return False
+
+
+def _number(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _network(rule: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | tuple[()]:
+    try:
+        return ipaddress.ip_network(rule, strict=False)
+    except ValueError:
+        return ()
+
+
+def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
+    """Returns the context of a cluster's and a user's fields. Raises KubeconfigError, which names `place`."""
+    # Since Python 3.13 the contexts of urllib3 and create_default_context refuse certificates without some extensions.
+    # Clusters' own authorities leave these out, and kubectl accepts that.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    # `ssl` loads from files only; nobody else may read this folder.
+    with TemporaryDirectory(prefix="trainmaster-") as folder:
+        authority = _file(folder, cluster, "certificate-authority")
+        certificate, key = _file(folder, user, "client-certificate"), _file(folder, user, "client-key")
+        check_certificates(place, authority, certificate, key)
+        if authority is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cafile=authority)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+    if cluster.get("insecure-skip-tls-verify"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, place: str, certificate: str, key: str) -> None:
+    """Makes the context use another certificate (PEM) for new connections. Raises KubeconfigError."""
+    with TemporaryDirectory(prefix="trainmaster-") as folder:
+        named = (("certificate", certificate), ("key", key))
+        paths = [_written(folder, name, text.encode()) for name, text in named]
+        check_certificates(place, None, *paths)
+        context.load_cert_chain(*paths)
+
+
+def _file(folder: str, fields: Mapping[str, Any], name: str) -> str | None:
+    """Returns the path of a file with the content of the field `name`-data, or the path in the field `name`."""
+    data = fields.get(f"{name}-data")
+    return _written(folder, name, base64.b64decode(data)) if data else fields.get(name)
+
+
+def _written(folder: str, name: str, content: bytes) -> str:
+    path = Path(folder) / name
+    path.write_bytes(content)
+    return str(path)
+
+
+# Seconds. The kubelet renews a pod's token long before it expires; client-go reads the file as often.
+REREAD_SECONDS = 60.0
+
+
+class Authorization(Protocol):
+    """Authorization gives the header of the next request."""
+
+    def __call__(self) -> str | None:
+        """Returns the header's value, or None for a request without one. Raises KubeconfigError."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Fixed is a header that never changes: a token, a name with its password, or none."""
+
+    # Secret: no representation of a connection shows it.
+    header: str | None = field(repr=False)
+
+    @classmethod
+    def of(cls, user: Mapping[str, Any]) -> Fixed:
+        """Returns the header of a kubeconfig's user."""
+        if user.get("token"):
+            return cls(f"Bearer {user['token']}")
+        if user.get("username") and user.get("password"):
+            pair = f"{user['username']}:{user['password']}".encode()
+            return cls(f"Basic {base64.b64encode(pair).decode()}")
+        return cls(None)
+
+    def __call__(self) -> str | None:
+        return self.header
+
+
+@dataclass
+class TokenFile:
+    """TokenFile has a token that is renewed in its file, such as a service account's by the kubelet."""
+
+    path: Path
+    token: str
+    read_at: float
+
+    @classmethod
+    def of(cls, path: Path) -> TokenFile:
+        """Reads the file. Raises OSError and ValueError for one without a token."""
+        token = path.read_text(encoding="utf-8").strip()
+        if not token:
+            raise ValueError(f"{path} is empty")
+        return cls(path, token, time.monotonic())
+
+    @classmethod
+    def of_user(cls, user: Mapping[str, Any]) -> TokenFile:
+        """Returns the file of a kubeconfig's user. As in kubectl, it precedes the kubeconfig's token."""
+        return cls(Path(user["tokenFile"]), user.get("token", ""), -math.inf)
+
+    def __call__(self) -> str | None:
+        if time.monotonic() - self.read_at >= REREAD_SECONDS:
+            self.read_at = time.monotonic()
+            # While the file is being replaced the old token is used; the API server refuses one that is too old.
+            with suppress(OSError, ValueError):
+                self.token = self.path.read_text(encoding="utf-8").strip() or self.token
+        return f"Bearer {self.token}" if self.token else None
+
+
+@dataclass
+class PluginCredentials:
+    """PluginCredentials come from an exec plugin, which runs again when they expire."""
+
+    plugin: Plugin
+    credentials: Credentials
+    # Receives the plugin's next certificate; None without TLS.
+    context: ssl.SSLContext | None
+
+    def __call__(self) -> str | None:
+        if self.credentials.expired:
+            self.credentials = self.plugin.run()
+            if self.context is not None and self.credentials.certificate:
+                load_certificate(self.context, self.plugin.place, self.credentials.certificate, self.credentials.key)
+        return f"Bearer {self.credentials.token}" if self.credentials.token else None
+
+
+@dataclass(frozen=True)
+class ProviderToken:
+    """ProviderToken comes from an auth-provider; only the official client can renew it."""
+
+    kubeconfig: Kubeconfig
+    token: Callable[[], str | None]
+
+    @classmethod
+    def of(cls, found: Kubeconfig) -> ProviderToken:
+        """Loads the kubeconfig with the official client. Raises KubeconfigError."""
+        # Its import takes longer than a command, and hardly any kubeconfig needs it.
+        from kubernetes.client import Configuration
+        from kubernetes.config import load_kube_config
+
+        configuration = Configuration()
+        try:
+            load_kube_config(found.path, found.context, client_configuration=configuration)
+        except Exception as error:
+            # The loader asks an identity provider over HTTP and translates none of the errors.
+            raise found.without_token(error) from error
+        return cls(found, lambda: configuration.get_api_key_with_prefix("BearerToken"))
+
+    def __call__(self) -> str | None:
+        try:
+            return self.token()
+        except Exception as error:
+            raise self.kubeconfig.without_token(error) from error

@@ -1,4 +1,4 @@
-"""Jobs are watched over connections that break, end and expire: the state is read again each time."""
+"""Watches jobs and Events. Whenever a watch breaks, ends or expires, the state is read again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query
+from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.json_codec import decode
+from trainmaster_operator.wire.values import mapping
 
-# A watch is opened anew after this long without a line: a half-open connection is noticed.
+# A watch is reopened after this long without a line, so that a half-open connection is noticed.
 WATCH_SECONDS = 60
 REOPEN_SECONDS = 0.5
 
@@ -24,7 +26,7 @@ class Watcher:
 
     transport: AsyncTransport
     namespace: str | None
-    # Of labels; only the jobs that it selects are there for `all`.
+    # Selects the jobs of `all` by labels.
     selector: str | None = None
 
     @property
@@ -46,7 +48,7 @@ class Watcher:
                     yield changed
 
     async def all(self) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
+        """Yields all jobs, then each one that changes or is deleted, for ever; a deleted one with True."""
         known: dict[str, TrainingJob] = {}
         while True:
             answer = await self.transport.request("GET", self._path, query=label_query(self.selector))
@@ -72,8 +74,9 @@ class Watcher:
         job = await read_job(self.transport, self.namespace, name)
         while not reached(job):
             left = WATCH_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise WaitTimeout(f"Job {name} is {job.phase} after {seconds:g} s.", job.phase)
+            if seconds is not None and left <= 0:
+                waited = f"{seconds:.0f}" if seconds >= 1 else f"{seconds:g}"
+                raise WaitTimeout(f"timed out after {waited} s: job {name} is still {job.phase}", job.phase)
             async with aclosing(self._events(job.version, name=name, seconds=min(left, WATCH_SECONDS))) as events:
                 async for kind, job in events:
                     if kind == "DELETED":
@@ -89,7 +92,7 @@ class Watcher:
     async def _events(
         self, version: str, *, name: str | None = None, seconds: float = WATCH_SECONDS
     ) -> AsyncGenerator[tuple[str, TrainingJob], None]:
-        """Yields what a watch says of jobs until it ends; the caller then reads the state again."""
+        """Yields the changes of jobs until the watch ends; the caller then reads the state again."""
         narrowed = label_query(self.selector)
         if name is not None:
             narrowed["fieldSelector"] = f"metadata.name={name}"
@@ -100,7 +103,7 @@ class Watcher:
 
 async def read_job(transport: AsyncTransport, namespace: str | None, name: str) -> TrainingJob:
     """Returns a job. Raises JobNotFound."""
-    return TrainingJob.of(await transport.request("GET", f"{collection_path(namespace)}/{name}"))
+    return TrainingJob.of(await transport.request("GET", f"{collection_path(namespace)}/{quote(name, safe='')}"))
 
 
 async def changes(
@@ -110,7 +113,7 @@ async def changes(
     narrowed: Mapping[str, str] | None = None,
     seconds: float = WATCH_SECONDS,
 ) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields what a watch says until it ends, or says what is no event; the caller then reads the state again."""
+    """Yields a watch's events until it ends or sends something else; the caller then reads the state again."""
     query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
     query |= narrowed or {}
     began = time.monotonic()
@@ -123,8 +126,40 @@ async def changes(
                     break
                 yield kind, changed
     except (InvalidRequest, ValueError, TypeError, KeyError):
-        # 410: the version is too old. What isn't an event is a proxy's: it is no reason to give up.
+        # 410: the version is too old. What isn't an event comes from a proxy, and is no reason to give up.
         pass
     if time.monotonic() - began < REOPEN_SECONDS:
-        # What cuts watches off at once isn't asked again and again.
+        # A server that ends watches at once isn't asked in a tight loop.
         await transport.sleep(REOPEN_SECONDS)
+
+
+async def list_events(transport: AsyncTransport, namespace: str | None) -> list[Mapping[str, Any]]:
+    """Returns the Events of a namespace; None: of all."""
+    return items_of(await transport.request("GET", _path(namespace)))
+
+
+async def watch_events(
+    transport: AsyncTransport, namespace: str | None
+) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+    """Yields the existing Events as ADDED, then each that is added or changed, for ever."""
+    path = _path(namespace)
+    known: dict[str, str] = {}
+    while True:
+        answer = await transport.request("GET", path)
+        listed = {str(item["metadata"].get("uid")): item for item in items_of(answer)}
+        for uid, item in listed.items():
+            if known.get(uid) != _version(item):
+                yield ("MODIFIED" if uid in known else "ADDED"), item
+        known = {uid: _version(item) for uid, item in listed.items()}
+        async with aclosing(changes(transport, path, _version(answer))) as changed:
+            async for kind, item in changed:
+                known[str(mapping(item.get("metadata")).get("uid"))] = _version(item)
+                yield kind, item
+
+
+def _path(namespace: str | None) -> str:
+    return "/api/v1/events" if namespace is None else f"/api/v1/namespaces/{namespace}/events"
+
+
+def _version(found: Mapping[str, Any]) -> str:
+    return str(mapping(found.get("metadata")).get("resourceVersion") or "")

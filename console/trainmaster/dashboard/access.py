@@ -8,9 +8,9 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import NoCluster, NotAllowed, NotKnown
 from trainmaster.client.permission import Access, is_allowed
+from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.v1alpha1.names import PLURAL
 
 # Seconds that an answer counts, and how many answers of a viewer are kept.

@@ -25,7 +25,7 @@ from trainmaster.dashboard.history import HistoryOf, answers, no_history
 from trainmaster.dashboard.job_answers import JobAnswers
 from trainmaster.dashboard.job_page import JobPage
 from trainmaster.dashboard.launch import Launch
-from trainmaster.dashboard.logs import Chosen, send_logs, send_recorded
+from trainmaster.dashboard.logs import chosen, send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parameters import body_of, job_of, namespace_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
@@ -176,8 +176,7 @@ class Dashboard:
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
         worker, rank, attempt = (whole_of(request, given, None) for given in ("worker", "rank", "attempt"))
-        chosen = Chosen(worker, rank, attempt)
-        tail = whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0
+        wanted = chosen(worker, rank, attempt, whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0)
         follow = request.query.get("follow") == "1"
         reading = Access("get", "pods", "", namespace=namespace, subresource="log")
         with viewer.streaming():
@@ -188,9 +187,9 @@ class Dashboard:
 
             async def send(stream: EventStream) -> None:
                 if job is None:
-                    await send_recorded(stream, viewer, namespace, name, uid, chosen, tail=tail)
+                    await send_recorded(stream, viewer, namespace, name, uid, wanted)
                     return
-                lines = send_logs(stream, viewer, job, chosen, tail=tail, follow=follow)
+                lines = send_logs(stream, viewer, job, wanted, follow=follow)
                 await self._while_allowed(viewer, reading, lines)
 
             return await streamed(request, send)

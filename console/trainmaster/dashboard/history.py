@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import ClientError, JobNotFound, NoCluster
 from trainmaster.client.history import HistoryClient, HistoryReader, find_history
 from trainmaster.client.history.answers import NoWay
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.server import Server
+from trainmaster.client.transport import AsyncTransport
 from trainmaster.client.watching import read_job
 from trainmaster.dashboard.reading import HistoryTransport
 

@@ -22,7 +22,6 @@ from trainmaster.client.permission import Access
 from trainmaster.dashboard.encoding import answer
 from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.figures import RANK_FIGURES, SERIES, Seen
-from trainmaster.dashboard.from_thread import FromThread
 from trainmaster.dashboard.history import replaced
 from trainmaster.dashboard.parameters import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.shapes import MANIFEST
@@ -58,7 +57,6 @@ class JobAnswers:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        self._diagnoses = ThreadPoolExecutor(THREADS, thread_name_prefix="diagnosis")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="heavy")
 
     def routes(self) -> list[web.RouteDef]:
@@ -80,11 +78,15 @@ class JobAnswers:
     @_heavy
     async def why(self, request: web.Request) -> web.Response:
         """Answers why the job is as it is."""
-        job = await _living(request)
-        transport = FromThread(viewer_of(request).transport.for_diagnosis(), asyncio.get_running_loop())
-        # A viewer who leaves early leaves a working thread behind, so diagnoses have threads of their own.
-        diagnosis = await transport.loop.run_in_executor(self._diagnoses, lambda: diagnose(gather(transport, job)))
-        return answer(diagnosis.to_json())
+        viewer = viewer_of(request)
+
+        async def read() -> web.Response:
+            job = await _living(request)
+            situation = await gather(viewer.transport.for_diagnosis(), job)
+            diagnosis = await self._in_thread(lambda: diagnose(situation))
+            return answer(diagnosis.to_json())
+
+        return await viewer.party.heavy(read)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
 from trainmaster.client.job import TrainingJob
-from trainmaster.client.suspending import KEEPING, lost_checkpoints, start_of_resumed
+from trainmaster.client.sentences import KEEPING, lost_checkpoints, start_of_resumed
 from trainmaster.client.watching import Watcher
 from trainmaster.dashboard.board import row_of
 from trainmaster.dashboard.figures import Figures, seconds_between

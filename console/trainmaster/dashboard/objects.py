@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.job import TrainingJob, has_index, items_of, worker_index
+from trainmaster.client.transport import AsyncTransport
 from trainmaster.dashboard.reading import ViewerTransport
 from trainmaster.dashboard.shapes import MOST_PODS
 from trainmaster_operator.api.v1alpha1.names import set_names

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
-from trainmaster.client.arrivals import Readers
 from trainmaster.client.asynchronous import AiohttpTransport, TaskReaders
+from trainmaster.client.merging import Readers
 from trainmaster.client.server import Server
 from trainmaster.client.transport import JSON, READ_SECONDS
 from trainmaster.dashboard.encoding import dumps
@@ -36,8 +36,8 @@ MOST_KEPT, MOST_DIAGNOSED = 4 * 2**20, 16 * 2**20
 OBJECT_BYTES, VALUE_BYTES = 300, 80
 # Bytes that are read in one turn; fewer are read at once, without waiting for one.
 PIECE, SMALL = 16_384, 16_384
-# Bytes of a line of a log, with its time and rank, and lines of each pod that are read ahead.
-MOST_LOG_BYTES, LINES_AHEAD = 10_000, 8
+# Bytes of a line of a log, with its time and rank.
+MOST_LOG_BYTES = 10_000
 # Bytes of what an agent says of its ranks.
 MOST_METRICS = 262_144
 # Bytes of an answer of a history.
@@ -155,9 +155,9 @@ class ViewerTransport(BoundedTransport):
 
         return list(await asyncio.gather(*map(limited, parts)))
 
-    def readers(self) -> Readers[Any]:
+    def readers(self) -> Readers:
         """Returns what reads several streams at once."""
-        return TaskReaders(LINES_AHEAD)
+        return TaskReaders(ahead=0)
 
     async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
         """Reads an answer to its end. Raises NoCluster for what is no object with a kind."""

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from trainmaster.client import NoCluster
-from trainmaster.client.authorization import Fixed
 from trainmaster.client.blocking import run
 from trainmaster.client.errors import InvalidRequest
 from trainmaster.client.history import HistoryClient, accounts, find_history, reading
 from trainmaster.client.history.announcement import ANNOTATION, PATH
 from trainmaster.client.history.answers import NoWay
 from trainmaster.client.history.connecting import blocking_history
-from trainmaster.client.server import Server
+from trainmaster.client.server import Fixed, Server
 
 # Where the history was looked for unasked. Anybody who may create namespaces may own this one.
 GUESSED = "/api/v1/namespaces/trainmaster-system/services/trainmaster-history:http/proxy/v1/jobs"

@@ -27,8 +27,7 @@ import yaml
 from trainmaster.client import NoCluster
 from trainmaster.client import server as servers
 from trainmaster.client.asynchronous import AiohttpTransport
-from trainmaster.client.authorization import TokenFile
-from trainmaster.client.server import Server
+from trainmaster.client.server import Server, TokenFile
 from trainmaster.client.transport import HttpTransport, connect
 
 AUTHORITY = trustme.CA()

@@ -26,8 +26,7 @@ from trainmaster.client import (
     find_server,
 )
 from trainmaster.client.asynchronous import AiohttpTransport
-from trainmaster.client.authorization import Fixed
-from trainmaster.client.server import Server
+from trainmaster.client.server import Fixed, Server
 from trainmaster.client.transport import MOST_LOG_LINE, HttpTransport, connect
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster.client.authorization import Fixed
 from trainmaster.client.job import items_of
 from trainmaster.client.permission import REVIEWS
-from trainmaster.client.server import Server
+from trainmaster.client.server import Fixed, Server
 
 JOBS = "distributedtrainingjobs"
 Right = tuple[str, str, str]

@@ -12,8 +12,7 @@ import pytest
 
 from tests.processes.dashboard.fake_api import VIEW, FakeApi, job, serving_api
 from tests.processes.dashboard.page_client import PageClient, page_client
-from trainmaster.client.authorization import Fixed
-from trainmaster.client.server import Server
+from trainmaster.client.server import Fixed, Server
 from trainmaster.dashboard import launch, parties
 from trainmaster.dashboard.app import Dashboard, Mode, Settings, serving
 from trainmaster.dashboard.guards import HEADERS

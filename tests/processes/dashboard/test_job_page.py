@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import suppress
 from typing import Any
 
@@ -103,18 +102,17 @@ async def test_a_page_of_an_earlier_job_does_nothing_to_the_one_that_has_its_nam
 
 
 async def test_diagnoses_that_nobody_waits_for_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    go = threading.Event()
-    monkeypatch.setattr("trainmaster.dashboard.job_answers.gather", lambda *_: go.wait(20))
+    async def stuck(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("trainmaster.dashboard.job_answers.gather", stuck)
     async with dashboard(training(alice=VIEW)) as client:
         for _ in range(40):
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await client.get("/api/jobs/team/bert/why", "alice")
-        try:
-            async with asyncio.timeout(5):
-                await asyncio.to_thread(lambda: None)
-        finally:
-            go.set()
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(lambda: None)
 
 
 async def test_logs_of_all_ranks_come_as_they_are_printed() -> None:

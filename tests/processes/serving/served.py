@@ -9,8 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from trainmaster.client.authorization import Fixed
-from trainmaster.client.server import Server
+from trainmaster.client.server import Fixed, Server
 from trainmaster.dashboard.app import Dashboard, Settings, serving
 from trainmaster.history.access import Viewers
 from trainmaster.history.metrics import HistoryMetrics

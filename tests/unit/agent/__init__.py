@@ -8,16 +8,15 @@
 | `ed25519` | `test_ed25519` |
 | `errors` | `process/test_launcher` |
 | `executor` | `test_one_worker`, `test_group` |
-| `http` | `test_network`, `test_server` |
-| `loop` | `test_network`, `test_server` |
-| `main` | `test_zipapp`, `test_one_worker` |
-| `settings` | `hang/test_observation` |
 | `hang/evidence` | `hang/test_evidence`, `hang/test_stall`, `test_hangs` |
 | `hang/observation` | `hang/test_observation` |
 | `hang/rank_states` | `hang/test_rank_states` |
 | `hang/stall` | `hang/test_stall` |
 | `hang/watch` | `hang/test_stall`, `test_hangs` |
+| `http` | `test_network`, `test_server` |
 | `library/stand_in` | `processes/agent/test_library` |
+| `loop` | `test_network`, `test_server` |
+| `main` | `test_zipapp`, `test_one_worker` |
 | `network/follower` | `network/test_follower` |
 | `network/joining` | `network/test_joining`, `test_network`, `test_group` |
 | `network/leader` | `network/test_leader` |
@@ -51,6 +50,7 @@
 | `progress/recorder` | `progress/test_recorder`, `progress/test_sources`, `trainer/test_progress_counters` |
 | `progress/sources` | `progress/test_sources`, `test_hostile_lines`, `test_parsers` |
 | `progress/trainer` | `progress/test_trainer`, `test_trainer_server`, `trainer/test_progress_huggingface` |
+| `settings` | `hang/test_observation` |
 | `warm/command` | `warm/test_command` |
 | `warm/learning` | `warm/test_learning`, `warm/test_faults_of_warm_processes` |
 | `warm/stage/devices` | `warm/test_blame`, `gpu/test_warm_start` |

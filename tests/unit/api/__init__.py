@@ -7,12 +7,15 @@
 | `evidence` | `test_hostile_messages`, `unit/cli/test_dtj_evidence`, `unit/controller/keeping/test_stacks` |
 | `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
 | `json_codec` | `unit/controller/cache/test_unreadable`, `test_json_codec`, `cluster/test_refused_objects` |
-| `kept_logs` | `test_kept_logs`, `unit/controller/keeping/test_logs`, `unit/cli/logs/test_printing` |
+| `kept_logs` | `test_kept_logs`, `unit/controller/keeping/test_logs` |
 | `kubernetes_syntax` | `test_metadata`, `test_pod_schema`, `test_sentences` |
 | `limits` | `test_limits` |
 | `merge` | `test_merge` |
 | `options` | `unit/controller/test_main` |
 | `parsing` | `test_metadata`, `test_manifests`, `test_sentences`, `test_limits` |
+| `pod_schema/fields` | `test_pod_schema`, `test_drawn_pods` |
+| `pod_schema/relations` | `test_pod_schema`, `test_drawn_pods`, `mistakes/unit/test_offline` |
+| `pod_schema/resources` | `test_pod_template`, `unit/rendering/test_golden`, `test_pod_schema` |
 | `pod_template` | `test_sentences`, `test_pod_template` |
 | `printable` | `unit/cli/test_hostile_text`, `unit/serving/test_logs` |
 | `problems` | `test_field_messages`, `test_sentences`, `unit/cli/test_manifests` |
@@ -23,10 +26,6 @@
 | `times` | `unit/reconciling/policies/test_startup`, `test_times` |
 | `training_schema` | `test_training`, `trainer/test_training_schema` |
 | `trimming` | `test_trimming`, `unit/dashboard/test_shapes` |
-| `values` | `unit/rendering/test_hostile`, `test_sentences`, `test_agreement` |
-| `pod_schema/fields` | `test_pod_schema`, `test_drawn_pods` |
-| `pod_schema/relations` | `test_pod_schema`, `test_drawn_pods`, `mistakes/unit/test_offline` |
-| `pod_schema/resources` | `test_pod_template`, `unit/rendering/test_golden`, `test_pod_schema` |
 | `v1alpha1/base_models` | `test_agreement`, `test_crd` |
 | `v1alpha1/names` | `test_crd`, `cluster/test_custom_resource` |
 | `v1alpha1/pods` | `test_agreement`, `mistakes/unit/test_offline`, `test_pod_template` |
@@ -34,4 +33,5 @@
 | `v1alpha1/spec` | `test_agreement`, `test_sentences` |
 | `v1alpha1/status` | `test_hostile_messages`, `unit/reconciling/status/test_plausible_statuses` |
 | `v1alpha1/workers` | `test_agreement`, `test_sentences` |
+| `values` | `unit/rendering/test_hostile`, `test_sentences`, `test_agreement` |
 """

@@ -32,9 +32,9 @@
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_program`, `test_completion` |
 | `durations` | `test_dtj_wait` |
-| `events` | `test_events` |
-| `events_shown` | `test_events`, `test_hostile_text` |
-| `evidence` | `test_dtj_evidence`, `test_hostile_text` |
+| `events` | `test_events`, `test_hostile_text` |
+| `evidence` | `test_dtj_evidence`, `test_dtj_stacks`, `test_hostile_text` |
+| `failed_logs` | `cluster/test_logs`, `test_hostile_text` |
 | `history/attempt` | `history/test_history` |
 | `history/exporting` | `history/test_exporting` |
 | `history/listing` | `history/test_history` |
@@ -42,22 +42,14 @@
 | `history/page` | `history/test_page` |
 | `history/showing` | `history/test_history`, `history/test_exporting` |
 | `history/sparklines` | `history/test_page` |
-| `listing` | `test_dtj_status`, `test_dtj_watching`, `test_hostile_text` |
-| `logs/failed` | `cluster/test_logs`, `test_hostile_text` |
-| `logs/following` | `test_following` |
-| `logs/merging` | `logs/test_merging` |
-| `logs/options` | `test_following`, `cluster/test_logs` |
-| `logs/printed` | `test_following`, `cluster/test_logs` |
-| `logs/printing` | `logs/test_printing` |
-| `logs/selection` | `logs/test_selection` |
-| `logs/sources` | `test_following` |
+| `listing` | `test_dtj_status`, `test_dtj_watching` |
+| `logs` | `test_logs`, `test_following`, `cluster/test_logs` |
 | `main` | `test_manifests`, `test_start` |
 | `manifests` | `test_manifests`, `test_init`, `trainer/test_starter` |
 | `output` | `test_output`, `test_init`, `test_manifests`, `history/test_exporting` |
 | `program` | `test_program`, `test_start`, `test_process_end`, `test_dtj`, `test_dtj_wait` |
 | `settings_options` | `unit/history/test_settings`, `test_open` |
 | `show` | `test_dtj_status` |
-| `stacks` | `test_dtj_stacks` |
 | `submission` | `test_submission` |
 | `terminal` | `test_hostile_text` |
 | `top` | `test_hostile_text`, `test_top` |

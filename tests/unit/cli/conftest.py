@@ -8,16 +8,15 @@ import pytest
 
 from tests.unit.client.fakes import FakeTransport
 from trainmaster.cli.connection import Connection
-from trainmaster.cli.logs import following
-from trainmaster.client import JobClient, watching
+from trainmaster.client import JobClient, logs, watching
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "REOPEN_SECONDS", 0.0)
     for name in ("POLL_SECONDS", "CALM_SECONDS"):
-        monkeypatch.setattr(following, name, 0.02)
-    monkeypatch.setattr(following, "SILENT_SECONDS", 0.2)
+        monkeypatch.setattr(logs, name, 0.02)
+    monkeypatch.setattr(logs, "SILENT_SECONDS", 0.2)
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_what_becomes_of_the_new_code_is_said_as_wait_says_it(transport: FakeTra
     takes_code(transport, running(new, attempt=3))
     result = run("push", "reviews", str(folder))
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "reviews: it runs in attempt 3, " in result.stdout
+    assert "reviews: running the new code in attempt 3, " in result.stdout
     takes_code(transport, running(new, **ended))
     result = run("push", "reviews", str(folder))
     assert (result.exit_code, result.stderr) == (1, "")

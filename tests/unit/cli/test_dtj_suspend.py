@@ -19,9 +19,9 @@ def suspended(**status: Any) -> dict[str, Any]:
 
 def test_suspend_and_resume_are_a_small_patch_each(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"PATCH {JOBS}/reviews": job(**RUNNING)}
-    assert run("suspend", "reviews").stdout == "reviews: to be suspended\n"
+    assert run("suspend", "reviews").stdout == "reviews: suspending\n"
     transport.answers[f"GET {JOBS}/reviews"] = suspended(phase="Suspended")
-    assert run("resume", "reviews").output == "reviews: to go on\n"
+    assert run("resume", "reviews").output == "reviews: resuming\n"
     assert [body for method, _, _, body in transport.asked if method == "PATCH"] == [
         {"spec": {"runPolicy": {"suspend": suspend}}} for suspend in (True, False)
     ]
@@ -29,7 +29,7 @@ def test_suspend_and_resume_are_a_small_patch_each(transport: FakeTransport) -> 
 
 def test_suspend_and_resume_of_what_is_so_already_write_nothing_and_say_so(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": suspended(phase="Suspended")}
-    assert run("suspend", "reviews").output == "reviews: is suspended already\n"
+    assert run("suspend", "reviews").output == "reviews: already suspended\n"
     transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING)}
     assert run("resume", "reviews").output == "reviews: is not suspended; it is Running\n"
     assert {method for method, *_ in transport.asked} == {"GET"}
@@ -59,7 +59,7 @@ def test_of_several_jobs_those_that_are_refused_are_reported_and_the_others_are_
         **{f"{verb} {JOBS}/reviews": job(**RUNNING) for verb in ("GET", "PATCH")},
     }
     result = run("suspend", "gone", "dtj/reviews", "reviews")
-    assert (result.exit_code, result.stdout) == (1, "reviews: to be suspended\n")
+    assert (result.exit_code, result.stdout) == (1, "reviews: suspending\n")
     assert result.stderr.startswith("error: There is no job gone in namespace default; ")
 
 
@@ -69,7 +69,7 @@ def warning(transport: FakeTransport, spec: dict[str, Any], **status: Any) -> st
     found["spec"] |= spec
     transport.answers = {f"GET {JOBS}/reviews": found, f"PATCH {JOBS}/reviews": found}
     result = run("suspend", "reviews")
-    assert (result.exit_code, result.stdout) == (0, "reviews: to be suspended\n")
+    assert (result.exit_code, result.stdout) == (0, "reviews: suspending\n")
     return str(result.stderr)
 
 

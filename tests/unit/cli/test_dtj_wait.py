@@ -54,7 +54,7 @@ def test_wait_refuses_a_phase_and_a_time_that_are_none(transport: FakeTransport)
     for wrong in (["--for", "Succeded"], ["--timeout", "soon"], ["--timeout", ""]):
         assert run("wait", "reviews", *wrong).exit_code == 2
     transport.answers = {f"GET {JOBS}/reviews": job(phase="Running")}
-    assert "is Running after 0 s" in run("wait", "reviews", "--timeout", "0s").output
+    assert "timed out after 0 s" in run("wait", "reviews", "--timeout", "0s").output
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_kubectl_takes_for_no_duration_is_none(text: str) -> None:
 def test_wait_exits_with_3_when_the_time_is_over(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(phase="Running")}
     result = run("wait", "reviews", "--timeout", "0")
-    assert (result.exit_code, result.output) == (3, "error: Job reviews is Running after 0 s.\n")
+    assert (result.exit_code, result.output) == (3, "error: timed out after 0 s: job reviews is still Running\n")
 
 
 @pytest.mark.parametrize(("second", "code"), [("Succeeded", 0), ("Failed", 1)])

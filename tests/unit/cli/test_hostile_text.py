@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import typer
@@ -251,7 +252,7 @@ def left_after_two_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         return watched[:1], [], []
 
     monkeypatch.setattr(live, "select", SimpleNamespace(select=wait))
-    monkeypatch.setattr("trainmaster.cli.events_shown.LAST_SECONDS", 0.2)
+    monkeypatch.setattr("trainmaster.cli.events.LAST_SECONDS", 0.2)
 
 
 class _Cluster(dict[str, Any]):
@@ -432,6 +433,7 @@ def test_the_demo_shows_a_hostile_job_like_any_other(
         shown._say("failure", HOSTILE)
         transport.answers[f"GET {MAPS}/{HOSTILE}-logs"] = {"data": {"worker-0.log": HOSTILE + "\ud83d"}}
         transport.answers[f"GET {PODS}"] = {"items": []}
+        transport.answers[f"GET {JOBS}/{quote(HOSTILE, safe='')}"] = found.raw
         shown._keep(jobs, found)
         output = written()
     assert_harmless(output)

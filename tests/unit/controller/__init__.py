@@ -2,21 +2,13 @@
 
 | module | test files |
 |---|---|
-| `app` | `test_app` |
-| `keys` | `test_keys`, `writing/test_children`, `processes/cli/test_keys` |
-| `lease` | `test_lease` |
-| `lookups` | `test_lookups` |
-| `main` | `test_main` |
-| `reconciler` | `test_reconciler` |
-| `settings` | `test_settings`, `test_main` |
-| `wiring` | `test_app` |
-| `workqueue` | `test_workqueue` |
 | `apiserver/client` | `apiserver/test_pod_http`, `test_app` |
 | `apiserver/cluster` | `test_lease`, `writing/test_children` |
 | `apiserver/connection` | `test_app` |
 | `apiserver/errors` | `apiserver/test_errors`, `cluster/test_refused_objects` |
 | `apiserver/kept` | `apiserver/test_kept`, `processes/controller/test_hostile_objects` |
 | `apiserver/pod_http` | `apiserver/test_pod_http` |
+| `app` | `test_app` |
 | `cache/job_objects` | `cache/test_store`, `cache/test_unreadable`, `cache/test_large_jobs` |
 | `cache/large_jobs` | `cache/test_large_jobs` |
 | `cache/records` | `cache/test_store`, `cache/test_pod_ownership`, `test_lookups` |
@@ -27,16 +19,24 @@
 | `keeping/last_output` | `keeping/test_last_output`, `writing/test_executor` |
 | `keeping/logs` | `keeping/test_logs`, `keeping/test_last_output`, `writing/test_executor` |
 | `keeping/stacks` | `keeping/test_stacks` |
+| `keys` | `test_keys`, `writing/test_children`, `processes/cli/test_keys` |
 | `leaders/streams` | `leaders/test_hostile_leaders`, `leaders/test_streams` |
 | `leaders/targets` | `leaders/test_targets`, `apiserver/test_pod_http`, `leaders/test_hostile_leaders` |
+| `lease` | `test_lease` |
+| `lookups` | `test_lookups` |
+| `main` | `test_main` |
 | `observability/endpoints` | `observability/test_endpoints`, `test_app` |
 | `observability/metrics` | `observability/test_metrics`, `cluster/test_monitoring` |
+| `reconciler` | `test_reconciler` |
 | `recording/outbox` | `recording/test_outbox` |
 | `recording/recorder` | `recording/test_recorder`, `cluster/test_recording` |
 | `recording/sender` | `recording/test_sender` |
+| `settings` | `test_settings`, `test_main` |
 | `watching/gangs` | `watching/test_gangs` |
 | `watching/resync` | `test_app`, `watching/test_gangs` |
 | `watching/watcher` | `test_app` |
+| `wiring` | `test_app` |
+| `workqueue` | `test_workqueue` |
 | `writing/agent_config_maps` | `writing/test_agent_config_maps`, `cluster/test_agent_config_maps` |
 | `writing/children` | `writing/test_children` |
 | `writing/executor` | `writing/test_executor`, `writing/test_lost_nodes` |

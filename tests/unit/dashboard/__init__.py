@@ -7,8 +7,7 @@
 | `board` | `test_board` |
 | `encoding` | `test_board` |
 | `errors` | `test_guards` |
-| `figures` | `test_job_page`, `test_seen` |
-| `from_thread` | `test_job_page` |
+| `figures` | `test_job_page` |
 | `guards` | `test_guards` |
 | `history` | `test_job_page` |
 | `job_answers` | `test_job_page`, `test_shapes`, `test_hostile`, `cluster/test_dashboard_server` |

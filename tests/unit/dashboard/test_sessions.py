@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from trainmaster.client import NotAllowed, NotKnown
-from trainmaster.client.authorization import Fixed
 from trainmaster.client.permission import Access
-from trainmaster.client.server import Server
+from trainmaster.client.server import Fixed, Server
 from trainmaster.dashboard import access, parties, viewers
 from trainmaster.dashboard.access import AccessCache
 from trainmaster.dashboard.errors import Refused

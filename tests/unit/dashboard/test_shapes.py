@@ -13,10 +13,11 @@ from tests.processes.dashboard.fake_api import job, running_pod
 from tests.why.cluster import ClusterOfObjects
 from tests.why.situations import Expected, all_situations
 from trainmaster.client import TrainingJob
+from trainmaster.client.blocking import Blocking, run
 from trainmaster.client.diagnosis import diagnose
 from trainmaster.client.gathering import gather
 from trainmaster.client.job import collection_path
-from trainmaster.client.suspending import lost_checkpoints
+from trainmaster.client.sentences import lost_checkpoints
 from trainmaster.client.view import view_of
 from trainmaster.dashboard.board import blame_of, row_of
 from trainmaster.dashboard.errors import Refused
@@ -116,8 +117,8 @@ class Trimmed(ClusterOfObjects):
 def test_what_is_kept_explains_a_job_as_well_as_all_of_it(expected: Expected) -> None:
     raw = next(item for item in expected.objects if item["kind"] == "DistributedTrainingJob")
     small = kept(f"{collection_path(raw['metadata']['namespace'])}/{raw['metadata']['name']}", raw)
-    whole = diagnose(gather(ClusterOfObjects(expected), TrainingJob.of(raw)))
-    less = diagnose(gather(Trimmed(expected), TrainingJob.of(small)))
+    whole = diagnose(run(gather(Blocking(ClusterOfObjects(expected)), TrainingJob.of(raw))))
+    less = diagnose(run(gather(Blocking(Trimmed(expected)), TrainingJob.of(small))))
     # A second may pass between the two.
     found, wanted = (re.sub(r"\d+ s\b", "s", json.dumps(each.to_json())) for each in (less, whole))
     assert found == wanted

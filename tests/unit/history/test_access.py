@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from trainmaster.client.authorization import Fixed
 from trainmaster.client.errors import NoCluster, NotAllowed
 from trainmaster.client.permission import Access
-from trainmaster.client.server import Server
+from trainmaster.client.server import Fixed, Server
 from trainmaster.history import access as accesses
 from trainmaster.history.access import NotReviewed, Refused, UnknownViewer, Viewers
 

@@ -2,12 +2,11 @@
 
 | module | test files |
 |---|---|
-| `decide` | `test_histories`, `test_scripted_histories`, `policies/test_lifecycle`, `policies/test_attempts` |
-| `decision` | `actions/test_children`, `test_histories` |
-| `transition` | `test_transition` |
 | `actions/assignments` | `actions/test_assignments` |
 | `actions/children` | `actions/test_children` |
 | `actions/stuck_pods` | `actions/test_stuck_pods` |
+| `decide` | `test_histories`, `test_scripted_histories`, `policies/test_lifecycle`, `policies/test_attempts` |
+| `decision` | `actions/test_children`, `test_histories` |
 | `observed/gangs` | `observed/test_gangs`, `policies/test_queueing` |
 | `observed/lineup` | `policies/test_spares`, `test_histories` |
 | `observed/members` | `policies/test_continuing` |
@@ -33,4 +32,5 @@
 | `status/progress` | `status/test_progress` |
 | `status/stacks` | `status/test_stacks` |
 | `status/time_spent` | `status/test_time_spent` |
+| `transition` | `test_transition` |
 """

@@ -17,7 +17,7 @@ TYPES = ("Normal", "Warning")
 
 
 def known_types(value: str | None) -> str | None:
-    """Returns the types of events as they were given, parted by commas. Raises BadParameter."""
+    """Returns the types of events as given, separated by commas. Raises BadParameter."""
     for each in (value or "").split(",") if value else ():
         if each.strip().capitalize() not in TYPES:
             raise typer.BadParameter(f"{each!r} is no type of event; use {' or '.join(TYPES)}")
@@ -32,31 +32,31 @@ def events(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="Name of the job; all jobs without.",
+            help="Name of the job; default: all jobs.",
             autocompletion=complete_job,
             callback=plain_name,
             show_default=False,
         ),
     ] = None,
     everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces; without a name.")
+        bool, typer.Option("--all-namespaces", "-A", help="Show events of jobs in all namespaces; without a name.")
     ] = False,
     types: Annotated[
         str | None,
         typer.Option(
             "--types",
-            help="Only events of these types: Normal, Warning.",
+            help="Show only events of these types: Normal, Warning.",
             callback=known_types,
             autocompletion=lambda: list(TYPES),
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on with every new event, of one job until it has ended.")
+        bool, typer.Option("--watch", "-w", help="Print new events as they come; for one job, until it has ended.")
     ] = False,
     output: ObjectOutput = None,
 ) -> None:
     """Show what happened to a job, its StatefulSets and its pods, oldest first."""
-    from trainmaster.cli.events_shown import show_events
+    from trainmaster.cli.events import show_events
 
     if name is not None and everywhere:
         raise typer.BadParameter("a job is in one namespace; name that with --namespace", param_hint="--all-namespaces")

@@ -20,13 +20,13 @@ app = Part()
 def evidence(
     connection: Connection,
     name: JobName,
-    attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt.", min=1)] = None,
-    rank: Annotated[int | None, typer.Option("--rank", help="Only this rank, with all its stacks.", min=0)] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", help="Show only this attempt.", min=1)] = None,
+    rank: Annotated[int | None, typer.Option("--rank", help="Show only this rank, with all its stacks.", min=0)] = None,
     output: ObjectOutput = None,
 ) -> None:
     """Show what was kept of failed attempts: who, why, stacks, log ends.
 
-    Also after the pods are gone. Without --rank only the stacks of the rank that failed are shown whole.
+    It works after the pods are gone, too. Without --rank, only the failed rank's stacks are complete.
     """
     from trainmaster.cli.arguments import require_attempt, require_rank
     from trainmaster.cli.evidence import as_json, evidence_lines, print_page

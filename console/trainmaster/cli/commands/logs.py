@@ -20,30 +20,30 @@ def logs(
     connection: Connection,
     name: JobName,
     rank: Annotated[
-        list[int] | None, typer.Option("--rank", help="Only what this rank printed; may be given again.", min=0)
+        list[int] | None, typer.Option("--rank", help="Show only this rank's lines; can be repeated.", min=0)
     ] = None,
     worker: Annotated[
-        list[int] | None, typer.Option("--worker", help="Only this worker's output; may be given again.", min=0)
+        list[int] | None, typer.Option("--worker", help="Show only this worker's lines; can be repeated.", min=0)
     ] = None,
-    attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt's output.", min=1)] = None,
-    previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="Only the output of the attempt before this one.")
-    ] = False,
+    attempt: Annotated[int | None, typer.Option("--attempt", help="Show only this attempt's lines.", min=1)] = None,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Show only the previous attempt's lines.")] = False,
     failed: Annotated[
         bool,
-        typer.Option(
-            "--failed", help="Only the rank that failed first, in the newest attempt that failed or in --attempt."
-        ),
+        typer.Option("--failed", help="Show only the rank that failed first, in --attempt or the newest failed."),
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for output and print it as it comes, until the job has ended.")
+        bool, typer.Option("--follow", "-f", help="Print further lines as they come, until the job has ended.")
     ] = False,
-    tail: Annotated[int | None, typer.Option("--tail", help="Only the last lines of each worker.", min=0)] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", help="Show only this many last lines of each worker.", min=0)
+    ] = None,
     since: Annotated[
         float | None,
-        typer.Option("--since", help="Only newer lines: seconds, or 30s, 5m, 2h.", parser=seconds, metavar="<time>"),
+        typer.Option(
+            "--since", help="Show only newer lines: seconds, or 30s, 5m, 2h.", parser=seconds, metavar="<time>"
+        ),
     ] = None,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print when each line was printed (UTC).")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time of each line (UTC).")] = False,
     prefix: Annotated[
         bool | None,
         typer.Option("--prefix/--no-prefix", help="Print the worker before every line, or neither rank nor worker."),
@@ -51,13 +51,15 @@ def logs(
 ) -> None:
     """Print the output of all ranks, merged by time, also after the pods are gone.
 
-    With -f it goes on through restarts, replaced pods, suspend and resume. What it waits for, what isn't there any more
-    and how the job ended is on stderr.
+    With -f it continues through restarts, replaced pods, suspend and resume. It reports on stderr what it waits for,
+    which lines are lost and how the job ended.
     """
-    from trainmaster.cli.logs.options import LogOptions, print_logs
+    from trainmaster.cli.logs import LogOptions, print_logs
 
     if previous and attempt is not None:
-        raise typer.BadParameter("--attempt says which attempt; leave one of them out", param_hint="--previous")
+        raise typer.BadParameter(
+            "it names an attempt as --attempt does; leave one of them out", param_hint="--previous"
+        )
     if failed and (follow or rank or worker):
         given = "--follow" if follow else "--rank" if rank else "--worker"
         raise typer.BadParameter(f"it shows the log of the rank that failed; leave {given} out", param_hint="--failed")

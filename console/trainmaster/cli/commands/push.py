@@ -1,4 +1,4 @@
-"""`kubectl dtj push` brings new code into a job that runs."""
+"""`kubectl dtj push` uploads new code into a running job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.client import TrainingJob
 
 app = Part()
-# As long as pods may take that are lost meanwhile.
+# Pods that are lost meanwhile may take this long.
 WAIT_SECONDS = 600.0
 
 
@@ -32,21 +32,21 @@ def push(
         Path,
         typer.Argument(metavar="DIR", help="Folder of the code.", autocompletion=complete_path),
     ],
-    wait: Annotated[bool, typer.Option(help="Wait until the new code's ranks are up.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until the ranks run the new code.")] = True,
     timeout: Annotated[
         float | None,
         typer.Option(
             "--timeout",
-            help="Time to wait at most: seconds, or 30s, 5m; default: 10m.",
+            help="Wait at most this long: seconds, or 30s, 5m; default: 10m.",
             parser=seconds,
             metavar="<time>",
         ),
     ] = None,
 ) -> None:
-    """Bring new code into a job that was submitted with --code.
+    """Upload new code into a job that was submitted with --code.
 
-    Its ranks save a checkpoint and start again with it, in the same pods. It takes none of maxRestarts. DIR takes the
-    place of all the code that the job has; where it lacks the job's script, the push is refused.
+    Its ranks save a checkpoint and restart with the new code in the same pods; this doesn't count against maxRestarts.
+    DIR replaces all of the job's code. A folder without the job's script is refused.
     """
     from trainmaster.client.code import archive_folder, push_code
     from trainmaster.client.code.archive import size_text
@@ -62,11 +62,11 @@ def push(
     files = "1 file" if len(archive.sizes) == 1 else f"{len(archive.sizes)} files"
     code = f"{archive.digest[:12]} ({files}, {size_text(len(archive.data))})"
     if not pushed.changed:
-        say(f"{name}: has this code already, {code}")
+        say(f"{name}: already has this code, {code}")
         return
     say(f"{name}: new code {code}")
     if pushed.job.to_be_suspended:
-        say(f"{name}: is suspended, and takes the code when it goes on")
+        say(f"{name}: is suspended, and runs the new code when it is resumed")
         return
     if not wait:
         return
@@ -81,4 +81,6 @@ def push(
         if job.phase == "Failed" or not ran:
             raise typer.Exit(1)
         return
-    say(f"{name}: it runs in attempt {job.status.attempt}, {time.monotonic() - began:.1f} s after the push")
+    say(
+        f"{name}: running the new code in attempt {job.status.attempt}, {time.monotonic() - began:.1f} s after the push"
+    )

@@ -1,4 +1,4 @@
-"""`kubectl dtj restart` starts the ranks of jobs anew, in their pods."""
+"""`kubectl dtj restart` restarts all ranks of jobs in their pods."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ app = Part()
 @app.command()
 @connected
 def restart(connection: Connection, names: JobNames) -> None:
-    """Start all ranks of jobs anew, in their pods.
+    """Restart all ranks of jobs in their pods.
 
-    They save a checkpoint first, where the script does so at SIGTERM. It takes none of maxRestarts.
+    Scripts that save a checkpoint at SIGTERM do so first. This doesn't count against maxRestarts.
     """
     jobs = connection.client()
 
     def one(name: str) -> None:
         find_job(jobs, name)
         jobs.restart(name)
-        say(f"{name}: to be restarted")
+        say(f"{name}: restarting")
 
     for_each(names, one)

@@ -1,4 +1,4 @@
-"""`kubectl dtj resume` lets suspended jobs go on."""
+"""`kubectl dtj resume` resumes suspended jobs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ app = Part()
 @app.command()
 @connected
 def resume(connection: Connection, names: JobNames) -> None:
-    """Let suspended jobs go on, from their checkpoint where its volume has outlived their pods."""
+    """Resume suspended jobs, from their checkpoint if its volume has outlived the pods."""
     jobs = connection.client()
 
     def one(name: str) -> None:
         job = find_job(jobs, name)
         jobs.resume(name)
-        say(f"{name}: to go on" if job.to_be_suspended else f"{name}: is not suspended; it is {job.phase}")
+        say(f"{name}: resuming" if job.to_be_suspended else f"{name}: is not suspended; it is {job.phase}")
 
     for_each(names, one)

@@ -1,4 +1,4 @@
-"""`kubectl dtj scale` asks for another number of workers."""
+"""`kubectl dtj scale` changes the number of workers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ app = Part()
 def scale(
     connection: Connection,
     names: JobNames,
-    workers: Annotated[int, typer.Option("--workers", help="Number of workers from now on.", min=1)],
+    workers: Annotated[int, typer.Option("--workers", help="New number of workers.", min=1)],
 ) -> None:
-    """Ask for another number of workers."""
+    """Change the number of workers."""
     jobs = connection.client()
 
     def one(name: str) -> None:

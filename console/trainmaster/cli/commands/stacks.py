@@ -21,26 +21,28 @@ app = Part()
 def stacks(
     connection: Connection,
     name: JobName,
-    rank: Annotated[int | None, typer.Option("--rank", help="Only this rank, with all its stacks.", min=0)] = None,
+    rank: Annotated[int | None, typer.Option("--rank", help="Show only this rank, with all its stacks.", min=0)] = None,
     timeout: Annotated[
         float,
-        typer.Option("--timeout", help="Time to wait at most: seconds, or 30s, 5m.", parser=seconds, metavar="<time>"),
+        typer.Option(
+            "--timeout", help="Wait at most this long: seconds, or 30s, 5m.", parser=seconds, metavar="<time>"
+        ),
     ] = "15s",  # type: ignore[assignment]
     output: ObjectOutput = None,
 ) -> None:
-    """Show where all ranks of a running job are now, and stop none: their threads' stacks, the main thread first.
+    """Show the stacks of all ranks of a running job, without stopping them.
 
-    Exits with 0 when all have answered, 1 when some have not, 3 when the time is over.
+    The main thread comes first. The exit code is 0 if all ranks have answered, 1 if some have not, 3 at the timeout.
     """
-    from trainmaster.cli.stacks import as_json, missing, stacks_lines
+    from trainmaster.cli.evidence import missing_stacks, stacks_json, stacks_lines
 
     jobs = connection.client()
     find_job(jobs, name)
     found = jobs.stacks(name, timeout=timeout)
-    sentences = missing(found, rank)
+    sentences = missing_stacks(found, rank)
     if output is not None:
-        # What is missing stands in the object.
-        print_value(as_json(found, rank), output)
+        # The object names what is missing.
+        print_value(stacks_json(found, rank), output)
     else:
         for line in stacks_lines(found, rank):
             say(line)

@@ -18,7 +18,7 @@ app = Part()
 
 
 class _Submit(Command):
-    """_Submit keeps the `--` among its words, which otherwise is taken out of them."""
+    """_Submit keeps the `--` among its words, which click would remove."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the arguments."""
@@ -42,29 +42,31 @@ def submit(
     filename: Annotated[
         str | None, typer.Option("--filename", "-f", help="Manifest.", show_default=False, autocompletion=complete_path)
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the job; default: the script's, and a few letters.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the job; default: the script's name and a few letters.")
+    ] = None,
     image: Annotated[str | None, typer.Option(help="Image of the workers; default: the bundled one.")] = None,
     workers: Annotated[int | None, typer.Option(help="Number of workers; default: 1.")] = None,
     gpus: Annotated[int | None, typer.Option(help="Accelerators of each worker.")] = None,
-    script: Annotated[str | None, typer.Option(help="Python script to run; its arguments follow after --.")] = None,
+    script: Annotated[str | None, typer.Option(help="Python script to run; its arguments follow --.")] = None,
     code: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder of the code, in which the workers start.", autocompletion=complete_path
+            metavar="DIR", help="Folder of code to upload; the workers start in it.", autocompletion=complete_path
         ),
     ] = None,
     code_claim: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="PersistentVolumeClaim for code that is larger than 700 KB."),
+        typer.Option(metavar="NAME", help="PersistentVolumeClaim for code of more than 700 KB."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the manifest, and send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the manifest, but send nothing.")] = False,
     output: ObjectOutput = None,
 ) -> None:
     """Create a job from a manifest or from flags.
 
-    --code brings a folder's code without an image, apart from secrets and what .gitignore and .trainmasterignore
-    leave out; a line says what that is.
+    --code uploads a folder's code, so the job needs no image of its own. Secrets and what .gitignore and
+    .trainmasterignore exclude are left out, and named.
     """
     from trainmaster.cli.submission import Flags, manifest_from_file, manifest_from_flags, require_valid, split_words
     from trainmaster.client.code import archive_folder, submit_with_code
@@ -94,9 +96,9 @@ def submit(
     else:
         say(f"{object_name(job.name)} created")
     where = f" -n {jobs.namespace}" if connection.namespace is not None else ""
-    say(f"{called()} logs -f{where} {job.name} shows what it prints", error=True)
+    say(f"{called()} logs -f{where} {job.name} shows its output", error=True)
     if archive is not None:
-        say(f"{called()} push{where} {job.name} {quote(str(code))} brings new code into it", error=True)
+        say(f"{called()} push{where} {job.name} {quote(str(code))} uploads new code", error=True)
     if wait:
         ended = jobs.wait(job.name)
         say(view_of(ended.raw).outcome)

@@ -13,21 +13,21 @@ app = Part()
 @app.command()
 @connected
 def suspend(connection: Connection, names: JobNames) -> None:
-    """Stop jobs with a checkpoint, and free what they hold.
+    """Stop jobs with a checkpoint, and free their resources.
 
-    When they are resumed they go on from it where its volume outlives their pods: a claim does, an emptyDir doesn't.
+    Resumed jobs continue from the checkpoint if its volume outlives the pods: a claim does, an emptyDir doesn't.
     """
-    from trainmaster.client.suspending import KEEPING, lost_checkpoints
+    from trainmaster.client.sentences import KEEPING, lost_checkpoints
 
     jobs = connection.client()
 
     def one(name: str) -> None:
         job = find_job(jobs, name)
         if job.to_be_suspended:
-            say(f"{name}: is suspended already")
+            say(f"{name}: already suspended")
             return
         jobs.suspend(name)
-        say(f"{name}: to be suspended")
+        say(f"{name}: suspending")
         lost = lost_checkpoints(job)
         if lost is not None:
             say(f"warning: {lost}; {KEEPING}", error=True)

@@ -1,4 +1,4 @@
-"""`kubectl dtj wait` ends when jobs have ended, or are in a phase."""
+"""`kubectl dtj wait` waits until jobs have ended, or are in a phase."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wait_targets() -> list[str]:
 
 
 def complete_phase(incomplete: str) -> list[str]:
-    """Returns the values of `wait --for` that begin so, for tab completion."""
+    """Returns the values of `wait --for` with this beginning, for tab completion."""
     return [each for each in wait_targets() if each.startswith(incomplete.lower())]
 
 
@@ -37,16 +37,20 @@ def wait(
     names: JobNames,
     phase: Annotated[
         str,
-        typer.Option("--for", help="finished, running, or a phase such as Suspended.", autocompletion=complete_phase),
+        typer.Option(
+            "--for", help="Wait for finished, running, or a phase such as Suspended.", autocompletion=complete_phase
+        ),
     ] = "finished",
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", help="Time to wait at most: seconds, or 30s, 5m.", parser=seconds, metavar="<time>"),
+        typer.Option(
+            "--timeout", help="Wait at most this long: seconds, or 30s, 5m.", parser=seconds, metavar="<time>"
+        ),
     ] = None,
 ) -> None:
     """Wait until jobs have ended, or are in a phase.
 
-    Exits with 0 when all succeeded or are in that phase, 1 when one ended otherwise, 3 when the time is over.
+    The exit code is 0 if all succeeded or are in that phase, 1 if one ended otherwise, 3 at the timeout.
     """
     from trainmaster.client.view import view_of
 

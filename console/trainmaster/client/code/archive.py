@@ -1,7 +1,9 @@
-"""A folder becomes an archive that is the same bytes for the same files, whoever makes it and when.
+"""Makes an archive of a folder: the same bytes from the same files, on any machine at any time.
 
-Caches and environments stay behind. So do secrets, what `.gitignore` and `.trainmasterignore` leave out (each folder's
-own, as git reads them), links out of the folder and what is no file; these are named, because a script may want them.
+Caches and environments are left out. So are files that may hold secrets, what `.gitignore` and `.trainmasterignore`
+exclude (each folder's own, as git reads them), links out of the folder and what is no file; these are named, because a
+script may need them. Everybody who may read the namespace's ConfigMaps can read a job's code, so only a
+`.trainmasterignore` can include a secret (`!.env`); a `.gitignore` is about git.
 """
 
 from __future__ import annotations
@@ -14,19 +16,23 @@ import stat
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmaster.client.code.secret_files import is_private_key, secret_files
 from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_CODE_BYTES
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
+# Marks all objects that hold a job's code.
+CODE_LABEL = "trainmaster.dev/code-of"
+# Bytes of an archive in a ConfigMap: with base64 an object stays below etcd's 1.5 MB, and a pod's start below a second.
+MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
-# Of one folder the later one counts.
+# In one folder, the later one precedes.
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
 ALWAYS_LEFT_OUT = frozenset(
     {
@@ -44,7 +50,7 @@ ALWAYS_LEFT_OUT = frozenset(
         ".tox",
     }
 )
-# Files that a sentence names: the largest ones, or those left out for one reason.
+# Files that a sentence names.
 NAMED_FILES = 5
 SECRET = "may hold secrets; to take one along, name it in .trainmasterignore, as !{path}"
 _KB = 1000
@@ -63,8 +69,8 @@ class LeftOut:
 class Archive:
     """Archive is a tar file, compressed with gzip, and what is in it.
 
-    `sizes` has the bytes of each file by its path. `left_out` names what was found and isn't in it, apart from caches
-    and environments. `folder` is where the files are from; empty: no folder.
+    `sizes` has the bytes of each file by its path. `left_out` names what isn't in it, except for caches and
+    environments. `folder` is the files' folder, if they are from one.
     """
 
     data: bytes
@@ -130,7 +136,7 @@ def archive_folder(folder: str | Path) -> Archive:
 
 
 def archive_files(files: Mapping[str, bytes]) -> Archive:
-    """Returns the archive of files by their paths in it. Raises InvalidRequest where they are too large."""
+    """Returns the archive of files by their paths in it. Raises InvalidRequest if they are too large."""
     return _pack(dict(files), set(), (), "")
 
 
@@ -138,7 +144,7 @@ def size_text(count: int) -> str:
     """Returns a number of bytes for a sentence: 512 bytes, 34.1 KB, 1.5 MB."""
     if count < _KB:
         return f"{count} byte{'' if count == 1 else 's'}"
-    # What would be rounded to 1000.0 KB is 1.0 MB.
+    # 999,950 bytes are 1.0 MB and not 1000.0 KB.
     return f"{count / _KB:.1f} KB" if count < _MB - _KB / 20 else f"{count / _MB:.1f} MB"
 
 
@@ -271,3 +277,57 @@ def _some(paths: Sequence[str]) -> str:
 def _largest(sizes: Mapping[str, int]) -> str:
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:NAMED_FILES]
     return ", ".join(f"{name} ({size_text(sizes[name])})" for name in largest)
+
+
+# As lines of a .gitignore.
+SECRET_FILES = (
+    # Environment files, without the examples that projects publish.
+    *(".env", ".env.*", "*.env", ".envrc", "!.env.example", "!.env.sample", "!.env.template", "!.env.dist"),
+    # Private keys and their stores.
+    *("*.key", "*.pem", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx", ".ssh/", ".gnupg/"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
+    # Clouds, clusters and registries.
+    *(
+        ".aws/",
+        ".azure/",
+        ".gcloud/",
+        "**/.config/gcloud/",
+        ".boto",
+        ".s3cfg",
+        ".oci/",
+        "application_default_credentials.json",
+    ),
+    *("credentials.json", "client_secret*.json", "service-account*.json", "service_account*.json"),
+    *(
+        "**/.kube/config",
+        "kubeconfig",
+        "*.kubeconfig",
+        ".docker/",
+        ".dockercfg",
+        ".vault-token",
+        "*.tfstate",
+        "*.tfvars",
+    ),
+    # Tokens of package indexes, hubs and databases.
+    *(".netrc", "_netrc", ".git-credentials", ".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".htpasswd"),
+    *(".huggingface/", "**/huggingface/token", "**/huggingface/stored_tokens", "**/.kaggle/", "kaggle.json"),
+    # Histories of shells and interpreters.
+    *(".*_history", ".*history", ".*_hist", ".lesshst", ".viminfo"),
+)
+# The first bytes of a private key in PEM, under any name.
+_PEM, _PRIVATE = b"-----BEGIN ", b"PRIVATE KEY-----"
+
+
+@cache
+def secret_files() -> GitIgnoreSpec:
+    """Returns what matches the paths of secrets."""
+    # Here, because no other command needs it.
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(SECRET_FILES)
+
+
+def is_private_key(content: bytes) -> bool:
+    """Returns whether a file is a private key in PEM."""
+    first, _, _ = content[:200].lstrip().partition(b"\n")
+    return first.startswith(_PEM) and first.rstrip().endswith(_PRIVATE)

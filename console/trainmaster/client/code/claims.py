@@ -1,9 +1,9 @@
-"""An archive that no ConfigMap holds comes onto a volume by a pod that lives for a moment, on any cluster.
+"""Copies an archive that is too large for a ConfigMap onto a volume, by a short-lived pod.
 
-The pod has the job's image, mounts the claim and the archive in pieces, puts them together, and compares the digest.
-The pieces are ConfigMaps that the pod owns, and they go with it. This program removes the pod whatever happens, Ctrl-C
-too; where it can't (it was killed), the pod ends by its deadline, and the next upload removes it. The archive that the
-job names stays: pods that come back need it until the job names the new one.
+The pod has the job's image, mounts the claim and the archive in pieces, joins them, and compares the digest. The pieces
+are ConfigMaps that the pod owns, so they are removed with it. This program removes the pod in any case, even at Ctrl-C;
+if it is killed, the pod ends by its deadline, and the next upload removes it. The archive that the job names stays,
+because replaced pods need it until the job names the new one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from trainmaster.client.code.archive import Archive
-from trainmaster.client.code.places import CODE_LABEL, MAX_CONFIG_MAP_BYTES
+from trainmaster.client.async_jobs import FIELD_MANAGER
+from trainmaster.client.code.archive import CODE_LABEL, MAX_CONFIG_MAP_BYTES, Archive
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NotAllowed
-from trainmaster.client.jobs import FIELD_MANAGER, JobClient, TrainingJob
+from trainmaster.client.job import TrainingJob
+from trainmaster.client.jobs import JobClient
 from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE
 from trainmaster_operator.api.v1alpha1.names import BUNDLED_USER
 from trainmaster_operator.wire.names import JOB_UID_LABEL
@@ -27,8 +28,8 @@ UPLOAD_SECONDS = 300
 POLL_SECONDS = 0.2
 KEPT_ARCHIVES = 2
 UPLOAD_ANNOTATION = "trainmaster.dev/upload"
-"""It says which run of this program has made the pod."""
-# Of the job's podTemplate what lets a pod come up where its workers do.
+"""Identifies the run of this program that made the pod."""
+# Fields of the job's podTemplate that let a pod start where its workers do.
 _TAKEN_FROM_POD = ("imagePullSecrets", "tolerations", "nodeSelector", "securityContext", "priorityClassName")
 NO_NODE = "it has no node"
 _WAITING = {
@@ -137,7 +138,7 @@ def upload_to_claim(
 
 @contextmanager
 def _refusals_explained(claim: str) -> Iterator[None]:
-    """Says of what the API server refuses (rights, quotas, admission) what it was for, and what needs no pod."""
+    """Adds to a refusal (rights, quotas, admission) what the pod is for, and what needs none."""
     try:
         yield
     except NotAllowed as error:
@@ -149,7 +150,7 @@ def _refusals_explained(claim: str) -> Iterator[None]:
 
 @contextmanager
 def _made_pod(jobs: JobClient, body: dict[str, Any]) -> Iterator[str]:
-    """Gives the uid of a pod that is made; no pod of ours is left where nobody learns whether it was made."""
+    """Makes a pod and gives its uid. If it isn't known whether it was made, it is removed."""
     pods = f"/api/v1/namespaces/{jobs.namespace}/pods"
     pod, token = body["metadata"]["name"], secrets.token_hex(8)
     body["metadata"]["annotations"] = {UPLOAD_ANNOTATION: token}
@@ -169,7 +170,7 @@ def _made_pod(jobs: JobClient, body: dict[str, Any]) -> Iterator[str]:
 
 
 def _remove_ended(jobs: JobClient, path: str, pod: str) -> None:
-    """Removes the pod of an upload that was killed. Raises InvalidRequest where it may be at work."""
+    """Removes the pod of a killed upload. Raises InvalidRequest if it may still be at work."""
     try:
         present = jobs.transport.request("GET", path)
     except JobNotFound:
@@ -260,7 +261,7 @@ def _piece(pod: str, number: int) -> str:
 
 
 def _replace(jobs: JobClient, body: Mapping[str, Any]) -> None:
-    """Creates a piece; one that another upload has left behind makes way."""
+    """Creates a piece, in place of one that another upload has left."""
     path = f"/api/v1/namespaces/{jobs.namespace}/configmaps"
     try:
         jobs.transport.request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=body)
@@ -270,7 +271,7 @@ def _replace(jobs: JobClient, body: Mapping[str, Any]) -> None:
 
 
 def _wait(jobs: JobClient, path: str, pod: str, uid: str) -> None:
-    """Waits for the pod to succeed. Raises InvalidRequest with why it can't, or doesn't."""
+    """Waits for the pod to succeed. Raises InvalidRequest with the reason if it doesn't."""
     until = time.monotonic() + UPLOAD_SECONDS
     which = f"pod {pod}, which brings the code to its volume,"
     while True:
@@ -296,7 +297,7 @@ def _wait(jobs: JobClient, path: str, pod: str, uid: str) -> None:
 
 
 def _warning(jobs: JobClient, uid: str) -> str:
-    """Returns what the newest Event says is wrong with a pod; empty: nothing, or it can't be read.
+    """Returns the newest warning about a pod; empty if there is none or it can't be read.
 
     A volume that can't be mounted is in no status, and the pod is gone before anybody can describe it.
     """
@@ -310,14 +311,14 @@ def _warning(jobs: JobClient, uid: str) -> str:
 
 
 def _problem(status: Mapping[str, Any]) -> str:
-    """Returns what a pod's status says is wrong; empty: nothing."""
+    """Returns the problem in a pod's status; empty if there is none."""
     for container in status.get("containerStatuses") or []:
         state = container.get("state") or {}
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
         if waiting.get("reason") in _WAITING:
             return f"{_WAITING[waiting['reason']]} ({waiting.get('message') or waiting['reason']})"
         if ended.get("exitCode"):
-            # A traceback's last line says what it is about.
+            # The last line of a traceback has the error.
             lines = str(ended.get("message") or ended.get("reason") or "").strip().splitlines()
             return f"exit code {ended['exitCode']}: {lines[-1] if lines else 'it said nothing'}"
     for condition in status.get("conditions") or []:

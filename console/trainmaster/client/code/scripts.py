@@ -1,8 +1,7 @@
-"""The script that a job runs has to be in its code: without it every attempt would fail, and the job with it.
+"""A job's code must have the script that the job runs, or every attempt would fail.
 
-A job is refused only when that is certain: its command is plain Python or torchrun with the script's relative path,
-which is looked for in the folder of the code. That folder has the archive's files alone; what the agent finds there of
-an older archive it removes.
+A job is refused only if that is certain: its command is plain Python or torchrun with the script's relative path, which
+Python looks for in the folder of the code. That folder has only the archive's files.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
 from trainmaster_operator.wire.names import is_python
 
-# https://docs.python.org/3/using/cmdline.html; behind -c and -m stands no script.
+# https://docs.python.org/3/using/cmdline.html; after -c and -m there is no script.
 _PYTHON_FLAGS, _PYTHON_FLAGS_WITH_VALUE = "bBdEiIOPqRsSuvx", "WX"
-# Behind these torchrun runs no script of a path, or not as Python's own command line does.
+# With these torchrun runs no script by its path, or not as Python's own command line does.
 _NO_SCRIPT = {"module", "no_python", "use_env"}
 # A container of the user's that knows the folder of the code may write into it (rendering/environment.py).
 _STATE = re.compile("trainmaster.state")
 
 
 def require_script(name: str, spec: Mapping[str, Any], archive: Archive) -> None:
-    """Raises InvalidRequest where the job would certainly miss the script that it runs."""
+    """Raises InvalidRequest if the job would certainly lack the script that it runs."""
     script = missing_script(spec, archive)
     if script is None:
         return
@@ -46,16 +45,16 @@ def require_script(name: str, spec: Mapping[str, Any], archive: Archive) -> None
 
 
 def missing_script(spec: Mapping[str, Any], archive: Archive) -> str | None:
-    """Returns the script that a job of this spec runs and the archive certainly lacks; else None."""
+    """Returns the script that a job of this spec runs if the archive certainly lacks it."""
     if spec.get("setup") or _STATE.search(str(spec.get("podTemplate"))):
-        # It may make the script, or go elsewhere.
+        # These may create the script, or change the folder.
         return None
     script = _script([*_words(spec.get("command")), *_words(spec.get("args"))])
     if script is None or "$" in script or script.startswith("/") or ".." in script.split("/"):
         return None
     path = posixpath.normpath(script)
     folders = [path[:at] for at, letter in enumerate(path) if letter == "/"]
-    # A link is what it leads to, and Python runs a folder with a __main__.py too.
+    # A link may lead to it, and Python also runs a folder with a __main__.py.
     known = any(each in archive.sizes for each in (path, *folders)) or any(
         each.startswith(f"{path}/") for each in archive.sizes
     )
@@ -67,7 +66,7 @@ def _words(value: Any) -> list[str]:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """Returns the script of a command of Python or torchrun; None: it has none, or isn't known."""
+    """Returns the script of a command of Python or torchrun, if it has one that is known."""
     program = posixpath.basename(words[0]) if words else ""
     if program == "torchrun":
         return _script_of_torchrun(words[1:])

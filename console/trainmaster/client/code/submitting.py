@@ -1,34 +1,32 @@
-"""Code and job are written in an order in which no pod waits for what isn't there, and nothing is left behind."""
+"""Submits jobs with code, in an order in which no pod waits for anything and nothing is left behind.
+
+The code is in the ConfigMap `<job>-code`, which the job owns once it is there, or on a claim (`claims`).
+"""
 
 from __future__ import annotations
 
 import copy
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.client.code.archive import Archive, size_text
+from trainmaster.client.async_jobs import FIELD_MANAGER
+from trainmaster.client.code.archive import CODE_LABEL, MAX_CONFIG_MAP_BYTES, Archive, size_text
 from trainmaster.client.code.claims import upload_to_claim
-from trainmaster.client.code.places import (
-    MAX_CONFIG_MAP_BYTES,
-    config_map_name,
-    create_config_map,
-    fits_config_map,
-    give_to_job,
-    remove_config_map,
-    replace_archive,
-    require_free,
-)
 from trainmaster.client.code.scripts import require_script
-from trainmaster.client.errors import ClientError, InvalidRequest
-from trainmaster.client.jobs import JobClient, TrainingJob, require_name
+from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound
+from trainmaster.client.job import TrainingJob, require_name
+from trainmaster.client.jobs import JobClient
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
+from trainmaster_operator.wire.names import CODE_ARCHIVE
 
 CODE_FOLDER = "trainmaster-code"
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """Pushed is what became of new code: the job as it is now, and whether anything has changed."""
+    """Pushed is the job after a push, and whether its code has changed."""
 
     job: TrainingJob
     changed: bool
@@ -37,7 +35,7 @@ class Pushed:
 def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None = None) -> dict[str, Any]:
     """Returns a job's manifest with `spec.code`.
 
-    Raises InvalidRequest where the archive has no place to go, or lacks the script that the job runs.
+    Raises InvalidRequest if there is no place for the archive, or it lacks the script that the job runs.
     """
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
@@ -73,7 +71,7 @@ def submit_with_code(
     body = with_code(manifest, archive, claim)
     name = body["metadata"]["name"]
     if "claim" in body["spec"]["code"]:
-        # Its archives would make way for this one.
+        # This archive would replace that job's.
         require_free(jobs, name)
         upload_to_claim(jobs, name, body["spec"], archive)
         return jobs.submit(body)
@@ -88,7 +86,7 @@ def submit_with_code(
 
 
 def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
-    """Brings new code into a job; its ranks save a checkpoint and start again with it, in the same pods.
+    """Uploads new code into a job; its ranks save a checkpoint and restart with it, in the same pods.
 
     Raises JobNotFound, and InvalidRequest for a job that has ended, was submitted without code, or runs a script that
     the archive lacks.
@@ -96,12 +94,12 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
     job = jobs.get(name)
     if job.finished:
         raise InvalidRequest(
-            f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it anew with --code."
+            f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again with --code."
         )
     code = (job.raw.get("spec") or {}).get("code")
     if code is None:
         raise InvalidRequest(
-            f"Job {name} has the code of its image: nothing can be pushed into it; submit it anew with --code."
+            f"Job {name} has the code of its image: nothing can be pushed into it; submit it again with --code."
         )
     if code["digest"] == archive.digest:
         return Pushed(job, changed=False)
@@ -113,7 +111,7 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
     else:
         raise InvalidRequest(
             f"the code has {size_text(len(archive.data))} compressed, and job {name} keeps its code in a ConfigMap, "
-            f"which holds {MAX_CONFIG_MAP_BYTES // 1000} KB: ignore what isn't code, or submit the job anew with "
+            f"which holds {MAX_CONFIG_MAP_BYTES // 1000} KB: ignore what isn't code, or submit the job again with "
             f"--code-claim; the largest are {archive.largest()}"
         )
     return Pushed(jobs.merge(name, {"spec": {"code": {"digest": archive.digest}}}), changed=True)
@@ -123,3 +121,120 @@ def _checkpoint_claim(spec: Mapping[str, Any]) -> str | None:
     volume = (spec.get("checkpoint") or {}).get("volume") or {}
     claim = volume.get("claimName")
     return claim if isinstance(claim, str) else None
+
+
+# Bytes of all data of a ConfigMap (k8s.io/kubernetes pkg/apis/core/types.go, MaxSecretSize: 1 MiB).
+MAX_DATA_BYTES = 1_000_000
+
+
+def config_map_name(job: str) -> str:
+    """Returns the name of a job's ConfigMap of code."""
+    return f"{job}-code"
+
+
+def fits_config_map(archive: Archive) -> bool:
+    """Returns whether a ConfigMap holds the archive."""
+    return len(archive.data) <= MAX_CONFIG_MAP_BYTES
+
+
+def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
+    """Creates a new job's ConfigMap, in place of one that a former job of this name has left. Raises JobExists."""
+    name = config_map_name(job)
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {CODE_LABEL: job}},
+        "binaryData": {CODE_ARCHIVE: b64encode(archive.data).decode()},
+    }
+    try:
+        _create_map(jobs, body)
+        return
+    except JobExists:
+        present = _get_map(jobs, name)
+    if present is not None:
+        if ((present["metadata"].get("labels")) or {}).get(CODE_LABEL) != job:
+            raise InvalidRequest(
+                f"ConfigMap {name} is there and isn't a job's code: give the job another name, or remove it"
+            )
+        require_free(jobs, job)
+        # It is replaced, because the garbage collector may be about to remove it with the previous job.
+        _delete_map(jobs, name, present["metadata"].get("uid"))
+    _create_map(jobs, body)
+
+
+def require_free(jobs: JobClient, job: str) -> None:
+    """Raises JobExists if there is a job of this name."""
+    try:
+        jobs.get(job)
+    except JobNotFound:
+        return
+    raise JobExists(f'distributedtrainingjobs.trainmaster.dev "{job}" already exists')
+
+
+def give_to_job(jobs: JobClient, job: TrainingJob) -> None:
+    """Makes the job the ConfigMap's owner, so that it is removed with the job."""
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": job.uid}
+    _patch_map(jobs, config_map_name(job.name), {"metadata": {"ownerReferences": [owner]}})
+
+
+def remove_config_map(jobs: JobClient, job: str) -> None:
+    """Removes the ConfigMap of a job that was refused."""
+    _delete_map(jobs, config_map_name(job), None)
+
+
+def replace_archive(jobs: JobClient, job: TrainingJob, name: str, archive: Archive) -> None:
+    """Puts new code beside the running code, which replaced pods need until the job names the new one."""
+    present = _get_map(jobs, name)
+    data: dict[str, str | None] = {CODE_ARCHIVE: b64encode(archive.data).decode()}
+    if present is None:
+        create_body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": {CODE_LABEL: job.name}},
+            "binaryData": data,
+        }
+        _create_map(jobs, create_body)
+        if name == config_map_name(job.name):
+            give_to_job(jobs, job)
+        return
+    known = present.get("binaryData") or {}
+    data |= dict.fromkeys((key for key in known if key != CODE_ARCHIVE), None)
+    digest, before = job.raw["spec"]["code"]["digest"], known.get(CODE_ARCHIVE)
+    if before is not None and len(b64decode(before)) + len(archive.data) <= MAX_DATA_BYTES:
+        data[f"{digest}.tar.gz"] = before
+    _patch_map(jobs, name, {"binaryData": data})
+
+
+def _map_path(jobs: JobClient, name: str = "") -> str:
+    return f"/api/v1/namespaces/{jobs.namespace}/configmaps" + (f"/{name}" if name else "")
+
+
+def _create_map(jobs: JobClient, body: Mapping[str, Any]) -> None:
+    jobs.transport.request("POST", _map_path(jobs), query={"fieldManager": FIELD_MANAGER}, body=body)
+
+
+def _patch_map(jobs: JobClient, name: str, body: Mapping[str, Any]) -> None:
+    jobs.transport.request(
+        "PATCH",
+        _map_path(jobs, name),
+        query={"fieldManager": FIELD_MANAGER},
+        body=body,
+        content_type="application/merge-patch+json",
+    )
+
+
+def _get_map(jobs: JobClient, name: str) -> Mapping[str, Any] | None:
+    try:
+        found: Mapping[str, Any] = jobs.transport.request("GET", _map_path(jobs, name))
+    except JobNotFound:
+        return None
+    return found
+
+
+def _delete_map(jobs: JobClient, name: str, uid: str | None) -> None:
+    body = {"preconditions": {"uid": uid}} if uid else None
+    try:
+        jobs.transport.request("DELETE", _map_path(jobs, name), body=body)
+    except JobNotFound:
+        # Somebody was faster.
+        return

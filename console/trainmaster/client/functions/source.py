@@ -1,6 +1,6 @@
-"""A function's source is read, and checked for everything that it would miss where only it is.
+"""Reads a function's source, checks that it can run alone, and makes the two files that a job runs.
 
-Nothing is pickled: what a job runs can be read, and runs with the image's own Python and libraries.
+Nothing is pickled: a job's code is readable, and runs with the image's own Python and libraries.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import math
 import symtable
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import Signature, signature
 from typing import Any
 
 from trainmaster.client.errors import InvalidRequest
-from trainmaster.client.functions.literals import is_literal
 
 # A module has these without defining them.
 _GIVEN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"}
@@ -30,7 +31,7 @@ class FunctionSource:
     enclosed: Mapping[str, Any] = field(default_factory=dict)
 
     def module(self, imports: str = "") -> str:
-        """Returns the text of a module that defines the function. Raises InvalidRequest for names that nothing defines.
+        """Returns the text of a module that defines the function. Raises InvalidRequest for undefined names.
 
         `imports` are statements that come before it.
         """
@@ -54,7 +55,7 @@ class FunctionSource:
 
 
 def function_source(function: Callable[..., Any]) -> FunctionSource:
-    """Returns the source of a plain function. Raises InvalidRequest for what has none that can run alone."""
+    """Returns the source of a plain function. Raises InvalidRequest if it can't run alone."""
     wrapped = inspect.unwrap(function)
     name = getattr(wrapped, "__name__", type(wrapped).__name__)
     if not inspect.isfunction(wrapped):
@@ -87,7 +88,7 @@ def function_source(function: Callable[..., Any]) -> FunctionSource:
 
 
 def _enclosed(function: Any, name: str) -> dict[str, Any]:
-    """Returns the variables that it uses of the functions around it; plain ones become part of its text."""
+    """Returns the variables that it uses of enclosing functions; their values become part of the text."""
     found = {}
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -106,7 +107,7 @@ def _enclosed(function: Any, name: str) -> dict[str, Any]:
 
 
 def _undefined(text: str) -> Iterator[str]:
-    """Yields the names that a module's functions use and nobody defines, each once."""
+    """Yields the undefined names that a module's functions use, each once."""
     module = symtable.symtable(ast.unparse(_WithoutAnnotations().visit(ast.parse(text))), "function", "exec")
     own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     own |= {symbol.get_name() for symbol in module.get_symbols() if symbol.is_namespace()}
@@ -143,7 +144,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
 
 
 def _imports_all(imports: str) -> bool:
-    """Returns whether nobody can say which names there are (`from x import *`)."""
+    """Returns whether the imported names are unknown (`from x import *`)."""
     nodes = ast.walk(ast.parse(imports))
     return any(isinstance(node, ast.ImportFrom) and any(name.name == "*" for name in node.names) for node in nodes)
 
@@ -163,3 +164,59 @@ def _what(value: object) -> str:
         if check(value):
             return what
     return f"an object of type {type(value).__name__}"
+
+
+_MAX_DEPTH = 50
+
+
+def is_literal(value: object, depth: int = 0) -> bool:
+    """Returns whether evaluating the `repr` of a value gives it back. Subclasses may have another `repr`."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str, bytes):
+        return True
+    if kind is float:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    if depth >= _MAX_DEPTH:
+        return False
+    if kind is dict:
+        return all(is_literal(part, depth + 1) for pair in value.items() for part in pair)  # type: ignore[attr-defined]
+    return kind in (list, tuple) and all(is_literal(part, depth + 1) for part in value)  # type: ignore[attr-defined]
+
+
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for arguments that the function doesn't take, or that can't be written as text."""
+    name = getattr(function, "__name__", "the function")
+    for argument, value in arguments.items():
+        if not is_literal(value):
+            raise InvalidRequest(
+                f"arguments: {argument} is an object of type {type(value).__name__}: give None, True, False, finite "
+                f"numbers, text, and lists and mappings of them, and make the rest within {name}"
+            )
+    described: Signature = signature(function)
+    try:
+        described.bind(**arguments)
+    except TypeError as error:
+        raise InvalidRequest(f"arguments: {name}{described} can't be called with them: {error}") from error
+
+
+MODULE = "training_function"
+SCRIPT = "run_function.py"
+
+_SCRIPT = '''"""Trainmaster runs {name} with the arguments that train() was given."""
+
+from {module} import {name}
+
+ARGUMENTS = {arguments}
+
+# Processes that a rank starts, such as those of a DataLoader, may import this file.
+if __name__ == "__main__":
+    {name}(**ARGUMENTS)
+'''
+
+
+def bundle(function: Callable[..., Any], arguments: Mapping[str, Any], imports: str = "") -> dict[str, bytes]:
+    """Returns a job's files by name, in UTF-8. Raises InvalidRequest if the function can't run alone."""
+    source = function_source(function)
+    check_arguments(function, arguments)
+    script = _SCRIPT.format(name=source.name, module=MODULE, arguments=repr(dict(arguments)))
+    return {f"{MODULE}.py": source.module(imports).encode(), SCRIPT: script.encode()}

@@ -1,47 +1,47 @@
-"""`train` makes a job of a function and submits it."""
+"""`train` makes a job from a function and submits it; `JobHandle` is the job, for a program or a notebook."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict, Unpack
 
-from trainmaster.client.arguments import require
 from trainmaster.client.code import archive_files, submit_with_code
-from trainmaster.client.errors import InvalidRequest
-from trainmaster.client.functions.bundle import SCRIPT, bundle
-from trainmaster.client.functions.handle import JobHandle
+from trainmaster.client.errors import ClientError, InvalidRequest
+from trainmaster.client.functions.source import SCRIPT, bundle
+from trainmaster.client.job import TrainingJob, require
 from trainmaster.client.jobs import JobClient
-from trainmaster_operator.api.v1alpha1 import API_VERSION, DEFAULT_IMAGE, KIND
+from trainmaster.client.metrics import JobMetrics
+from trainmaster_operator.api.v1alpha1 import API_VERSION, DEFAULT_IMAGE, KIND, JobStatus
 
 # Characters of the part of a job's name that is the function's.
 _MAX_NAME = 40
 
 
 class TrainOptions(TypedDict, total=False):
-    """TrainOptions say what a function is given and where it runs."""
+    """TrainOptions are the function's arguments and where it runs."""
 
-    # By name; None, True, False, finite numbers, text, and lists and mappings of them.
+    # By name: None, True, False, finite numbers, text, and lists and mappings of these.
     arguments: Mapping[str, Any]
     workers: int
-    # Of each worker.
+    # Per worker.
     gpus: int
     image: str
     # Statements before the function: "import torch\nfrom pathlib import Path".
     imports: str
-    # Of the job; the function's and a few random letters where it is left out.
+    # The job's; default: the function's name and a few random letters.
     name: str
-    # More fields of the job's spec; they come before what the other options make.
+    # More fields of the job's spec; they override the other options.
     spec: Mapping[str, Any]
 
 
 def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **options: Unpack[TrainOptions]) -> JobHandle:
     """Submits a job whose ranks call the function, each with the same arguments.
 
-    Its source goes along and nothing around it: what it needs it imports, or gets as an argument. `jobs` is the current
-    context's namespace where it is left out. Raises InvalidRequest before anything is submitted where the function
-    can't run alone, and what `JobClient.submit` raises.
+    Only its source is sent, so it imports what it needs, or gets it as an argument. `jobs` defaults to the current
+    context's namespace. Raises InvalidRequest before anything is submitted if the function can't run alone, and what
+    `JobClient.submit` raises.
 
     >>> def fit(steps: int) -> None:
     ...     import torch.distributed as dist
@@ -77,7 +77,7 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
 
 
 def _check(jobs: object, options: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for options that there aren't, and for values of another type."""
+    """Raises InvalidRequest for unknown options, and for values of another type."""
     known = TrainOptions.__annotations__
     if unknown := [option for option in options if option not in known]:
         raise InvalidRequest(f"{', '.join(unknown)}: train has no such option; it has {', '.join(known)}")
@@ -92,3 +92,54 @@ def _name(function: Callable[..., Any]) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", getattr(function, "__name__", "").lower()).strip("-")[:_MAX_NAME].rstrip("-")
     stem = words if words[:1].isalpha() else f"train-{words}".rstrip("-")
     return f"{stem}-{secrets.token_hex(3)}"
+
+
+class JobHandle:
+    """JobHandle has the methods of `JobClient` for one job. A notebook shows it as a table, and `live` updates that."""
+
+    def __init__(self, jobs: JobClient, name: str) -> None:
+        self.jobs = jobs
+        self.name = name
+
+    @property
+    def job(self) -> TrainingJob:
+        """Returns the job's current state. Raises JobNotFound."""
+        return self.jobs.get(self.name)
+
+    @property
+    def status(self) -> JobStatus:
+        """Returns the job's current status. Raises JobNotFound."""
+        return self.job.status
+
+    def wait(self, timeout: float | None = None) -> TrainingJob:
+        """Waits until the job has ended, and returns it. Raises WaitTimeout."""
+        return self.jobs.wait(self.name, timeout=timeout)
+
+    def watch(self) -> Iterator[TrainingJob]:
+        """Yields the job now and at every change, until it is deleted."""
+        return self.jobs.watch(self.name)
+
+    def logs(self, worker: int | None = None, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound."""
+        return self.jobs.logs(self.name, worker, follow=follow, tail=tail)
+
+    def metrics(self) -> JobMetrics:
+        """Returns each rank's current figures."""
+        return self.jobs.metrics(self.name)
+
+    def restart(self) -> TrainingJob:
+        """Restarts all ranks in their pods, from a checkpoint."""
+        return self.jobs.restart(self.name)
+
+    def delete(self) -> None:
+        """Deletes the job and everything that belongs to it."""
+        self.jobs.delete(self.name)
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.name!r}, namespace={self.jobs.namespace!r})"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        try:
+            return self.job._repr_mimebundle_(include, exclude)
+        except ClientError as error:
+            return {"text/plain": str(error)}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import NoCluster
+from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.wire.values import mapping, shown
 
 ROLE = "trainmaster-history"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from trainmaster.client.blocking import AsyncTransport, Blocking
+from trainmaster.client.blocking import Blocking
 from trainmaster.client.errors import InvalidRequest
 from trainmaster.client.history.finding import HistoryServer, find_history
 from trainmaster.client.history.reading import HistoryClient
 from trainmaster.client.server import Server
-from trainmaster.client.transport import READ_SECONDS, HttpTransport
+from trainmaster.client.transport import READ_SECONDS, AsyncTransport, HttpTransport
 
 
 def blocking_history(found: HistoryServer, *, seconds: float | None = READ_SECONDS) -> HistoryClient:

@@ -18,14 +18,11 @@ import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainmaster.client.authorization import Authorization, Fixed
 from trainmaster.client.errors import InvalidRequest, NoCluster
 from trainmaster.client.history import accounts
 from trainmaster.client.history.accounts import AccountToken
 from trainmaster.client.history.answers import HistoryAnswers, NoWay
-from trainmaster.client.proxies import environment_proxy
-from trainmaster.client.server import Server, require_socks
-from trainmaster.client.tls import tls_context
+from trainmaster.client.server import Authorization, Fixed, Server, environment_proxy, require_socks, tls_context
 from trainmaster_operator.kubeconfig import KubeconfigError, require_address
 from trainmaster_operator.wire.values import mapping
 

@@ -14,10 +14,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.history.announcement import announced_prefix
 from trainmaster.client.history.checking import Checker
 from trainmaster.client.job import require_name, require_namespace
+from trainmaster.client.transport import AsyncTransport
 
 # What a history answers in one piece, where nothing else is asked.
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS = 500, 1000, 240

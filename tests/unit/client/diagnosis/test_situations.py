@@ -8,6 +8,7 @@ from tests.why.answers import answer
 from tests.why.cluster import ClusterOfObjects
 from tests.why.situations import Expected, all_situations
 from trainmaster.client import TrainingJob
+from trainmaster.client.blocking import Blocking, run
 from trainmaster.client.diagnosis import diagnose
 from trainmaster.client.gathering import gather
 
@@ -48,7 +49,7 @@ def test_whatever_may_not_be_read_is_said_and_breaks_nothing(expected: Expected)
     )
     blind = Expected(**{**vars(expected), "forbidden": kinds, "logs": {}, "metrics": {}})
     raw = next(item for item in expected.objects if item["kind"] == "DistributedTrainingJob")
-    found = diagnose(gather(ClusterOfObjects(blind), TrainingJob.of(raw)))
+    found = diagnose(run(gather(Blocking(ClusterOfObjects(blind)), TrainingJob.of(raw))))
     assert found.sentence
     assert any("pods couldn't be read" in line for line in found.unread)
 
@@ -57,5 +58,5 @@ def test_whatever_may_not_be_read_is_said_and_breaks_nothing(expected: Expected)
 def test_a_question_costs_few_requests(expected: Expected) -> None:
     raw = next(item for item in expected.objects if item["kind"] == "DistributedTrainingJob")
     cluster = ClusterOfObjects(expected)
-    gather(cluster, TrainingJob.of(raw))
+    run(gather(Blocking(cluster), TrainingJob.of(raw)))
     assert len(cluster.asked) <= 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.client.proxies import environment_proxy
+from trainmaster.client.server import environment_proxy
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The output of all workers is one stream, and each line says whose it is."""
+"""A job's output is one stream whose lines name their authors, and can be selected by rank, attempt and time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.client.fakes import FakeTransport, job, pod
-from trainmaster.client import JobClient, JobNotFound, NoCluster, all_workers
+from trainmaster.client import JobClient, JobNotFound, NoCluster, TrainingJob, logs
+from trainmaster.client.logs import Filter, Selection
+from trainmaster.client.merging import WorkerLine
 
 JOB = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs/reviews"
 PODS = "/api/v1/namespaces/default/pods"
@@ -18,8 +20,8 @@ TWO: dict[str, Any] = {"phase": "Running", "workers": {"desired": 2, "created": 
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(all_workers, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(all_workers, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(logs, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "SILENT_SECONDS", 0.05)
 
 
 def lines(*stamped: str) -> list[bytes]:
@@ -160,3 +162,87 @@ def test_whoever_stops_reading_stops_the_readers() -> None:
     assert next(following) == "[worker 0] x"
     following.close()  # type: ignore[attr-defined]
     assert list(following) == []
+
+
+def test_one_worker_has_the_container_before_as_all_have_it() -> None:
+    def restarted() -> FakeTransport:
+        return served(running(1, restarts=1), logs={"1 before": [lines("1 a", "2 raised")], 1: [lines("3 again")]})
+
+    assert read(restarted(), worker=1) == ["a", "raised", "again"]
+    assert read(restarted(), worker=1, tail=2) == ["raised", "again"]
+
+
+@pytest.mark.parametrize("tail", [None, 5])
+@pytest.mark.parametrize("suspended_at_first", [False, True])
+def test_what_was_kept_before_a_resume_comes_first_also_with_a_tail(tail: int | None, suspended_at_first: bool) -> None:
+    """`kubectl dtj logs -f --tail 5` shows it too; the page always asks with a tail."""
+    halted = job(**TWO | {"phase": "Suspended"})
+    transport = served(
+        logs={0: [lines("5 --- attempt 2 ---", "6 after")]},
+        jobs=[halted, halted, job(**TWO), job(**TWO), job(**TWO | {"phase": "Succeeded"})],
+        kept={"worker-0.log": "before\n", "worker-0.times": '{"times": "1"}'},
+    )
+    there = {"items": [running(0)]}
+    transport.answers[f"GET {PODS}"] = [{"items": []}, {"items": []}, there] if suspended_at_first else [there]
+    assert read(transport, follow=True, tail=tail) == ["[worker 0] before", "--- attempt 2 ---", "[worker 0] after"]
+
+
+T0 = 1_763_697_600.0
+LOG = (
+    "[agent]: attempt 1 starts cold",
+    "[rank 0]: one",
+    "[rank 1]: --- attempt 9 ---",
+    "[worker 0]: torchrun says",
+    "--- attempt 2 ---",
+    "[rank 0]: two",
+    "[rank 10]: two",
+)
+
+
+def kept(selection: Selection, log: tuple[str, ...] = LOG, at: float = T0, **status: Any) -> list[str]:
+    lines = (WorkerLine(at + number, 0, text) for number, text in enumerate(log))
+    return [line.text for line in filter(Filter(selection, TrainingJob.of(job(**status))), lines)]
+
+
+def test_a_rank_has_the_lines_that_begin_with_it() -> None:
+    assert kept(Selection(ranks=frozenset([0]))) == ["[rank 0]: one", "[rank 0]: two"]
+    assert kept(Selection(ranks=frozenset([1, 10]))) == ["[rank 1]: --- attempt 9 ---", "[rank 10]: two"]
+
+
+def test_an_attempt_goes_from_its_separator_to_the_next_one_and_no_rank_can_forge_one() -> None:
+    assert kept(Selection(attempt=1)) == list(LOG[:4])
+    assert kept(Selection(attempt=2)) == list(LOG[4:])
+    assert kept(Selection(attempt=9)) == []
+
+
+def test_a_log_whose_beginning_is_gone_begins_with_the_attempt_that_there_was_at_the_time() -> None:
+    failures = [
+        {"attempt": attempt, "reason": "Error", "failedAt": f"2026-11-21T0{3 + attempt}:00:00Z"} for attempt in (2, 1)
+    ]
+    log, late = ("[rank 0]: after",), 1_795_242_600.0  # 2026-11-21T06:30:00Z
+    assert kept(Selection(attempt=3), log, late, failures=failures) == list(log)
+    assert kept(Selection(attempt=1), log, late, failures=failures) == []
+    assert kept(Selection(attempt=2), log, late - 7200, failures=failures) == list(log)
+
+
+def test_lines_that_are_older_are_left_out_and_lines_without_a_time_are_not() -> None:
+    assert kept(Selection(since=T0 + 5)) == list(LOG[5:])
+    assert kept(Selection(since=T0), at=-1e9) == []
+    assert kept(Selection(since=T0), log=("x",), at=0.0) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "label", "separates"),
+    [
+        ("[rank 12]: text", 12, "[rank 12]: ", None),
+        ("[worker 3]: text", None, "[worker 3]: ", None),
+        ("[agent]: text", None, "", None),
+        ("--- attempt 3 ---", None, "", 3),
+        ("--- attempt 3 --- ", None, "", None),
+        ("[rank x]: text", None, "", None),
+        ("", None, "", None),
+    ],
+)
+def test_a_line_says_whose_it_is(text: str, rank: int | None, label: str, separates: int | None) -> None:
+    line = WorkerLine(0, 0, text)
+    assert (line.rank, line.label, line.separates) == (rank, label, separates)

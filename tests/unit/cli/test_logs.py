@@ -1,11 +1,11 @@
-"""How lines are labelled, coloured and timed (`cli/logs/printing.py`), and stamps read (`api/kept_logs.py`)."""
+"""Lines are labelled, coloured and timed when they are printed, and the kubelet's stamps are read."""
 
 from __future__ import annotations
 
 import pytest
 
-from trainmaster.cli.logs import printing
-from trainmaster.cli.logs.printing import Printer, Style
+from trainmaster.cli import logs
+from trainmaster.cli.logs import Printer, Style
 from trainmaster.client.merging import WorkerLine
 from trainmaster_operator.api.kept_logs import StampedLine, stamped_line
 
@@ -45,12 +45,12 @@ def test_times_are_utc_with_milliseconds(capsys: pytest.CaptureFixture[str]) -> 
 def test_on_a_terminal_every_rank_has_a_colour_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(printing, "shows_colours", lambda: True)
+    monkeypatch.setattr(logs, "shows_colours", lambda: True)
     printer = Printer(Style())
-    for rank in range(len(printing.COLOURS)):
+    for rank in range(len(logs.COLOURS)):
         printer(WorkerLine(0, 0, f"[rank {rank}]: x"))
     labels = {line.partition("[rank")[0] for line in capsys.readouterr().out.splitlines()}
-    assert len(labels) == len(printing.COLOURS)
+    assert len(labels) == len(logs.COLOURS)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.processes.dashboard.fake_api import job
 from trainmaster.client import TrainingJob
-from trainmaster.client.suspending import lost_checkpoints, start_of_resumed
+from trainmaster.client.sentences import lost_checkpoints, start_of_resumed
 
 EMPTY_DIR = {"checkpoint": {"volume": {"emptyDir": True}}}
 CLAIM = {"checkpoint": {"volume": {"claimName": "checkpoints"}}}
@@ -37,7 +37,7 @@ def test_resume_says_from_which_step_as_far_as_that_is_known() -> None:
     step = {"progress": {"step": 1234}}
     assert start_of_resumed(made(CLAIM, **step)).endswith("isn't known here; the last reported step is 1,234.")
     assert start_of_resumed(made(CLAIM)) == (
-        "It goes on from its last checkpoint, if it has one; it has reported no step."
+        "It continues from its last checkpoint, if it has one; it has reported no step."
     )
     assert start_of_resumed(made(EMPTY_DIR, **step)) == (
         "The checkpoints of bert are on an emptyDir, which goes with its pods: it begins at step 0 when it is resumed."

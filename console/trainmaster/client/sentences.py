@@ -1,4 +1,4 @@
-"""What becomes of a job's work when it is suspended and resumed, in sentences."""
+"""Sentences about a suspended job: the state that it loses, and where it will continue."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from trainmaster.client.job import TrainingJob
 from trainmaster_operator.wire.values import mapping, mappings, whole
 
-# Volumes of a podTemplate that go with the pod, or that no checkpoint can be written to.
+# Volumes of a podTemplate that are removed with the pod, or can't hold checkpoints.
 _SHORT_LIVED = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"})
 KEEPING = "a job whose spec.checkpoint.volume.claimName names a claim keeps its checkpoints"
 
 
 def lost_checkpoints(job: TrainingJob) -> str | None:
-    """Returns what goes with the pods of a job that is suspended; None: nothing, or that isn't known."""
+    """Returns what is lost with the pods of a suspended job; None if nothing is, or that isn't known."""
     if job.status.attempt == 0:
         return None
     spec = mapping(job.raw.get("spec"))
@@ -36,17 +36,16 @@ def lost_checkpoints(job: TrainingJob) -> str | None:
 
 
 def start_of_resumed(job: TrainingJob) -> str:
-    """Returns from where a suspended job goes on, as far as its status says it."""
+    """Returns where a suspended job will continue, as far as its status shows."""
     lost = lost_checkpoints(job)
     if lost is not None:
         return f"{lost[0].upper()}{lost[1:]}."
     progress = job.status.progress
     step = whole(progress.step) if progress is not None else None
     if step is None:
-        return "It goes on from its last checkpoint, if it has one; it has reported no step."
+        return "It continues from its last checkpoint, if it has one; it has reported no step."
     return (
-        "It goes on from its last checkpoint. Which step that has isn't known here; the last reported step is "
-        f"{step:,}."
+        f"It continues from its last checkpoint. The step of that isn't known here; the last reported step is {step:,}."
     )
 
 

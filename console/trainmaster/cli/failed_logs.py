@@ -1,0 +1,105 @@
+"""`kubectl dtj logs --failed` prints the log of the rank that failed first: from its pod or from what was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from trainmaster.cli.terminal import say
+from trainmaster.client import JobNotFound, NotAllowed, TrainingJob, worker_index
+from trainmaster.client.blocking import iterate, run
+from trainmaster.client.logs import LogReader
+from trainmaster.client.merging import WorkerLine
+from trainmaster.client.output import Output, has_started
+from trainmaster_operator.api.evidence import AttemptEvidence
+from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.wire.values import whole
+
+
+def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> None:
+    """Prints what is left of the log of the rank that failed first, and on stderr who it was. Raises ClientError."""
+    job, selection = reader.job, reader.selection
+    evidence = {one.attempt: one for one in _evidence(reader.output, job.name)}
+    failure = _failure(job, evidence, selection.attempt)
+    if failure is None:
+        if selection.attempt is None:
+            raise JobNotFound(f"Job {job.name} is {job.phase}, and no attempt has failed")
+        raise JobNotFound(f"Job {job.name} is {job.phase}, and no failure of attempt {selection.attempt} is known")
+    attempt = whole(failure.get("attempt")) or 0
+    worker, rank = whole(failure.get("worker")), whole(failure.get("rank"))
+    say(_who(attempt, failure), error=True)
+    if worker is None:
+        say(str(failure.get("message") or "It isn't known which worker failed."), error=True)
+        return
+    ranks = None if rank is None else frozenset([rank])
+    own = replace(selection, workers=frozenset([worker]), ranks=ranks, attempt=attempt)
+    for sentence, lines in _sources(replace(reader, selection=own), worker, evidence.get(attempt)):
+        first = next(lines, None)
+        if first is not None:
+            if sentence:
+                say(sentence, error=True)
+            printer(first)
+            for line in lines:
+                printer(line)
+            return
+    say(f"No line of its log is left. {failure.get('message') or ''}".rstrip(), error=True)
+
+
+def _sources(
+    reader: LogReader, worker: int, evidence: AttemptEvidence | None
+) -> Iterator[tuple[str, Iterator[WorkerLine]]]:
+    """Yields the places where the log may be, the whole one first, each with a sentence about it."""
+    name = reader.job.name
+    for pod in run(reader.output.pods(name)):
+        if worker_index(pod) == worker and has_started(pod):
+            yield "", _while_there(iterate(reader.of_pod(pod)))
+    if (log := run(reader.output.kept_logs_or_none(name)).get(worker)) is not None:
+        cut = " It may begin in the middle: only the ends of logs are kept." if log.cut else ""
+        yield f"Its pod is gone; this was kept of its log.{cut}", iterate(reader.of_kept(worker, log))
+    if evidence is None:
+        return
+    if text := evidence.logs.get(worker):
+        kept = KeptLog(tuple(text.removesuffix("\n").split("\n")), cut=True)
+        # All of it is the attempt's, but no line marks that.
+        own = replace(reader, selection=replace(reader.selection, attempt=None))
+        yield "The log is gone; this is its end, from the evidence.", iterate(own.of_kept(worker, kept))
+    error = evidence.workers.get(worker, {}).get("error")
+    if isinstance(error, str) and error:
+        lines = (WorkerLine(0.0, worker, text) for text in error.splitlines())
+        yield "The log is gone; these last lines were reported.", lines
+
+
+def _while_there(lines: Iterator[WorkerLine]) -> Iterator[WorkerLine]:
+    # The pod may have gone since it was listed.
+    with suppress(JobNotFound):
+        yield from lines
+
+
+def _failure(
+    job: TrainingJob, evidence: Mapping[int, AttemptEvidence], attempt: int | None
+) -> Mapping[str, Any] | None:
+    """Returns the failure of the attempt, or of the newest one that failed, from the status or the evidence."""
+    known: dict[int, Mapping[str, Any]] = {number: one.failure for number, one in evidence.items()}
+    for failure in reversed(job.status.failures):
+        known[failure.attempt] = failure.model_dump(by_alias=True, exclude_none=True)
+    if attempt is not None:
+        return known.get(attempt)
+    return known[max(known)] if known else None
+
+
+def _evidence(output: Output, name: str) -> list[AttemptEvidence]:
+    try:
+        return run(output.evidence(name))
+    except NotAllowed:
+        # Users who may read pods' logs needn't be allowed to read ConfigMaps.
+        return []
+
+
+def _who(attempt: int, failure: Mapping[str, Any]) -> str:
+    rank = f"rank {failure['rank']}" if failure.get("rank") is not None else ""
+    place = [f"{name} {failure[name]}" for name in ("worker", "pod", "node") if failure.get(name) is not None]
+    where = f"{rank} ({', '.join(place)})" if rank and place else rank or ", ".join(place)
+    code = f", exit code {failure['exitCode']}" if failure.get("exitCode") is not None else ""
+    return f"Attempt {attempt} ended with {failure.get('reason', 'a failure')}{f' of {where}' if where else ''}{code}."

@@ -1,0 +1,240 @@
+"""`kubectl dtj logs` prints the output of all ranks as one stream; `client.logs` reads it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from trainmaster.cli.arguments import most_workers, require_attempt, require_rank, require_worker
+from trainmaster.cli.failed_logs import print_failed
+from trainmaster.cli.show import job_trouble, pod_trouble
+from trainmaster.cli.terminal import log_line, say, shows_colours
+from trainmaster.client import JobClient, JobNotFound, TrainingJob, worker_index
+from trainmaster.client.blocking import Blocking, iterate
+from trainmaster.client.logs import MAX_MERGED, LogReader, Observer, Selection
+from trainmaster.client.merging import WorkerLine
+from trainmaster.client.output import Output, has_started
+from trainmaster.client.view import view_of
+from trainmaster_operator.api.kept_logs import KeptLog, marked_attempt
+
+# Select Graphic Rendition (ECMA-48): not black, white and red, which mean something by themselves.
+COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+DIM, BOLD = 2, 1
+# Workers that are named one by one.
+MAX_NAMED = 8
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """LogOptions are the command's options as given."""
+
+    workers: Collection[int] = ()
+    ranks: Collection[int] = ()
+    attempt: int | None = None
+    previous: bool = False
+    failed: bool = False
+    since_seconds: float | None = None
+    tail: int | None = None
+    follow: bool = False
+    timestamps: bool = False
+    prefix: bool | None = None
+
+
+def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
+    """Prints the wanted lines of a job's output. Raises ClientError; JobNotFound for what the job can't have."""
+    for worker in options.workers:
+        require_worker(job, worker)
+    for rank in options.ranks:
+        require_rank(job, rank)
+    # urllib3 warns when many logs need more connections than it keeps.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    selection = Selection(
+        workers=frozenset(options.workers) if options.workers else None,
+        ranks=frozenset(options.ranks) if options.ranks else None,
+        attempt=_attempt(job, options),
+        since=None if options.since_seconds is None else time.time() - options.since_seconds,
+        tail=options.tail,
+    )
+    several = max(job.status.workers.desired, most_workers(job)) > 1 and len(options.workers) != 1
+    printer = Printer(Style(several and not options.failed, options.prefix, options.timestamps, not options.ranks))
+    output = Output(Blocking(jobs.transport), jobs.namespace)
+    reader = LogReader(output, job, selection, _Sentences())
+    if options.failed:
+        print_failed(reader, printer)
+    else:
+        _print(reader, printer, follow=options.follow)
+
+
+def _attempt(job: TrainingJob, options: LogOptions) -> int | None:
+    """Returns the wanted attempt; None for all. Raises JobNotFound for one that the job hasn't had."""
+    if options.previous:
+        if job.status.attempt < 2:
+            raise JobNotFound(f"Job {job.name} is in its first attempt: there is no previous one")
+        return job.status.attempt - 1
+    if options.attempt is not None:
+        require_attempt(job, options.attempt)
+    return options.attempt
+
+
+def _print(reader: LogReader, printer: Printer, *, follow: bool) -> None:
+    follow_on = follow and not reader.is_over
+    with closing(iterate(reader.lines(follow=follow))) as lines:
+        for line in lines:
+            printer(line)
+    if not follow_on:
+        _explain(reader, printer, with_end=follow)
+    elif reader.job.finished:
+        say(view_of(reader.job.raw).end, error=True)
+
+
+def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
+    """Prints which lines are missing, or why there are none, and `with_end` how the job ended."""
+    job, selection, kept = reader.job, reader.selection, reader.kept
+    started = {worker for worker, pod in reader.pods.items() if has_started(pod)}
+    gone = {worker: log for worker, log in kept.items() if worker not in started}
+    # Pods that may outlive what was kept of them have their first lines themselves.
+    earlier = gone if job.finished or job.phase == "Suspended" else kept
+    if missing := _missing_sentence(earlier, selection):
+        say(missing, error=True)
+    is_silent = not printer.printed and selection.tail != 0
+    if is_silent and (selection.by_content or selection.since is not None) and (started or kept):
+        say(_nothing_sentence(job, selection), error=True)
+    elif is_silent and job.finished and not selection.by_content:
+        say(f"{view_of(job.raw).end}\nIt printed nothing that was kept.", error=True)
+        return
+    elif is_silent and not reader.pods and not kept:
+        say(f"Job {job.name} has no output: {job_trouble(job)}", error=True)
+    if with_end and job.finished:
+        say(view_of(job.raw).end, error=True)
+
+
+@dataclass
+class _Sentences(Observer):
+    """_Sentences prints what the reader waits for, each thing once: an image's pull fails and is retried in turns."""
+
+    _said: defaultdict[int | None, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def listed(self, job: TrainingJob, pods: Sequence[Mapping[str, Any]], *, is_idle: bool) -> None:
+        """Prints why workers have no output yet, or why there are no pods."""
+        waiting: dict[int | None, str] = {}
+        for pod in pods:
+            worker = worker_index(pod)
+            if has_started(pod):
+                self._said.pop(worker, None)
+            else:
+                name = pod["metadata"]["name"]
+                waiting[worker] = f"Worker {worker} has no output yet: pod {name} is {pod_trouble(pod)}."
+        if pods:
+            self._said.pop(None, None)
+        elif is_idle:
+            waiting[None] = f"Job {job.name} has no pods: {job_trouble(job)}"
+        new = {each: text for each, text in waiting.items() if text not in self._said[each]}
+        for each, text in new.items():
+            self._said[each].add(text)
+        for text in list(new.values())[:MAX_NAMED]:
+            say(text, error=True)
+        if len(new) > MAX_NAMED:
+            say(f"... and {len(new) - MAX_NAMED} more workers.", error=True)
+
+    def too_many(self, logs: int) -> None:
+        """Prints that the logs aren't merged as one."""
+        say(
+            f"Lines of {logs} workers are too many to merge: those of {MAX_MERGED} workers come before those of the "
+            "next; choose some with --worker or --rank.",
+            error=True,
+        )
+
+
+def _missing_sentence(kept: Mapping[int, KeptLog], selection: Selection) -> str:
+    """Returns which workers' first lines weren't kept; empty if they were, or weren't asked for."""
+    cut = [worker for worker, log in kept.items() if log.cut and not _begins_in(log, selection.attempt)]
+    if not cut or selection.tail is not None or selection.since is not None:
+        return ""
+    if len(cut) == len(kept) and len(cut) > 1:
+        who = "any worker"
+    else:
+        names = ", ".join(map(str, cut[:MAX_NAMED])) + (", ..." if len(cut) > MAX_NAMED else "")
+        who = f"worker{'' if len(cut) == 1 else 's'} {names}"
+    return f"The first lines of {who} aren't there: only the ends of logs are kept when the pods go."
+
+
+def _begins_in(log: KeptLog, attempt: int | None) -> bool:
+    """Returns whether the missing lines are of earlier attempts than the wanted one."""
+    marks = map(marked_attempt, log.lines)
+    return attempt is not None and any(begins is not None and begins <= attempt for begins in marks)
+
+
+def _nothing_sentence(job: TrainingJob, selection: Selection) -> str:
+    """Returns that none of the wanted lines is there."""
+    ranks = "" if selection.ranks is None else f" of rank {' or '.join(map(str, sorted(selection.ranks)))}"
+    attempt = "" if selection.attempt is None else f" of attempt {selection.attempt}"
+    since = "" if selection.since is None else " of that time"
+    if selection.attempt is not None and selection.attempt < job.status.attempt:
+        return (
+            f"Nothing{ranks}{attempt} is left: the logs of its containers are gone; what was kept of an attempt that "
+            f"failed is shown by --failed --attempt {selection.attempt}."
+        )
+    return f"Job {job.name} has no output{ranks}{attempt}{since}."
+
+
+@dataclass(frozen=True)
+class Style:
+    """Style decides how lines are printed."""
+
+    several: bool = True
+    """Lines of several workers are printed, so each needs its author."""
+    prefix: bool | None = None
+    """True: the worker before every line; False: no label; None: what tells the lines apart."""
+    timestamps: bool = False
+    separators: bool = True
+    """The beginnings of attempts are printed too."""
+
+
+class Printer:
+    """Printer prints lines and counts them. An attempt that begins in several logs is printed once."""
+
+    def __init__(self, style: Style) -> None:
+        self.printed = 0
+        self._style = style
+        self._coloured = shows_colours()
+        self._separated = 0
+
+    def __call__(self, line: WorkerLine) -> None:
+        """Prints a line. Raises BrokenPipeError."""
+        style, begins = self._style, line.separates
+        if begins is not None:
+            if not style.separators or (style.several and style.prefix is None and begins <= self._separated):
+                return
+            self._separated = max(self._separated, begins)
+        self.printed += 1
+        label, text = self._labelled(line, begins)
+        log_line(text, (_timestamp(line.time) if style.timestamps else "") + label)
+
+    def _labelled(self, line: WorkerLine, begins: int | None) -> tuple[str, str]:
+        own = "" if begins is not None else line.label
+        text = line.text[len(own) :]
+        if self._style.prefix is False:
+            return "", text
+        if self._style.prefix is None and begins is not None and self._style.several:
+            return "", self._colour(text, BOLD)
+        shows_worker = self._style.prefix or (not own and self._style.several)
+        worker = self._colour(f"[worker {line.worker}] ", DIM) if shows_worker else ""
+        if own and self._coloured:
+            # In a terminal every rank has its own colour.
+            own = self._colour(own, DIM if (rank := line.rank) is None else COLOURS[rank % len(COLOURS)])
+        return worker + own, text
+
+    def _colour(self, text: str, code: int) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._coloured and text else text
+
+
+def _timestamp(time: float) -> str:
+    if not time:
+        return ""
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
