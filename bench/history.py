@@ -10,7 +10,6 @@ the answers about long and large jobs; these are processor time, so that what el
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import sys
@@ -24,11 +23,10 @@ import psutil
 
 from bench.clusters import table
 from tests.processes.history.history_process import history, reviews
-from trainmaster.history.aging import Aging
 from trainmaster.history.answers import Answers
 from trainmaster.history.drawing import Window
 from trainmaster.history.store import Store
-from trainmaster.history.trimming import Trimming
+from trainmaster.history.upkeep import Aging
 from trainmaster_operator.api.records import JobIdentity, JobRecord, Record, SampleRecord
 
 CPU_LIMIT, MEMORY_LIMIT = 0.25, 150.0
@@ -132,7 +130,7 @@ def filled(folder: Path, *, jobs: int, hours: float, ranks: int = 4, each: float
         store.record(batch)
         while aging.step(at_once=True):
             pass
-    used = Trimming(store, 2**40, 1e6).used()
+    used = store.used()
     store.close()
     return file, used / 1e3 / jobs / hours
 
@@ -142,7 +140,7 @@ def waits(ask: Callable[[], Any]) -> float:
     times = []
     for _ in range(5):
         began = time.process_time()
-        json.dumps(ask())
+        ask().model_dump_json(by_alias=True)
         times.append(time.process_time() - began)
     return statistics.median(times)
 

@@ -33,9 +33,9 @@ import psutil
 from bench.clusters import table
 from tests.processes.history import history_process
 from tests.processes.history.history_process import History, history, job, key, line, reviews, sample
-from trainmaster.history.aging import HEAT, Aging
-from trainmaster.history.heat import PEAK, Heat
+from trainmaster.history.figures import HEAT, PEAK, Points
 from trainmaster.history.store import Store
+from trainmaster.history.upkeep import Aging
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import JobIdentity, LogRecord, Record
 
@@ -72,8 +72,9 @@ def filled(file: Path) -> None:
         for _ in range(480 // POINTS):
             times = [round(at := at + 10.0 * 2**level, 3) for _ in range(POINTS)]
             figures: dict[str, Any] = dict.fromkeys((PEAK, "gradNorm", "loss"), values)
-            block = Heat(list(range(RANKS)), [rank // 8 for rank in range(RANKS)], times, [1] * POINTS, figures)
-            store.write(partial(aging._add, number, HEAT, level, block, RANKS))
+            workers = [rank // 8 for rank in range(RANKS)]
+            block = Points(HEAT, list(range(RANKS)), workers, times, [1] * POINTS, figures)
+            store.write(partial(aging._add, number, level, [block]))
     store.close()
 
 

@@ -46,7 +46,7 @@ def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def recorded_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of the namespace's recorded jobs that begin so, the newest first."""
-    from trainmaster.cli.history.opening import HistoryOptions, open_history
+    from trainmaster.cli.history import HistoryOptions, open_history
     from trainmaster.client.blocking import run
 
     found: Iterable[str] = ()

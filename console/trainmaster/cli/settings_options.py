@@ -1,4 +1,4 @@
-"""A command has its options from the fields of its settings' dataclass, and makes the settings from what was given."""
+"""Makes a command's options from the fields of a dataclass, and the dataclass' values from what was given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def option_name(setting: Field[Any], option: Option) -> str:
 
 
 def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
-    """Returns the environment's variables that are read, in this order."""
+    """Returns the environment variables that are read, in this order."""
     if option.hidden:
         return ()
     first = option.variable or option_name(setting, option).replace("-", "_").upper()
@@ -28,9 +28,9 @@ def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
 def with_options(
     settings: type, *more: inspect.Parameter
 ) -> Callable[[Callable[[Mapping[str, Any]], None]], Callable[..., None]]:
-    """Returns a decorator that makes a command of a function of what was given, by parameter.
+    """Returns a decorator that makes a command of a function, which gets what was given by parameter.
 
-    The settings' options come first, in the order of their fields; `more` stands behind the first of them.
+    The options come in the order of the fields, with `more` behind the first of them.
     """
     parameters = [
         _parameter(setting, option, get_type_hints(settings)[setting.name])
@@ -42,7 +42,7 @@ def with_options(
         def command(**given: Any) -> None:
             function(given)
 
-        # Typer reads the options from the signature, and the help from the docstring.
+        # Typer reads the options from the signature and the help from the docstring.
         vars(command)["__signature__"] = inspect.Signature([*parameters[:1], *more, *parameters[1:]])
         command.__doc__ = function.__doc__
         return command
@@ -74,7 +74,7 @@ def _parameter(setting: Field[Any], option: Option, annotation: Any) -> inspect.
     elif default is None or option.default_text:
         annotation, default = str | None, None
     elif isinstance(default, int | float):
-        # Without None, which the command line can't give.
+        # The command line can't give None.
         annotation = type(default)
     if option.default_text:
         help = f"{help.removesuffix('.')}; default: {option.default_text}."

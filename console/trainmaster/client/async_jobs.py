@@ -293,8 +293,7 @@ class AsyncJobClient:
         `uid` names an earlier job of that name, `history` the address of a history that isn't the cluster's, and
         `token` what it knows you by, where the kubeconfig has none.
         """
-        from trainmaster.client.history import curves
-        from trainmaster.client.history.connecting import history_beside
+        from trainmaster.client.history import curves, history_beside
 
         require_name(name)
         for argument, value in (("uid", uid), ("history", history), ("token", token)):

@@ -16,11 +16,9 @@ from typing import Any
 from trainmaster.client.errors import ClientError
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.metrics import JobMetrics, job_metrics
-from trainmaster.client.permission import Access
-from trainmaster.dashboard.access import refusal
-from trainmaster.dashboard.errors import Refused
+from trainmaster.client.permission import Access, refusal
 from trainmaster.dashboard.seen import Seen
-from trainmaster.dashboard.streams import encoded
+from trainmaster.dashboard.streams import Refused, encoded
 from trainmaster.dashboard.viewers import Viewer
 
 # Between two questions to a job's agents; of a job with many workers more.

@@ -18,14 +18,13 @@ from trainmaster.client.gathering import gather
 from trainmaster.client.history import HistoryReader
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
-from trainmaster.dashboard.encoding import answer
-from trainmaster.dashboard.from_thread import FromThread
-from trainmaster.dashboard.history import replaced
+from trainmaster.dashboard.guards import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.manifest import manifest_of, too_large
-from trainmaster.dashboard.parameters import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
+from trainmaster.dashboard.reading import FromThread
 from trainmaster.dashboard.seen import RANK_FIGURES, SERIES, Seen
 from trainmaster.dashboard.shapes import MANIFEST
-from trainmaster.dashboard.viewers import Viewer
+from trainmaster.dashboard.streams import answer
+from trainmaster.dashboard.viewers import Viewer, replaced
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.wire.values import loads, mapping
 

@@ -18,11 +18,10 @@ from trainmaster.client.suspending import KEEPING, lost_checkpoints, start_of_re
 from trainmaster.client.watching import Watcher
 from trainmaster.dashboard.attempts import Attempt, attempts_of, attempts_of_record
 from trainmaster.dashboard.figures import Figures, seconds_between
-from trainmaster.dashboard.history import RecordedJob
 from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
 from trainmaster.dashboard.rows import row_of
 from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
-from trainmaster.dashboard.viewers import Viewer
+from trainmaster.dashboard.viewers import RecordedJob, Viewer
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.wire.values import mapping, number
 

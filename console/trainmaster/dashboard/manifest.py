@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from trainmaster.dashboard.errors import Refused
+from trainmaster.dashboard.streams import Refused
 from trainmaster_operator.api.limits import MAX_NESTING
 from trainmaster_operator.api.printable import yaml_escapes
 from trainmaster_operator.wire.values import mapping

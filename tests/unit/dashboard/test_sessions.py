@@ -7,21 +7,20 @@ import stat
 from typing import Any
 
 import pytest
+from trainmaster.dashboard.access import AccessCache
 
 from trainmaster.client import NotAllowed, NotKnown
 from trainmaster.client.authorization import Fixed
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Server
 from trainmaster.dashboard import access, parties, viewers
-from trainmaster.dashboard.access import AccessCache
-from trainmaster.dashboard.errors import Refused
-from trainmaster.dashboard.history import no_history
-from trainmaster.dashboard.launch import MOST_CODES, Launch, LaunchFile
+from trainmaster.dashboard.guards import MOST_CODES, Launch, LaunchFile
 from trainmaster.dashboard.nodes import kept_node, kept_pod, node_rows
 from trainmaster.dashboard.objects import event_rows, pod_row
 from trainmaster.dashboard.parties import Parties, Party, Share
 from trainmaster.dashboard.reading import ViewerTransport
-from trainmaster.dashboard.viewers import Viewers
+from trainmaster.dashboard.streams import Refused
+from trainmaster.dashboard.viewers import Viewers, no_history
 
 SERVER = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.history.recorded import START, Recorded, job, key, sample
+from tests.unit.history.recorded import START, Answers, Recorded, job, key, sample
 from trainmaster.history import answers as answering
 from trainmaster.history import store as stores
-from trainmaster.history.answers import Answers, NotRecorded
+from trainmaster.history.answers import NotRecorded
 from trainmaster.history.drawing import Window
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog

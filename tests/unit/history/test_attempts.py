@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.history.recorded import START
-from trainmaster.history.attempts import FAILURES_IN_STATUS, Attempt, merge_workers, observe, shown
+from trainmaster.history.statuses import FAILURES_IN_STATUS, Attempt, merge_workers, observe, shown
 from trainmaster_operator.api.records import PodPlace
 from trainmaster_operator.api.times import to_text, to_whole_text
 

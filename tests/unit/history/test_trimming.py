@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.history.recorded import START, Recorded, job, key, sample
-from trainmaster.history.answers import Answers
+from tests.unit.history.recorded import START, Answers, Recorded, job, key, sample
 from trainmaster.history.drawing import Window
-from trainmaster.history.trimming import Trimming
+from trainmaster.history.upkeep import Trimming
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, JobIdentity, LogRecord

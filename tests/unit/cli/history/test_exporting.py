@@ -15,13 +15,13 @@ from tests.unit.cli.dtj_command import run
 from tests.unit.client.history.recorded import RecordedHistory
 from trainmaster.client.blocking import Blocking
 from trainmaster.client.blocking import run as run_coroutine
-from trainmaster.client.history import HistoryClient, curves, rank_figures
+from trainmaster.client.history import HistoryReader, curves, rank_figures
 
 Columns = dict[str, list[Any]]
 
 
 def wanted(history: RecordedHistory, *, ranks: bool) -> Columns:
-    reader = HistoryClient(Blocking(history))
+    reader = HistoryReader(Blocking(history))
     if ranks:
         return run_coroutine(rank_figures(reader, "team", "bert-mrpc"))[0]
     return run_coroutine(curves(reader, "team", "bert-mrpc"))

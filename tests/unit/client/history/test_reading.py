@@ -9,15 +9,15 @@ import pytest
 from tests.unit.client.history.recorded import UID, RecordedHistory, detail, recorded_job
 from trainmaster.client import ClientError, InvalidRequest, JobNotFound, NoCluster
 from trainmaster.client.blocking import Blocking, run
-from trainmaster.client.history import HistoryClient
+from trainmaster.client.history import HistoryReader
 
 JOB = "/v1/namespaces/team/jobs/bert-mrpc"
 SERIES: dict[str, Any] = {"kind": "Series", "resolutionSeconds": 2, "at": [1.0, 2.0]}
 HEAT: dict[str, Any] = {"kind": "RankHeat", "at": [1.0], "ranks": [0, 1], "values": [[0.1, None]]}
 
 
-def client(history: RecordedHistory) -> HistoryClient:
-    return HistoryClient(Blocking(history), address="https://history")
+def client(history: RecordedHistory) -> HistoryReader:
+    return HistoryReader(Blocking(history), address="https://history")
 
 
 def test_each_question_has_its_path_and_leaves_out_what_isnt_given() -> None:
