@@ -172,5 +172,5 @@ def test_a_user_without_a_token_is_told_what_to_do(cluster: ApiServer) -> None:
     for account in ("a b", "x/y/z", "-x", "UPPER"):
         with pytest.raises(InvalidRequest, match=r"--service-account: .* is no service account; give NAME or"):
             cluster.history(None, account=account)
-    with pytest.raises(InvalidRequest, match="--token and --service-account both say who asks"):
+    with pytest.raises(InvalidRequest, match="--token and --service-account both name who asks"):
         cluster.history(None, account="reader", token="t")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.history.history_process import Reviews, history, job, key, reviews, sample
-from trainmaster.history.answers import Answers
+from tests.unit.history.recorded import Answers
 from trainmaster.history.drawing import Window
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import LogRecord
@@ -66,4 +66,4 @@ def test_a_disk_without_room_is_waited_for(tmp_path: Path, server: Reviews) -> N
         assert len(found.get("/v1/namespaces/team/jobs/mine/logs?tail=3")[1]["items"][0]["lines"]) == 3
         assert found.stop() == 0
     said = [json.loads(text)["message"] for text in found.lines]
-    assert any("goes on by itself" in message for message in said)
+    assert any("resumes by itself" in message for message in said)

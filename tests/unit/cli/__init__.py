@@ -47,13 +47,8 @@
 | `events` | `test_events` |
 | `evidence` | `test_dtj_evidence`, `test_hostile_text` |
 | `file_names` | `test_manifests` |
-| `history/attempt` | `history/test_history` |
-| `history/exporting` | `history/test_exporting` |
-| `history/listing` | `history/test_history` |
-| `history/opening` | `history/test_history`, `processes/client/test_history` |
-| `history/page` | `history/test_page` |
+| `history/page` | `history/test_page`, `history/test_history` |
 | `history/showing` | `history/test_history`, `history/test_exporting` |
-| `history/sparklines` | `history/test_page` |
 | `init` | `test_init`, `trainer/test_starter` |
 | `job_parts` | `test_following`, `test_dtj_evidence` |
 | `job_names` | `test_dtj`, `test_completion` |

@@ -283,6 +283,8 @@ def _problem(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     wanted = _WANTED.get(first["type"])
+    if first["type"] == "length":
+        return f"{place}.{first['msg']}".lstrip(".")
     if wanted is None:
         problem = "is missing" if first["type"] == "missing" else first["msg"]
         return f"{place}: {problem}" if place else problem

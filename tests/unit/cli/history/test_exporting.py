@@ -155,4 +155,4 @@ def test_ranks_that_the_history_leaves_out_are_said(history: RecordedHistory, tm
         **{"ranks": [0], "workers": [0], "values": [[0.5]]},
     }
     result = run("history", "bert-mrpc", "--export", str(tmp_path / "bert.csv"), "--ranks")
-    assert result.stderr == "3072 ranks are left out: the history shows no more of so many at once.\n"
+    assert result.stderr == "3072 ranks are left out: the history can't show so many at once.\n"

@@ -90,7 +90,7 @@ def test_attempts_stand_below_the_curves_where_they_begin() -> None:
 def test_of_many_attempts_the_newest_are_shown() -> None:
     attempts = [{**detail()["attempts"][0], "attempt": number} for number in range(1, 31)]
     text = "\n".join(page(120, RecordedHistory(answers={"bert-mrpc": detail(attempts=attempts)})))
-    assert "and 10 before them: -o json has all" in text
+    assert "10 earlier attempts are left out: -o json has all" in text
     assert "\n10       " not in text and "\n11       " in text
 
 
