@@ -24,8 +24,8 @@ import psutil
 from bench.clusters import table
 from tests.processes.history.history_process import history, reviews
 from trainmaster.history.answers import Answers
-from trainmaster.history.drawing import Window
-from trainmaster.history.store import Store
+from trainmaster.history.drawing import TimeWindow
+from trainmaster.history.store import HistoryStore
 from trainmaster.history.upkeep import Aging
 from trainmaster_operator.api.records import JobIdentity, JobRecord, Record, SampleRecord
 
@@ -115,7 +115,7 @@ def load(jobs: int, seconds: float) -> list[list[object]]:
 def filled(folder: Path, *, jobs: int, hours: float, ranks: int = 4, each: float = 2.0) -> tuple[Path, float]:
     """Returns a file with so many hours of each job, and its bytes (kB) for each job and hour."""
     clock, file = [START], folder / f"{jobs}-{ranks}.sqlite"
-    store = Store(file, lambda: clock[0])
+    store = HistoryStore(file, lambda: clock[0])
     store.connection.execute("PRAGMA synchronous = OFF")
     aging = Aging(store)
     store.record([job(START, number, 0) for number in range(jobs)])
@@ -155,14 +155,14 @@ def alone() -> list[list[object]]:
         file, day = filled(Path(name), jobs=2, hours=24)
         rows.append(["kB of each hour of a day", day, KILOBYTES_LIMIT])
         with Answers(file) as answers:
-            whole = waits(lambda: answers.series(*where, Window(), 1000))
-            last = waits(lambda: answers.series(*where, Window(START + 23 * 3600), 1000))
-            heat = waits(lambda: answers.heat(*where, Window(), 240, "stepSeconds"))
+            whole = waits(lambda: answers.series(*where, TimeWindow(), 1000))
+            last = waits(lambda: answers.series(*where, TimeWindow(START + 23 * 3600), 1000))
+            heat = waits(lambda: answers.heat(*where, TimeWindow(), 240, "stepSeconds"))
         rows += [["curves of a day (s)", whole, SERIES_LIMIT], ["curves of its last hour (s)", last, SERIES_LIMIT]]
         rows.append(["heat of a day (s)", heat, HEAT_LIMIT])
         file, large = filled(Path(name), jobs=1, hours=1, ranks=1_024)
         with Answers(file) as answers:
-            heat = waits(lambda: answers.heat(*where, Window(), 240, "stepSeconds"))
+            heat = waits(lambda: answers.heat(*where, TimeWindow(), 240, "stepSeconds"))
         rows += [["heat of an hour of 1,024 ranks (s)", heat, HEAT_LIMIT], ["kB of that hour", large, ""]]
     return rows
 

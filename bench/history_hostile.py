@@ -34,7 +34,7 @@ from bench.clusters import table
 from tests.processes.history import history_process
 from tests.processes.history.history_process import History, history, job, key, line, reviews, sample
 from trainmaster.history.figures import HEAT, PEAK, Points
-from trainmaster.history.store import Store
+from trainmaster.history.store import HistoryStore
 from trainmaster.history.upkeep import Aging
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import JobIdentity, LogRecord, Record
@@ -60,7 +60,7 @@ Attack = Callable[[History, Event], None]
 
 def filled(file: Path) -> None:
     """Writes the file: the tenant's large job, and another viewer's small one."""
-    store, chance = Store(file), random.Random(1)
+    store, chance = HistoryStore(file), random.Random(1)
     store.connection.execute("PRAGMA synchronous = OFF")
     aging, now = Aging(store), time.time()
     large = JobIdentity("tenant", "large", "uid-large")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 from pydantic_core import PydanticSerializationError
 
 from trainmaster.client.history.answers import (
+    MOST_ITEMS,
     EvidenceList,
     HistoryAnswer,
     LogList,
@@ -31,7 +33,7 @@ from trainmaster.client.history.answers import (
     RecordedJobList,
     Series,
 )
-from trainmaster.history.drawing import Drawn, Moved, Window, heat_answer, series_answer
+from trainmaster.history.drawing import Drawn, Moved, TimeWindow, heat_answer, series_answer
 from trainmaster.history.figures import CURVES, HEAT, decompress
 from trainmaster.history.schema import open_to_read
 from trainmaster.history.statuses import Attempt, shown
@@ -64,7 +66,7 @@ class NotRecorded(Exception):
     """Nothing of that job was recorded."""
 
 
-class TooSlow(Exception):
+class AnswerTooSlow(Exception):
     """An answer took too long; the message has what to ask for instead."""
 
 
@@ -76,7 +78,7 @@ class Answers:
     """Answers reads one file, in one thread at a time."""
 
     def __init__(self, file: Path) -> None:
-        """Opens the file. Raises UnusableFile."""
+        """Opens the file. Raises UnusableHistory."""
         self.connection = open_to_read(file)
         # Is called again and again during a long answer, and may raise.
         self.check: Callable[[], None] = lambda: None
@@ -131,7 +133,7 @@ class Answers:
                 ],
             )
 
-    def series(self, namespace: str, name: str, uid: str, window: Window, points: int) -> Series:
+    def series(self, namespace: str, name: str, uid: str, window: TimeWindow, points: int) -> Series:
         """Returns curves of at most so many points. Raises NotRecorded."""
 
         def answer(drawn: Drawn) -> Series:
@@ -145,7 +147,7 @@ class Answers:
 
         return self._draw(namespace, name, uid, CURVES, window, answer)
 
-    def heat(self, namespace: str, name: str, uid: str, window: Window, columns: int, figure: str) -> RankHeat:
+    def heat(self, namespace: str, name: str, uid: str, window: TimeWindow, columns: int, figure: str) -> RankHeat:
         """Returns a heat map of at most so many columns. Raises NotRecorded."""
         return self._draw(namespace, name, uid, HEAT, window, lambda drawn: heat_answer(drawn, window, columns, figure))
 
@@ -164,7 +166,8 @@ class Answers:
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             only = "" if worker is None else f" AND key = {worker}"
-            rows = list(self._texts(f"SELECT data, key FROM logs WHERE job = ?{only} ORDER BY key", job))
+            texts = self._texts(f"SELECT data, key FROM logs WHERE job = ?{only} ORDER BY key", job)
+            rows = list(islice(texts, MOST_ITEMS))
         items = []
         for number, text in rows:
             kept = KeptLog.parse(mapping(json.loads(text)), number) or KeptLog()
@@ -176,7 +179,7 @@ class Answers:
         return LogList.of(items=items)
 
     def _draw(
-        self, namespace: str, name: str, uid: str, kind: str, window: Window, answer: Callable[[Drawn], Kind]
+        self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[Drawn], Kind]
     ) -> Kind:
         """Returns what is drawn of a job.
 
@@ -293,7 +296,7 @@ class AnswerThreads:
     async def read(
         self, ask: Callable[[Answers], HistoryAnswer | int], *, is_long: bool = False, compress: bool = False
     ) -> Body:
-        """Returns an answer. Raises what `ask` does, UnusableFile, sqlite3.Error, TooSlow and Busy."""
+        """Returns an answer. Raises what `ask` does, UnusableHistory, sqlite3.Error, AnswerTooSlow and Busy."""
         threads = self._long if is_long else self._short
         reading = asyncio.get_running_loop().run_in_executor(threads, self._read, ask, compress)
         try:
@@ -348,8 +351,8 @@ def _encoded(answer: HistoryAnswer | int) -> bytes:
         return json.dumps(answer.to_data(), separators=(",", ":")).encode()
 
 
-def _too_slow() -> TooSlow:
-    return TooSlow(f"The answer took more than {READ_SECONDS:g} s; ask for less (limit, from, to).")
+def _too_slow() -> AnswerTooSlow:
+    return AnswerTooSlow(f"The answer took more than {READ_SECONDS:g} s; ask for less (limit, from, to).")
 
 
 def _recorded(row: Sequence[Any]) -> dict[str, Any]:

@@ -44,8 +44,8 @@ class Moved(Exception):
 
 
 @dataclass(frozen=True)
-class Window:
-    """Window is the time that is shown, in seconds since the epoch."""
+class TimeWindow:
+    """TimeWindow is the time that is shown, in seconds since the epoch."""
 
     since: float = 0.0
     until: float = math.inf
@@ -75,7 +75,7 @@ class Drawn:
 
     @classmethod
     def of(
-        cls, connection: sqlite3.Connection, job: int, kind: str, window: Window, check: Callable[[], None]
+        cls, connection: sqlite3.Connection, job: int, kind: str, window: TimeWindow, check: Callable[[], None]
     ) -> Drawn:
         """Reads the index, and the newest samples."""
         blocks = connection.execute(
@@ -109,7 +109,7 @@ class Drawn:
         return max(seconds, LEVEL_SECONDS[max((block.level for block in self.blocks), default=0)])
 
 
-def series_answer(drawn: Drawn, window: Window, points: int, done_before: Mapping[int, int]) -> Series:
+def series_answer(drawn: Drawn, window: TimeWindow, points: int, done_before: Mapping[int, int]) -> Series:
     """Returns the curves. `done_before` has the furthest step of all attempts before each. Raises Moved."""
     found = joined(CURVES, chain(readable(drawn.read, drawn.blocks), drawn.tail)).between(window.since, window.until)
     together, seconds = _together(found.at, found.attempt, points)
@@ -133,7 +133,7 @@ def series_answer(drawn: Drawn, window: Window, points: int, done_before: Mappin
     )
 
 
-def heat_answer(drawn: Drawn, window: Window, columns: int, figure: str) -> RankHeat:
+def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> RankHeat:
     """Returns the heat map: all times are read first, then the figures block by block into the map's cells.
 
     Raises Moved.

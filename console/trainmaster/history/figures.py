@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from trainmaster_operator.api.records import FIGURES as RECORDED
 from trainmaster_operator.api.records import SampleRecord
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
+from trainmaster_operator.wire.values import MAX_WHOLE
 
 log = logging.getLogger(__name__)
 Combine = Callable[[Sequence[float]], float]
@@ -275,7 +276,7 @@ def decompress(packed: bytes) -> bytes:
 def step_of(record: SampleRecord) -> int | None:
     """Returns the step of the first rank that reports one."""
     found = _first(record.columns.get("step") or ())
-    return None if found is None else int(min(max(found, 0.0), 2.0**53))
+    return None if found is None else int(min(max(found, 0.0), MAX_WHOLE - 1))
 
 
 def to_tail(record: SampleRecord, status: Mapping[str, float]) -> str:

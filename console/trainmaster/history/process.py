@@ -24,7 +24,7 @@ class CannotListen(Exception):
 
 
 async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
-    """Serves until `stop` is set. Raises UnusableFile, NoCluster and CannotListen."""
+    """Serves until `stop` is set. Raises UnusableHistory, NoCluster and CannotListen."""
     file = Path(settings.file)
     with locked(file):
         viewers = HistoryViewers(address_of(settings.kubeconfig, settings.context))

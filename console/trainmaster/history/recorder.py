@@ -16,9 +16,9 @@ from typing import Any, NoReturn, TypeVar
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Counter as CounterMetric
 
-from trainmaster.history.schema import UnusableFile, is_damage, move_aside
+from trainmaster.history.schema import UnusableHistory, is_damage, move_aside
 from trainmaster.history.settings import HistorySettings
-from trainmaster.history.store import Store
+from trainmaster.history.store import HistoryStore
 from trainmaster.history.upkeep import TAIL_BYTES, Aging, Trimming
 from trainmaster_operator import __version__
 from trainmaster_operator.api.records import (
@@ -76,13 +76,13 @@ class HistoryRecorder:
         self._metrics = metrics
         self._reopened = reopened
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="history-writer")
-        self._store: Store
+        self._store: HistoryStore
         self._trimming: Trimming
         self._steps: Sequence[Callable[[], bool]] = ()
         self._cannot = ""
 
     async def open(self) -> None:
-        """Opens the file. Raises UnusableFile."""
+        """Opens the file. Raises UnusableHistory."""
         await self._run(self._open)
 
     async def close(self) -> None:
@@ -107,7 +107,7 @@ class HistoryRecorder:
 
     def _open(self) -> None:
         most = self._settings.max_bytes
-        self._store = store = Store(Path(self._settings.file))
+        self._store = store = HistoryStore(Path(self._settings.file))
         store.bound(most)
         self._trimming = Trimming(store, most, self._settings.keep_days)
         self._steps = (Aging(store, min(TAIL_BYTES, most // _OF_A_SLICE)).step, self._trimming.step)
@@ -202,7 +202,7 @@ class HistoryRecorder:
     def _reopen(self) -> None:
         try:
             self._open()
-        except UnusableFile as error:
+        except UnusableHistory as error:
             raise CannotRecord(str(error)) from error
         self._reopened()
 

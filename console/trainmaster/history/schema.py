@@ -92,7 +92,7 @@ _OWNERS_FOLDER, _OWNERS_FILE = 0o700, 0o600
 _WRITE_AHEAD = "-wal"
 
 
-class UnusableFile(Exception):
+class UnusableHistory(Exception):
     """The file can't be used; the message has the reason and what to do."""
 
 
@@ -103,27 +103,27 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Holds the file for this process alone. Raises UnusableFile."""
+    """Holds the file for this process alone. Raises UnusableHistory."""
     try:
         file.parent.mkdir(_OWNERS_FOLDER, parents=True, exist_ok=True)
         with file.with_name(f"{file.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:
-        raise UnusableFile(f"{file} is in use by another `trainmaster history serve`; stop it first.") from error
+        raise UnusableHistory(f"{file} is in use by another `trainmaster history serve`; stop it first.") from error
     except OSError as error:
-        raise UnusableFile(f"{file} can't be used: {error.strerror}; is its folder there and writable?") from error
+        raise UnusableHistory(f"{file} can't be used: {error.strerror}; is its folder there and writable?") from error
 
 
 def open_file(file: Path) -> sqlite3.Connection:
-    """Opens the file for writing, and moves a damaged one aside. Raises UnusableFile."""
+    """Opens the file for writing, and moves a damaged one aside. Raises UnusableHistory."""
     try:
         return _open(file)
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
-            raise UnusableFile(f"{file} can't be used: {error}.") from error
+            raise UnusableHistory(f"{file} can't be used: {error}.") from error
         if not _began_as_database(file):
-            raise UnusableFile(
+            raise UnusableHistory(
                 f"{file} is no history but another kind of file, and is left alone; name another, or move it away."
             ) from error
         aside = move_aside(file)
@@ -156,9 +156,9 @@ def move_aside(file: Path) -> Path:
 
 
 def open_to_read(file: Path) -> sqlite3.Connection:
-    """Opens a history, which another connection may be writing, for reading alone. Raises UnusableFile."""
+    """Opens a history, which another connection may be writing, for reading alone. Raises UnusableHistory."""
     if not file.is_file():
-        raise UnusableFile(f"{file} isn't there; name the file of a history.")
+        raise UnusableHistory(f"{file} isn't there; name the file of a history.")
     try:
         connection = sqlite3.connect(
             f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
@@ -166,9 +166,9 @@ def open_to_read(file: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA query_only = ON")
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
         if not _require_ours(connection, file):
-            raise UnusableFile(f"{file} is empty; name the file of a history.")
+            raise UnusableHistory(f"{file} is empty; name the file of a history.")
     except sqlite3.Error as error:
-        raise UnusableFile(f"{file} can't be read: {error}.") from error
+        raise UnusableHistory(f"{file} can't be read: {error}.") from error
     return connection
 
 
@@ -204,14 +204,14 @@ def _open(file: Path) -> sqlite3.Connection:
 
 
 def _require_ours(connection: sqlite3.Connection, file: Path) -> int:
-    """Returns the version of the tables; 0 where there are none. Raises UnusableFile."""
+    """Returns the version of the tables; 0 where there are none. Raises UnusableHistory."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION_ID:
-        raise UnusableFile(f"{file} is no history of Trainmaster but another program's database; name another file.")
+        raise UnusableHistory(f"{file} is no history of Trainmaster but another program's database; name another file.")
     if version not in (0, VERSION):
-        raise UnusableFile(
+        raise UnusableHistory(
             f"{file} was written by another release (tables of version {version}, this one has version {VERSION}); "
             "use that release, or name another file."
         )

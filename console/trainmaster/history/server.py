@@ -18,11 +18,11 @@ from aiohttp import web
 
 from trainmaster.client.history.answers import MOST_COLUMNS, MOST_JOBS, MOST_LINES, MOST_POINTS, HistoryAnswer
 from trainmaster.client.permission import Access
-from trainmaster.history.answers import Answers, AnswerThreads, Body, Busy, NotRecorded, TooSlow
-from trainmaster.history.drawing import Window
+from trainmaster.history.answers import Answers, AnswerThreads, AnswerTooSlow, Body, Busy, NotRecorded
+from trainmaster.history.drawing import TimeWindow
 from trainmaster.history.figures import HEAT_FIGURES, PEAK
 from trainmaster.history.recorder import REASONS, CannotRecord, HistoryMetrics, HistoryRecorder
-from trainmaster.history.schema import UnusableFile
+from trainmaster.history.schema import UnusableHistory
 from trainmaster.history.viewers import Full, HistoryViewers, NotPermitted, NotReviewed, UnknownViewer, ViewerPlaces
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN
@@ -79,9 +79,9 @@ class Query:
         """Returns a job's uid; empty for the newest of its name."""
         return self.text("uid", _UID, "is no uid; leave it out for the newest job of that name.")
 
-    def window(self) -> Window:
+    def window(self) -> TimeWindow:
         """Returns the time between `from` and `to`, seconds since the epoch or RFC 3339."""
-        window = Window(self._time("from", 0.0), self._time("to", MAX_TIME))
+        window = TimeWindow(self._time("from", 0.0), self._time("to", MAX_TIME))
         if window.since > window.until:
             raise BadQuery(f"from: {shown(self._values['from'])} is later than to; give the earlier time as from.")
         return window
@@ -121,7 +121,7 @@ class Query:
         return found
 
 
-class Refusal(Exception):
+class RefusedRequest(Exception):
     """A request is refused with the answer's status and a sentence."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -139,8 +139,8 @@ _ERRORS: dict[type[Exception], int] = {
     Busy: 503,
     NotReviewed: 503,
     CannotRecord: 503,
-    UnusableFile: 503,
-    TooSlow: 504,
+    UnusableHistory: 503,
+    AnswerTooSlow: 504,
 }
 
 
@@ -191,7 +191,7 @@ class HistoryServer:
             message = f"{request.method} {request.path}: {error.reason}."
             if status == 413:
                 message = f"The body has more than {MAX_BODY_BYTES} bytes; send fewer records at once."
-        except Refusal as error:
+        except RefusedRequest as error:
             status, message = error.status, str(error)
         except tuple(_ERRORS) as error:
             status, message = _ERRORS[type(error)], str(error)
@@ -210,7 +210,7 @@ class HistoryServer:
     async def _record(self, request: web.Request) -> web.Response:
         self._require_writer(request)
         if self._writes >= MAX_WRITES:
-            raise Refusal(503, f"{MAX_WRITES} batches are being written; send this one again.")
+            raise RefusedRequest(503, f"{MAX_WRITES} batches are being written; send this one again.")
         self._writes += 1
         try:
             number = await self._recorder.record(await request.read())
@@ -219,17 +219,17 @@ class HistoryServer:
         return web.json_response({"kind": "Recorded", "records": number}, headers=_HEADERS)
 
     def _require_writer(self, request: web.Request) -> None:
-        """Raises Refusal for a request without the writer's token, which may be replaced at any time."""
+        """Raises RefusedRequest for a request without the writer's token, which may be replaced at any time."""
         if self._token_file is None:
-            raise Refusal(401, "This history has no writer: start it with --writer-token-file.")
+            raise RefusedRequest(401, "This history has no writer: start it with --writer-token-file.")
         try:
             token = self._token_file.read_bytes().strip()
         except OSError as error:
             log.error("The writer's token can't be read (%s: %s).", self._token_file, error.strerror)
-            raise Refusal(503, "The writer's token can't be read; the history's log names the file.") from error
+            raise RefusedRequest(503, "The writer's token can't be read; the history's log names the file.") from error
         given = _bearer(request, "Authorization")
         if not token or not hmac.compare_digest(given.encode(), token):
-            raise Refusal(401, "That isn't the writer's token; give the operator the same --history-token-file.")
+            raise RefusedRequest(401, "That isn't the writer's token; give the operator the same --history-token-file.")
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query, "namespace", "name", "limit", "continue")
@@ -297,7 +297,9 @@ class HistoryServer:
         # The API server's proxy of Services keeps the usual header for itself.
         token = _bearer(request, "X-Trainmaster-Authorization") or _bearer(request, "Authorization")
         if not token:
-            raise Refusal(401, "The request has no token: send your Kubernetes token as 'Authorization: Bearer …'.")
+            raise RefusedRequest(
+                401, "The request has no token: send your Kubernetes token as 'Authorization: Bearer …'."
+            )
         viewer = self._viewers.known(token)
         if viewer is None:
             async with self._places.stranger():

@@ -54,8 +54,8 @@ _REMEMBERED_JOBS = 20_000
 
 
 @dataclass
-class _Known:
-    """_Known is what the store remembers of a job."""
+class _KnownJob:
+    """_KnownJob is what the store remembers of a job."""
 
     id: int
     sampled_at: float
@@ -92,15 +92,15 @@ def slice_of(job: int) -> int:
     return job % SLICES
 
 
-class Store:
-    """Store is the file, open for writing."""
+class HistoryStore:
+    """HistoryStore is the file, open for writing."""
 
     def __init__(self, file: Path, now: Callable[[], float] = time.time) -> None:
-        """Opens the file. Raises UnusableFile."""
+        """Opens the file. Raises UnusableHistory."""
         self.file = file
         self.now = now
         self.connection = open_file(file)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownJob] = {}
         self._next_id = 0
         self._most_pages = 0
         started = time.monotonic()
@@ -226,7 +226,7 @@ class Store:
             self.tail.setdefault(number, Slice(started)).bytes += len(text)
         return kinds
 
-    def _job(self, record: Record) -> _Known:
+    def _job(self, record: Record) -> _KnownJob:
         """Returns what is known of a record's job, which is added if it is new."""
         key = record.key
         known = self._known.get(key.uid)
@@ -236,7 +236,7 @@ class Store:
             known = self._known[key.uid] = self._find(key) or self._new_job(key, record)
         return known
 
-    def _find(self, key: JobIdentity) -> _Known | None:
+    def _find(self, key: JobIdentity) -> _KnownJob | None:
         found = self._execute("SELECT id FROM jobs WHERE uid = ?", key.uid).fetchone()
         if found is None:
             return None
@@ -249,9 +249,9 @@ class Store:
         ).fetchone()[0]
         data = self._execute("SELECT data FROM objects WHERE job = ?", job).fetchone()
         figures = {} if data is None else status_figures(json.loads(decompress(data[0])))
-        return _Known(job, newest, figures)
+        return _KnownJob(job, newest, figures)
 
-    def _new_job(self, key: JobIdentity, record: Record) -> _Known:
+    def _new_job(self, key: JobIdentity, record: Record) -> _KnownJob:
         # Until a job's own record comes, its first sample has its time.
         created = (_created(record) if isinstance(record, JobRecord) else None) or record.at
         # A name is one job's at a time: the deletion of the one before wasn't seen.
@@ -266,9 +266,9 @@ class Store:
             "INSERT INTO jobs (uid, namespace, name, created, seen, summary) VALUES (?, ?, ?, ?, ?, ?)",
             *(key.uid, key.namespace, key.name, created, record.at, json.dumps(dict(NOTHING))),
         )
-        return _Known(int(inserted.lastrowid or 0), 0.0)
+        return _KnownJob(int(inserted.lastrowid or 0), 0.0)
 
-    def _add_job(self, known: _Known, record: JobRecord) -> None:
+    def _add_job(self, known: _KnownJob, record: JobRecord) -> None:
         status = mapping(record.job.get("status"))
         known.figures = status_figures(record.job)
         found = summary(record.job)
@@ -306,7 +306,7 @@ class Store:
         if record.pods and current is not None and not current.is_over:
             self._add_workers(known, found["attempt"], record.pods)
 
-    def _add_workers(self, known: _Known, attempt: int, pods: Sequence[PodPlace]) -> None:
+    def _add_workers(self, known: _KnownJob, attempt: int, pods: Sequence[PodPlace]) -> None:
         (data,) = self._execute(
             "SELECT workers FROM attempts WHERE job = ? AND attempt = ?", known.id, attempt
         ).fetchone()
@@ -317,7 +317,7 @@ class Store:
             packed = compress(json.dumps(places, separators=(",", ":")).encode())
             self._execute("UPDATE attempts SET workers = ? WHERE job = ? AND attempt = ?", packed, known.id, attempt)
 
-    def _add_step(self, known: _Known, record: SampleRecord) -> None:
+    def _add_step(self, known: _KnownJob, record: SampleRecord) -> None:
         step = step_of(record)
         if step is not None:
             self._execute(
@@ -329,14 +329,14 @@ class Store:
                 step,
             )
 
-    def _add_log(self, known: _Known, worker: int, log: KeptLog) -> None:
+    def _add_log(self, known: _KnownJob, worker: int, log: KeptLog) -> None:
         """Appends a log to that of the worker's earlier pods."""
         row = self._execute("SELECT data FROM logs WHERE job = ? AND key = ?", known.id, worker).fetchone()
         before = None if row is None else KeptLog.parse(json.loads(decompress(row[0])), worker)
         both = log if before is None else before.continued(log)
         self._add_blob("logs", known, worker, json.dumps(both.ending(LONGEST_LOG).to_data(worker)))
 
-    def _add_blob(self, table: str, known: _Known, key: int, text: str) -> None:
+    def _add_blob(self, table: str, known: _KnownJob, key: int, text: str) -> None:
         self._execute(
             f"INSERT INTO {table} (job, key, data) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET data = excluded.data",
             *(known.id, key, compress(text.encode("utf-8", "replace"))),

@@ -27,7 +27,7 @@ from trainmaster.history.figures import (
     readable,
 )
 from trainmaster.history.settings import SECONDS_OF_A_DAY
-from trainmaster.history.store import Store, slice_of
+from trainmaster.history.store import HistoryStore, slice_of
 
 # Seconds that a sample stays in the tail, and bytes of a slice of it that are packed at once.
 TAIL_SECONDS, TAIL_BYTES = 120.0, 1_000_000
@@ -57,7 +57,7 @@ _HAS_MORE = f"({_has('blocks', 'logs', 'evidence')} OR {_TWO_ATTEMPTS})"
 class Aging:
     """Aging makes the steps of one store."""
 
-    def __init__(self, store: Store, tail_bytes: int = TAIL_BYTES) -> None:
+    def __init__(self, store: HistoryStore, tail_bytes: int = TAIL_BYTES) -> None:
         self._store = store
         self._tail_bytes = tail_bytes
         self._connection = store.connection
@@ -144,7 +144,7 @@ class Aging:
 class Trimming:
     """Trimming makes the steps of one store."""
 
-    def __init__(self, store: Store, max_bytes: int, keep_days: float) -> None:
+    def __init__(self, store: HistoryStore, max_bytes: int, keep_days: float) -> None:
         self._store = store
         self._connection = store.connection
         self._full = max_bytes * _FULL

@@ -62,8 +62,8 @@ class Full(Exception):
 
 
 @dataclass
-class _Known:
-    """_Known is a token that the API server recognised: whose share it has, and what its viewer may do."""
+class _KnownToken:
+    """_KnownToken is a token that the API server recognised: whose share it has, and what its viewer may do."""
 
     viewer: bytes
     gate: Gate
@@ -78,7 +78,7 @@ class HistoryViewers:
         self._transport = AiohttpTransport(replace(server, authorization=lambda: f"Bearer {_token.get()}"))
         self._clock = clock
         # By the SHA-256 of tokens. Invented ones have a map of their own, so that they displace no viewer's.
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._known: OrderedDict[bytes, _KnownToken] = OrderedDict()
         self._unknown: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class HistoryViewers:
         until, message = self._unknown.get(key, (0.0, ""))
         if until > self._clock():
             raise UnknownViewer(message)
-        known = self._known.get(key) or _Known(_viewer_of(token, key), self._gate(), 0.0)
+        known = self._known.get(key) or _KnownToken(_viewer_of(token, key), self._gate(), 0.0)
         # The task that asks alone sees it.
         _token.set(token)
         try:

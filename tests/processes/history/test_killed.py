@@ -15,7 +15,7 @@ import pytest
 
 from tests.processes.history.history_process import Reviews, history, job, key, reviews, sample
 from tests.unit.history.recorded import Answers
-from trainmaster.history.drawing import Window
+from trainmaster.history.drawing import TimeWindow
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import LogRecord
 
@@ -45,7 +45,7 @@ def test_nothing_that_was_acknowledged_is_lost_by_a_kill(tmp_path: Path, server:
             found.process.wait()
         # The batch that was being sent is sent again, as by the operator.
         with Answers(tmp_path / "history.sqlite") as answers:
-            series = answers.series("team", "mine", "", Window(), 10_000) if acknowledged > 0 else {"step": []}
+            series = answers.series("team", "mine", "", TimeWindow(), 10_000) if acknowledged > 0 else {"step": []}
             assert series["step"] == list(range(len(series["step"])))
             assert len(series["step"]) >= acknowledged
     assert acknowledged > 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.history import answers
-from trainmaster.history.store import Store
+from trainmaster.history.store import HistoryStore
 from trainmaster.history.upkeep import Aging
 from trainmaster_operator.api.records import JobIdentity, JobRecord, PodPlace, SampleRecord
 from trainmaster_operator.api.times import to_text
@@ -46,7 +46,7 @@ class Recorded:
 
     def __post_init__(self) -> None:
         self.file = self.folder / "history.sqlite"
-        self.store = Store(self.file, self.clock)
+        self.store = HistoryStore(self.file, self.clock)
         # Nobody cuts the power of a test.
         self.store.connection.execute("PRAGMA synchronous = OFF")
         self.aging = Aging(self.store)

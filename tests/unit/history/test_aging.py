@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.history.recorded import START, Answers, Recorded, key, sample
 from trainmaster.history import drawing, figures, upkeep
-from trainmaster.history.drawing import Window
+from trainmaster.history.drawing import TimeWindow
 from trainmaster.history.figures import CURVES, HEAT, LEVEL_SECONDS, PEAK, Points
 from trainmaster_operator.api.records import SampleRecord
 
@@ -53,17 +53,17 @@ def test_a_long_job_has_few_points_of_all_its_time(recorded: Recorded) -> None:
         assert [level for level, _ in levels] == [0, 1]
         assert all(points <= MOST for _, points in levels)
     with Answers(recorded.file) as answers:
-        found = answers.series("team", "mine", "", Window(), 10_000)
+        found = answers.series("team", "mine", "", TimeWindow(), 10_000)
         assert found["at"] == sorted(found["at"]) and len(found["at"]) < 600 / 2
         assert found["at"][-1] == START + 1_200 and found["at"][0] - START <= LEVEL_SECONDS[1]
         distances = {later - earlier for earlier, later in zip(found["at"], found["at"][1:], strict=False)}
         # A point of a span of ten seconds is where the last of its samples was.
         assert max(distances) <= 2 * LEVEL_SECONDS[1]
         assert max(found["slowestStepSeconds"]) == 9.0
-        drawn = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+        drawn = answers.heat("team", "mine", "", TimeWindow(), 240, "stepSeconds")
         assert len(drawn["at"]) <= 240 and max(row[1] for row in drawn["values"]) == 9.0
         assert max(row[0] for row in drawn["values"]) == 1.0
-        mean = answers.heat("team", "mine", "", Window(), 240, "meanStepSeconds")
+        mean = answers.heat("team", "mine", "", TimeWindow(), 240, "meanStepSeconds")
         assert 1.0 < max(row[1] for row in mean["values"]) < 9.0
 
 
@@ -84,7 +84,7 @@ def test_attempts_without_number_are_bounded(recorded: Recorded) -> None:
         recorded.age()
     assert sum(points for _, points in recorded.blocks(CURVES)) <= len(LEVEL_SECONDS) * (MOST + BLOCK)
     with Answers(recorded.file) as answers:
-        assert len(answers.series("team", "mine", "", Window(), 100)["at"]) == 100
+        assert len(answers.series("team", "mine", "", TimeWindow(), 100)["at"]) == 100
 
 
 def test_a_large_job_has_fewer_times_by_rank() -> None:
@@ -95,8 +95,8 @@ def test_a_large_job_has_fewer_times_by_rank() -> None:
 def test_samples_that_were_packed_or_not_are_one_series(recorded: Recorded) -> None:
     _train(recorded, 90)
     with Answers(recorded.file) as answers:
-        assert answers.series("team", "mine", "", Window(), 1000)["step"] == list(range(90))
-        assert answers.heat("team", "mine", "", Window(), 240, "loss")["values"] == [[2.0, 2.0]] * 90
+        assert answers.series("team", "mine", "", TimeWindow(), 1000)["step"] == list(range(90))
+        assert answers.heat("team", "mine", "", TimeWindow(), 240, "loss")["values"] == [[2.0, 2.0]] * 90
 
 
 def test_what_cant_be_read_is_passed_over(recorded: Recorded, caplog: pytest.LogCaptureFixture) -> None:
@@ -104,8 +104,8 @@ def test_what_cant_be_read_is_passed_over(recorded: Recorded, caplog: pytest.Log
     first = "(SELECT min(id) FROM blocks WHERE level = 0 GROUP BY kind)"
     recorded.store.connection.execute(f"UPDATE blocks SET data = x'00' WHERE id IN {first}")
     with Answers(recorded.file) as answers:
-        assert 0 < len(answers.series("team", "mine", "", Window(), 1000)["at"]) < 300
-        assert 0 < len(answers.heat("team", "mine", "", Window(), 240, "loss")["at"]) < 240
+        assert 0 < len(answers.series("team", "mine", "", TimeWindow(), 1000)["at"]) < 300
+        assert 0 < len(answers.heat("team", "mine", "", TimeWindow(), 240, "loss")["at"]) < 240
     # It is moved with the others, and is gone.
     _train(recorded, 300)
     assert recorded.store.connection.execute("SELECT count(*) FROM blocks WHERE data = x'00'").fetchone() == (0,)
@@ -137,7 +137,7 @@ def test_ranks_that_are_others_at_each_time_cost_no_more_than_those_that_stay(
     assert widest and max(widest) <= 1_000
     monkeypatch.setattr(drawing, "MAX_RANKS", 500)
     with Answers(recorded.file) as answers:
-        found = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+        found = answers.heat("team", "mine", "", TimeWindow(), 240, "stepSeconds")
     assert len(found["at"]) <= 240 and len(found["ranks"]) == 500 and found["leftOut"] > 1_000
 
 
@@ -176,7 +176,7 @@ def test_a_map_of_many_ranks_takes_little_memory(recorded: Recorded) -> None:
     with Answers(recorded.file) as answers:
         tracemalloc.start()
         try:
-            found = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+            found = answers.heat("team", "mine", "", TimeWindow(), 240, "stepSeconds")
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

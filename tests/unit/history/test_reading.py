@@ -15,7 +15,7 @@ import pytest
 from tests.unit.history.recorded import START, Recorded, job
 from trainmaster.client.history.answers import EvidenceList, HistoryAnswer, LogList, RecordedJobList, Series
 from trainmaster.history import answers as reading
-from trainmaster.history.answers import Answers, AnswerThreads, Busy, TooSlow
+from trainmaster.history.answers import Answers, AnswerThreads, AnswerTooSlow, Busy
 
 
 @pytest.fixture
@@ -75,6 +75,6 @@ async def test_an_answer_that_takes_too_long_is_given_up(file: Path, monkeypatch
         return 0
 
     readers = AnswerThreads(file)
-    with pytest.raises(TooSlow, match="ask for less"):
+    with pytest.raises(AnswerTooSlow, match="ask for less"):
         await readers.read(long, is_long=True)
     await readers.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.history.recorded import START, Answers, Recorded, job
-from trainmaster.history.schema import VERSION, UnusableFile, locked, open_file, open_to_read
+from trainmaster.history.schema import VERSION, UnusableHistory, locked, open_file, open_to_read
 
 
 def test_a_new_file_gives_pages_back_and_is_safe_from_power_cuts(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_file_of_another_release_is_left_alone(tmp_path: Path) -> None:
     connection.close()
     before = file.read_bytes()
     for use in (open_file, open_to_read):
-        with pytest.raises(UnusableFile, match=r"was written by another release \(tables of version 2, this one"):
+        with pytest.raises(UnusableHistory, match=r"was written by another release \(tables of version 2, this one"):
             use(file)
     assert file.read_bytes() == before
 
@@ -79,14 +79,14 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE theirs (a)")
     connection.close()
     for use in (open_file, open_to_read):
-        with pytest.raises(UnusableFile, match="is no history of Trainmaster but another program's database"):
+        with pytest.raises(UnusableHistory, match="is no history of Trainmaster but another program's database"):
             use(file)
 
 
 def test_another_kind_of_file_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("somebody's notes, " * 500)
-    with pytest.raises(UnusableFile, match=r"notes\.txt is no history but another kind of file, and is left alone"):
+    with pytest.raises(UnusableHistory, match=r"notes\.txt is no history but another kind of file, and is left alone"):
         open_file(file)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     assert file.read_text() == "somebody's notes, " * 500
@@ -96,23 +96,23 @@ def test_a_file_is_one_processs(tmp_path: Path) -> None:
     file = tmp_path / "new" / "h.sqlite"
     with (
         locked(file),
-        pytest.raises(UnusableFile, match="is in use by another `trainmaster history serve`"),
+        pytest.raises(UnusableHistory, match="is in use by another `trainmaster history serve`"),
         locked(file),
     ):
         pass
     with locked(file):
         pass
     (tmp_path / "plain").touch()
-    with pytest.raises(UnusableFile, match="can't be used: Not a directory"), locked(tmp_path / "plain/x/h.sqlite"):
+    with pytest.raises(UnusableHistory, match="can't be used: Not a directory"), locked(tmp_path / "plain/x/h.sqlite"):
         pass
 
 
 def test_a_file_that_isnt_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnusableFile, match="isn't there; name the file of a history"):
+    with pytest.raises(UnusableHistory, match="isn't there; name the file of a history"):
         open_to_read(tmp_path / "none")
     (tmp_path / "empty").touch()
-    with pytest.raises(UnusableFile, match="empty is empty; name the file of a history"):
+    with pytest.raises(UnusableHistory, match="empty is empty; name the file of a history"):
         open_to_read(tmp_path / "empty")
     (tmp_path / "text").write_text("no database, but long enough to be read as one" * 100)
-    with pytest.raises(UnusableFile, match="can't be read: file is not a database"):
+    with pytest.raises(UnusableHistory, match="can't be read: file is not a database"):
         open_to_read(tmp_path / "text")

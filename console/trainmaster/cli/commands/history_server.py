@@ -37,7 +37,7 @@ def _run(settings: HistorySettings) -> int:
 
     from trainmaster.client.errors import NoCluster
     from trainmaster.history.process import CannotListen, run_history
-    from trainmaster.history.schema import UnusableFile
+    from trainmaster.history.schema import UnusableHistory
     from trainmaster_operator.serving.log_formats import set_up
 
     set_up(settings.log_format, settings.log_level)
@@ -52,7 +52,7 @@ def _run(settings: HistorySettings) -> int:
 
     try:
         asyncio.run(main())
-    except (UnusableFile, NoCluster, CannotListen) as error:
+    except (UnusableHistory, NoCluster, CannotListen) as error:
         say(f"trainmaster history: {error}", error=True)
         return 1
     return 0

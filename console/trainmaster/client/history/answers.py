@@ -23,7 +23,6 @@ from trainmaster_operator.wire.values import MAX_TIME, MAX_WHOLE, shown
 # What an answer has at most: jobs of a list, points of curves, columns and ranks of a heat map, and other items.
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS, MOST_RANKS, MOST_ITEMS = 500, 10_000, 240, 1_024, 20_000
 MOST_LINES = 1_000_000
-CURVES = ("loss", "learningRate", "gradNorm", "samplesPerSecond", "stepSeconds", "slowestStepSeconds", "goodput")
 Item = TypeVar("Item")
 Kind = TypeVar("Kind", bound="HistoryAnswer")
 
@@ -108,8 +107,8 @@ class RecordedJob(_Part):
     result: dict[str, Any] | None = None
 
 
-class Worker(_Part):
-    """Worker is where a worker of an attempt was."""
+class WorkerPlace(_Part):
+    """WorkerPlace is where a worker of an attempt was."""
 
     worker: Index
     pod: str | None = None
@@ -128,7 +127,7 @@ class RecordedAttempt(_Part):
     first_step: Whole | None = None
     last_step: Whole | None = None
     failure: dict[str, Any] | None = None
-    workers: Items[Worker] = []
+    workers: Items[WorkerPlace] = []
 
 
 class Life(_Part):
