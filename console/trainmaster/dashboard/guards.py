@@ -39,7 +39,6 @@ from trainmaster_operator.wire.limits import MAX_UID
 from trainmaster_operator.wire.values import loads, number
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -53,10 +52,13 @@ HEADERS = {
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 # Characters of a token; those of identity providers with many groups are the longest.
 MOST_TOKEN = 15_000
+MOST_WHOLE = 10**9
+CODE_SECONDS = 60.0
+# Codes that are valid at a time: one for each time that a person requests another address.
+MOST_CODES = 8
 VIEWER = web.RequestKey("viewer", Viewer)
 # Paths that need no token.
 _OPEN = frozenset({"/api/launch"})
-
 _log = logging.getLogger(__name__)
 
 
@@ -95,105 +97,6 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """Adds the headers of every answer."""
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
-
-
-def _require_place(request: web.Request, *, laptop: bool) -> None:
-    """Raises Refused for a request that may come from another site's page, or to another name of this machine."""
-    host = request.headers.get("Host", "")
-    if laptop and _host_of(host) not in LOCAL_HOSTS:
-        raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")
-    origin = request.headers.get("Origin")
-    if origin is not None and _place_of(origin) != host.lower():
-        raise Refused(403, "The request comes from a page of another origin; only this dashboard's page may ask.")
-    if request.path.startswith("/api/") and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
-        raise Refused(403, "The request comes from a page of another site; only this dashboard's page may ask.")
-    if request.method == "POST" and request.content_type != "application/json":
-        raise Refused(415, "The Content-Type has to be application/json.")
-
-
-def _place_of(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return None
-
-
-def _host_of(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
-        return None
-
-
-async def _viewer(request: web.Request, viewers: Viewers, launch: Launch | None) -> Viewer:
-    """Returns who asks. Raises Refused, ClientError."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    token = token.strip()
-    if scheme.lower() != "bearer" or not token:
-        raise Refused(401, "A bearer token is needed." if launch is None else "Open the page with `kubectl dtj open`.")
-    if len(token) > MOST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise Refused(401, "That is no bearer token: it has printable characters without blanks.")
-    if launch is None:
-        return await viewers.of_token(token)
-    if not launch.is_key(token):
-        raise Refused(401, "The dashboard that opened this page has ended; open it again with `kubectl dtj open`.")
-    return await viewers.myself()
-
-
-CODE_SECONDS = 60.0
-# Codes that are valid at a time: one for each time that a person requests another address.
-MOST_CODES = 8
-
-
-@dataclass
-class Launch:
-    """Launch has the key of this process, and codes that are exchanged for it."""
-
-    _key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    _codes: dict[str, float] = field(default_factory=dict, repr=False)
-
-    def new_code(self) -> str:
-        """Returns a code that can be exchanged once, within CODE_SECONDS."""
-        code = secrets.token_urlsafe(32)
-        self._codes[code] = time.monotonic() + CODE_SECONDS
-        while len(self._codes) > MOST_CODES:
-            del self._codes[next(iter(self._codes))]
-        return code
-
-    def exchange(self, given: object) -> str | None:
-        """Returns the key for a code; None if the code is unknown, used, or too old."""
-        if not isinstance(given, str) or not given.isascii():
-            return None
-        known = next((code for code in self._codes if compare_digest(code, given)), None)
-        if known is None or self._codes.pop(known) < time.monotonic():
-            return None
-        return self._key
-
-    def is_key(self, given: str) -> bool:
-        """Returns whether it is the key."""
-        return given.isascii() and compare_digest(self._key, given)
-
-
-class LaunchFile:
-    """LaunchFile is a page that leads the browser to an address; only its owner can read it."""
-
-    def __init__(self, address: str) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="trainmaster-"))
-        self.path = self._folder / "open.html"
-        page = (
-            '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
-            f'<meta http-equiv="refresh" content="0;url={html.escape(address, quote=True)}">'
-            f'<title>Trainmaster</title><a href="{html.escape(address, quote=True)}">Trainmaster</a>\n'
-        )
-        with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(page)
-
-    def remove(self) -> None:
-        """Removes it."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-MOST_WHOLE = 10**9
 
 
 def viewer_of(request: web.Request) -> Viewer:
@@ -266,3 +169,94 @@ async def body_of(request: web.Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Refused(400, "The body has to be a JSON object.")
     return found
+
+
+@dataclass
+class Launch:
+    """Launch has the key of this process, and codes that are exchanged for it."""
+
+    _key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    _codes: dict[str, float] = field(default_factory=dict, repr=False)
+
+    def new_code(self) -> str:
+        """Returns a code that can be exchanged once, within CODE_SECONDS."""
+        code = secrets.token_urlsafe(32)
+        self._codes[code] = time.monotonic() + CODE_SECONDS
+        while len(self._codes) > MOST_CODES:
+            del self._codes[next(iter(self._codes))]
+        return code
+
+    def exchange(self, given: object) -> str | None:
+        """Returns the key for a code; None if the code is unknown, used, or too old."""
+        if not isinstance(given, str) or not given.isascii():
+            return None
+        known = next((code for code in self._codes if compare_digest(code, given)), None)
+        if known is None or self._codes.pop(known) < time.monotonic():
+            return None
+        return self._key
+
+    def is_key(self, given: str) -> bool:
+        """Returns whether it is the key."""
+        return given.isascii() and compare_digest(self._key, given)
+
+
+class LaunchFile:
+    """LaunchFile is a page that leads the browser to an address; only its owner can read it."""
+
+    def __init__(self, address: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="trainmaster-"))
+        self.path = self._folder / "open.html"
+        page = (
+            '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+            f'<meta http-equiv="refresh" content="0;url={html.escape(address, quote=True)}">'
+            f'<title>Trainmaster</title><a href="{html.escape(address, quote=True)}">Trainmaster</a>\n'
+        )
+        with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(page)
+
+    def remove(self) -> None:
+        """Removes it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _require_place(request: web.Request, *, laptop: bool) -> None:
+    """Raises Refused for a request that may come from another site's page, or to another name of this machine."""
+    host = request.headers.get("Host", "")
+    if laptop and _host_of(host) not in LOCAL_HOSTS:
+        raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")
+    origin = request.headers.get("Origin")
+    if origin is not None and _place_of(origin) != host.lower():
+        raise Refused(403, "The request comes from a page of another origin; only this dashboard's page may ask.")
+    if request.path.startswith("/api/") and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+        raise Refused(403, "The request comes from a page of another site; only this dashboard's page may ask.")
+    if request.method == "POST" and request.content_type != "application/json":
+        raise Refused(415, "The Content-Type has to be application/json.")
+
+
+def _place_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
+def _host_of(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+async def _viewer(request: web.Request, viewers: Viewers, launch: Launch | None) -> Viewer:
+    """Returns who asks. Raises Refused, ClientError."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        raise Refused(401, "A bearer token is needed." if launch is None else "Open the page with `kubectl dtj open`.")
+    if len(token) > MOST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise Refused(401, "That is no bearer token: it has printable characters without blanks.")
+    if launch is None:
+        return await viewers.of_token(token)
+    if not launch.is_key(token):
+        raise Refused(401, "The dashboard that opened this page has ended; open it again with `kubectl dtj open`.")
+    return await viewers.myself()

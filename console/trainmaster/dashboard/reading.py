@@ -30,7 +30,6 @@ from trainmaster.dashboard.streams import dumps
 from trainmaster_operator.api.trimming import Trimmer, Whole
 
 T = TypeVar("T")
-
 # Bytes that are kept of one answer, and of all answers for a diagnosis. A larger list keeps its first objects, and is
 # marked as cut.
 MOST_KEPT, MOST_DIAGNOSED = 4 * 2**20, 16 * 2**20
@@ -40,6 +39,8 @@ OBJECT_BYTES, VALUE_BYTES = 300, 80
 PIECE, SMALL = 16_384, 16_384
 # Bytes of a log's line with its time and rank, and lines of each pod that are read ahead.
 MOST_LOG_BYTES, LINES_AHEAD = 10_000, 8
+# Lines that a thread reads of a streaming answer; a diagnosis needs the last few of a log.
+MOST_LINES = 1_000
 # Bytes of an agent's answer about its ranks.
 MOST_METRICS = 262_144
 # Bytes of an answer of a history.
@@ -229,39 +230,6 @@ class ViewerTransport(BoundedTransport):
             yield begun
 
 
-class Items:
-    """Items keeps the first objects of a list, up to about `most` bytes of memory."""
-
-    def __init__(self, most: float) -> None:
-        self.kept: list[Any] = []
-        self.weight = 0
-        self.is_cut = False
-        self._most = most
-
-    def take(self, item: Any) -> bool:
-        """Keeps an object; returns False if there was no room for it."""
-        if self.weight > self._most:
-            self.is_cut = True
-            return False
-        self.kept.append(item)
-        self.weight += _weight(item)
-        return True
-
-
-def _weight(value: Any) -> int:
-    """Returns about how many bytes of memory a value takes."""
-    written = dumps(value)
-    return len(written) + OBJECT_BYTES * written.count("{") + VALUE_BYTES * written.count(",")
-
-
-def _pieces(chunk: bytes) -> Iterator[bytes]:
-    return (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
-
-
-# Lines that a thread reads of a streaming answer; a diagnosis needs the last few of a log.
-MOST_LINES = 1_000
-
-
 @dataclass(frozen=True)
 class FromThread:
     """FromThread is a transport for code in other threads than the loop's, such as a diagnosis."""
@@ -302,3 +270,32 @@ class FromThread:
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+
+class Items:
+    """Items keeps the first objects of a list, up to about `most` bytes of memory."""
+
+    def __init__(self, most: float) -> None:
+        self.kept: list[Any] = []
+        self.weight = 0
+        self.is_cut = False
+        self._most = most
+
+    def take(self, item: Any) -> bool:
+        """Keeps an object; returns False if there was no room for it."""
+        if self.weight > self._most:
+            self.is_cut = True
+            return False
+        self.kept.append(item)
+        self.weight += _weight(item)
+        return True
+
+
+def _weight(value: Any) -> int:
+    """Returns about how many bytes of memory a value takes."""
+    written = dumps(value)
+    return len(written) + OBJECT_BYTES * written.count("{") + VALUE_BYTES * written.count(",")
+
+
+def _pieces(chunk: bytes) -> Iterator[bytes]:
+    return (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))

@@ -27,14 +27,75 @@ from trainmaster.client.errors import (
     WaitTimeout,
 )
 
+# Levels that are kept of a value that is too deep for the encoder.
+MAX_DEPTH = 60
+UNKNOWN = (
+    "The cluster doesn't know this token: it may have expired, or be another cluster's. Make one with "
+    "`kubectl create token SERVICEACCOUNT -n NAMESPACE`, or log in again."
+)
+_STATUSES: tuple[tuple[type[ClientError], int], ...] = (
+    (NotAllowed, 403),
+    (JobNotFound, 404),
+    (JobExists, 409),
+    (InvalidRequest, 400),
+    (WaitTimeout, 504),
+    (NoCluster, 502),
+)
+MAX_SENTENCE = 2_000
 PING_SECONDS = 10.0
 # Seconds after which a viewer who takes nothing is disconnected.
 STUCK_SECONDS = 60.0
 # Bytes of a stream that are in memory: the next are written when these were taken.
 PIECE_BYTES = 65_536
 _PING = b": ping\n\n"
-
 _log = logging.getLogger(__name__)
+
+
+def dumps(value: Any) -> str:
+    """Returns JSON in ASCII. What JSON can't express becomes null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError):
+        return json.dumps(_plain(value, MAX_DEPTH), separators=(",", ":"), allow_nan=False)
+
+
+def answer(value: Any, **headers: str) -> web.Response:
+    """Returns an answer with a value."""
+    return web.json_response(value, dumps=dumps, headers=headers)
+
+
+class Refused(Exception):
+    """A request is answered with this status and sentence."""
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.headers = status, sentence, headers or {}
+
+    def answer(self, mode: str) -> web.Response:
+        """Returns the answer; after 401 the page asks for a token, or on a laptop for another start."""
+        known = {"mode": mode} if self.status == 401 else {}
+        return web.json_response({"sentence": self.sentence, **known}, status=self.status, headers=self.headers)
+
+
+def refused(error: ClientError, *, laptop: bool) -> Refused:
+    """Returns the refusal for an error of the API server.
+
+    After 401 the page asks for another token. On a laptop the kubeconfig expired, and no token helps.
+    """
+    if isinstance(error, NotKnown):
+        return Refused(403, sentence_of(error)) if laptop else Refused(401, UNKNOWN)
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+    return Refused(status, sentence_of(error))
+
+
+def sentence_of(error: ClientError) -> str:
+    """Returns an error in a sentence."""
+    return str(error)[:MAX_SENTENCE]
+
+
+def problem(error: ClientError) -> Mapping[str, str]:
+    """Returns the event's data about an error."""
+    return {"sentence": sentence_of(error)}
 
 
 def encoded(name: str, data: Any) -> bytes:
@@ -153,75 +214,9 @@ async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitab
     return stream.response
 
 
-def problem(error: ClientError) -> Mapping[str, str]:
-    """Returns the event's data about an error."""
-    return {"sentence": sentence_of(error)}
-
-
-# Levels that are kept of a value that is too deep for the encoder.
-MAX_DEPTH = 60
-
-
-def dumps(value: Any) -> str:
-    """Returns JSON in ASCII. What JSON can't express becomes null."""
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except (ValueError, RecursionError):
-        return json.dumps(_plain(value, MAX_DEPTH), separators=(",", ":"), allow_nan=False)
-
-
-def answer(value: Any, **headers: str) -> web.Response:
-    """Returns an answer with a value."""
-    return web.json_response(value, dumps=dumps, headers=headers)
-
-
 def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, dict):
         return {str(name): _plain(item, depth - 1) for name, item in value.items()} if depth else None
     if isinstance(value, list | tuple):
         return [_plain(item, depth - 1) for item in value] if depth else None
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-UNKNOWN = (
-    "The cluster doesn't know this token: it may have expired, or be another cluster's. Make one with "
-    "`kubectl create token SERVICEACCOUNT -n NAMESPACE`, or log in again."
-)
-_STATUSES: tuple[tuple[type[ClientError], int], ...] = (
-    (NotAllowed, 403),
-    (JobNotFound, 404),
-    (JobExists, 409),
-    (InvalidRequest, 400),
-    (WaitTimeout, 504),
-    (NoCluster, 502),
-)
-MAX_SENTENCE = 2_000
-
-
-class Refused(Exception):
-    """A request is answered with this status and sentence."""
-
-    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence, self.headers = status, sentence, headers or {}
-
-    def answer(self, mode: str) -> web.Response:
-        """Returns the answer; after 401 the page asks for a token, or on a laptop for another start."""
-        known = {"mode": mode} if self.status == 401 else {}
-        return web.json_response({"sentence": self.sentence, **known}, status=self.status, headers=self.headers)
-
-
-def refused(error: ClientError, *, laptop: bool) -> Refused:
-    """Returns the refusal for an error of the API server.
-
-    After 401 the page asks for another token. On a laptop the kubeconfig expired, and no token helps.
-    """
-    if isinstance(error, NotKnown):
-        return Refused(403, sentence_of(error)) if laptop else Refused(401, UNKNOWN)
-    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
-    return Refused(status, sentence_of(error))
-
-
-def sentence_of(error: ClientError) -> str:
-    """Returns an error in a sentence."""
-    return str(error)[:MAX_SENTENCE]

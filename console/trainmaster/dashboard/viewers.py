@@ -45,6 +45,20 @@ NEW_AT_ONCE, MOST_NEW = 8, 256
 # Seconds in which the API server has to answer.
 ASK_SECONDS = 10.0
 WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+# A RecordedJobDetail (client.history.answers).
+RecordedJob = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class HistoryAccess:
+    """HistoryAccess is one viewer's way to a history; it is closed with their session."""
+
+    reader: HistoryReader
+    close: Callable[[], Awaitable[None]]
+
+
+# Returns the history for the API server as a viewer reaches it; None if there is none.
+HistoryOf = Callable[[Server], HistoryAccess | None]
 
 
 @dataclass(eq=False)
@@ -243,36 +257,6 @@ class Viewers:
         task.add_done_callback(self._closing.discard)
 
 
-async def _user(transport: ViewerTransport) -> str | None:
-    """Returns the token's user; None if the cluster can't name them. Raises NotKnown, NoCluster."""
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    try:
-        answer = await transport.request("POST", WHO_AM_I, body=review)
-    except (NotKnown, NoCluster):
-        raise
-    except ClientError:
-        # Kubernetes before 1.28; a question that every version answers confirms the token.
-        await is_allowed(transport, Access("list"))
-        return None
-    return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username"), 1_000) or None
-
-
-# A RecordedJobDetail (client.history.answers).
-RecordedJob = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class HistoryAccess:
-    """HistoryAccess is one viewer's way to a history; it is closed with their session."""
-
-    reader: HistoryReader
-    close: Callable[[], Awaitable[None]]
-
-
-# Returns the history for the API server as a viewer reaches it; None if there is none.
-HistoryOf = Callable[[Server], HistoryAccess | None]
-
-
 def no_history(server: Server) -> None:
     """Returns no history."""
     del server
@@ -328,3 +312,17 @@ async def look_up(
 def replaced(name: str) -> JobNotFound:
     """Returns the error of a page about a job whose name another job has now."""
     return JobNotFound(f"That job {name} was deleted, and another one has its name now.")
+
+
+async def _user(transport: ViewerTransport) -> str | None:
+    """Returns the token's user; None if the cluster can't name them. Raises NotKnown, NoCluster."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await transport.request("POST", WHO_AM_I, body=review)
+    except (NotKnown, NoCluster):
+        raise
+    except ClientError:
+        # Kubernetes before 1.28; a question that every version answers confirms the token.
+        await is_allowed(transport, Access("list"))
+        return None
+    return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username"), 1_000) or None

@@ -1,4 +1,4 @@
-"""`history.attempts`: whichever statuses were seen, and how often, what they say of attempts is known, and no more."""
+"""`history.statuses`: attempts are what the seen statuses report, whichever were seen and how often."""
 
 from __future__ import annotations
 

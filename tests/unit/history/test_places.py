@@ -1,4 +1,4 @@
-"""`history.places`: nobody takes the places of the others, neither viewers nor those whom nobody knows."""
+"""`history.viewers.ViewerPlaces`: neither viewers nor strangers take the places of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`history.trimming`: the file stays below its bytes, old jobs go first, and none pushes out the others."""
+"""`history.upkeep.Trimming`: the file stays below its bytes, old jobs go first, and none pushes out the others."""
 
 from __future__ import annotations
 
